@@ -2453,17 +2453,17 @@ std::uint64_t layout_fingerprint(Index pairs) {
 
 #ifndef ROPE_ROTATION_VIEW_HPP
 #define ROPE_ROTATION_VIEW_HPP
-/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
+/// Views of the heads of a batch of sequences in memory. A view owns nothing and copies nothing.
 ///
-/// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head; T
-/// is the tokens of a ragged batch laid end to end. Given a pointer, they name them from the slowest to the
-/// fastest in memory (row-major, as in C and NumPy). Given an Eigen::Tensor, they name its own indices.
+/// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head, T
+/// the concatenated tokens of a ragged batch. For a pointer, they name the axes from the slowest to the
+/// fastest in memory (row-major, as in C and NumPy). For an Eigen::Tensor, they name its own indices.
 namespace rope::inline ROPE_ABI {
-/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
+/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage types: arithmetic is in float.
 template <class T>
 concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
     std::same_as<T, Eigen::bfloat16>;
-/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
+/// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
 ///
 ///     data[b * batch_stride + t * token_stride + h * head_stride + d]
 ///
@@ -2472,8 +2472,7 @@ concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same
 ///
 /// \tparam T  a channel type, const for inputs
 ///
-/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
-///            elements.
+/// Requires:  extents are not negative and all elements are inside one allocation. Strides count elements.
 template <class T>
 struct head_view {
   static_assert(channel<std::remove_const_t<T>>,
@@ -2494,7 +2493,7 @@ struct head_view {
   }
   /// Number of channels in the view.
   Index size() const { return batch * tokens * heads * head_dim; }
-  /// The same memory, read only.
+  /// A read-only view of this memory.
   operator head_view<const T>() const requires(!std::is_const_v<T>) {
     return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
   }
@@ -2526,21 +2525,21 @@ struct head_view {
   }
 };
 namespace detail {
-/// Whether X is T, or float where T has 16 bits. A T is then exact in X, and an X stored as T is rounded at
-/// most once.
+/// Whether X is T, or X is float and T has 16 bits. A T is then exact in X, and an X stored as T is rounded
+/// at most once.
 template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
-/// Whether an Index holds the number of bytes of elements [a, b, c, d], `bytes` each, with an extent of 0
-/// counted as 1: strides are products of some of the extents.
+/// Whether the number of bytes of elements [a, b, c, d] of `bytes` each fits an Index. An extent of 0 counts
+/// as 1, because strides are products of some of the extents.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
   return product_fits(
       {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
       (std::numeric_limits<Index>::max)() / bytes);
 }
-/// Refuses extents that are negative, or whose elements exceed the address space.
+/// Throws if an extent is negative or the elements exceed the address space.
 ///
-/// \param what  what messages call them
+/// \param what  the name of the extents in messages
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
@@ -2553,7 +2552,7 @@ void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index 
 }
 }  // namespace detail
 /// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
-/// The pointer of a column-major tensor (batch, tokens, heads, head_dim) is something else: give the tensor.
+/// For a column-major tensor (batch, tokens, heads, head_dim) do not pass the pointer: pass the tensor.
 ///
 /// Throws:  std::invalid_argument if an extent is negative; std::length_error if the extents, an extent of 0
 ///          counted as 1, exceed the address space
@@ -2578,7 +2577,7 @@ head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_di
   detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
 }
-/// [tokens, heads, head_dim], row-major and contiguous: one sequence, or the tokens of many laid end to end;
+/// [tokens, heads, head_dim], row-major and contiguous: one sequence, or the concatenated tokens of several;
 /// batch is 1.
 ///
 /// Throws:  as bshd
@@ -2596,8 +2595,8 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
-/// The view of a tensor whose indices have these letters, which the caller has checked. The other types that
-/// come here have stopped the compiler; an empty view spares the reader of that message a second one.
+/// The view of a tensor whose indices have these letters. The caller has checked the letters. For types that
+/// are not tensors a static_assert has already failed: the empty view avoids a second error message.
 template <index_letters letters, class X>
 auto view_of_tensor(const char* name, X& x) {
   constexpr auto rank = static_cast<int>(sizeof(letters)) - 1;
@@ -2630,7 +2629,7 @@ auto view_of_tensor(const char* name, X& x) {
     return head_view<float>{};
   }
 }
-/// The view of a matrix [batch * tokens, heads * head_dim] whose rows of heads are `row` elements apart.
+/// The view of a matrix [batch * tokens, heads * head_dim] with a row stride of `row` elements.
 template <class T>
 head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
                           Index row, const char* columns_name) {
@@ -2649,7 +2648,8 @@ template <class X>
 concept dense = requires(const dense_type<X>& x) {
   dense_of(x);
 };
-/// One in memory with an inner stride of 1. A vector is in the order of its type: a row is row-major.
+/// A dense object in memory with an inner stride of 1. A row vector is row-major, a column vector
+/// column-major.
 template <class X>
 concept dense_in_memory = requires(X& x) {
   x.data();
@@ -2661,8 +2661,9 @@ concept row_major_matrix = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor)
 template <class X>
 concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
 }  // namespace detail
-/// Defines the view of a tensor of `rank` indices named by the letters of the function. The tensor is of one
-/// storage order; the sentence for the `other` one says which function has the same indices reversed.
+/// Defines the function that makes the view of a tensor with `rank` indices, named by the letters of the
+/// function. The tensor must have one storage order. For the `other` one, the message names the function for
+/// the reversed indices.
 #define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)                \
   template <class X>                                                                                        \
   auto function(X&& x) {                                                                                    \
@@ -2683,8 +2684,8 @@ concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMa
     return function(x);                                                                                     \
   }                                                                                                         \
   static_assert(true)
-// [batch, tokens, heads, head_dim] and so on of an Eigen::Tensor or TensorMap, named by its own index order:
-// row-major ones with channels last, column-major ones with channels first.
+// Views of an Eigen::Tensor or TensorMap, named by its own index order: row-major tensors with channels last,
+// column-major tensors with channels first.
 //
 // Requires:  the tensor outlives the view
 // Throws:    std::length_error as bshd of a pointer
@@ -2717,8 +2718,8 @@ ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
                      "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "       \
                      "thd(m.transpose(), heads); copy a product, an "                             \
                      "expression or a row of a column-major matrix to a row-major matrix first")
-/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map, Ref or Block of one, a row vector (one
-/// token), or the transpose of a column-major one.
+/// A view of a row-major Eigen matrix [tokens, heads * head_dim]. Also accepts a Map, Ref or Block of one, a
+/// row vector (one token) and the transpose of a column-major matrix.
 ///
 /// Requires:  the matrix outlives the view
 /// Throws:    std::invalid_argument unless heads is positive and divides the columns
@@ -2733,7 +2734,7 @@ auto thd(Matrix&& m, Index heads) {
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
 auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
-/// The same of [batch * tokens, heads * head_dim], sequence after sequence.
+/// A view of such a matrix [batch * tokens, heads * head_dim], sequence after sequence.
 ///
 /// Throws:  also std::invalid_argument unless batch is positive and divides the rows
 template <detail::dense Matrix>
@@ -2749,8 +2750,8 @@ template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
 auto bshd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads) { return bshd(m, batch, heads); }
 #undef ROPE_DETAIL_CHECK_ROW_MAJOR
-/// A column-major Eigen matrix [heads * head_dim, tokens], Eigen's default storage order, or a Map, Ref or
-/// Block of one, a column vector (one token), or the transpose of a row-major one.
+/// A view of a column-major Eigen matrix [heads * head_dim, tokens], Eigen's default storage order. Also
+/// accepts a Map, Ref or Block of one, a column vector (one token) and the transpose of a row-major matrix.
 ///
 /// Requires:  the matrix outlives the view
 /// Throws:    std::invalid_argument unless heads is positive and divides the rows
@@ -4930,12 +4931,12 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 /// The rotation of the heads of one token. The table entries of a few packets are read once and stay in
-/// registers while the same channels of every head pass through them. Each pair (u, v) becomes
+/// registers while the same channels of all heads are rotated. Each pair (u, v) becomes
 ///
 ///     u' = fma(u, c, -(v * s))        v' = fma(v, c, u * s)
 ///
-/// in packets of every width and in scalars, so all of them agree in every bit, for both layouts and any
-/// stride.
+/// in packets of every width and in scalars. The bits are therefore equal for all widths, both layouts and
+/// any stride.
 namespace rope::inline ROPE_ABI::detail {
 /// Bytes.
 inline constexpr Index line_of_cache = 64;
@@ -4944,8 +4945,7 @@ inline Index behind_line(const void* x) {
 }
 /// One row of a table, and the direction it is used in.
 ///
-/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; else cos and sin as
-///                  they are
+/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; otherwise cos and sin
 template <class S, bool is_inverse>
 struct table_row {
   static constexpr bool inverse = is_inverse;
@@ -4957,7 +4957,7 @@ struct table_row {
   const S* sin_from(Index pair) const { return sin + pair; }
 };
 /// A table row in the order of pairs `before`, ..., pairs - 1, 0, ..., before - 1. A packet of n entries may
-/// be read from any multiple of n on.
+/// start at any multiple of n.
 template <class S, bool is_inverse, int n>
 struct row_from_pair {
   static constexpr bool inverse = is_inverse;
@@ -5015,10 +5015,10 @@ EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, const Row& row, Index fi
     }
   }
 }
-/// The table entries of `pairs` pairs from pair `first` on, in the order of the channels' lanes, and the
-/// rotation of these pairs in one head: `in` is the head's first channel of them, `half` the number of pairs
-/// of the row. What read_early loads is passed to rotate: the steps of a block are read before the first of
-/// them is stored, since a compiler may not move a load before a store that could be to the same place.
+/// The table entries of `pairs` pairs from pair `first` on, in lane order, and the rotation of these pairs in
+/// one head. `in` points to the first of their channels in the head, `half` is the number of pairs of the
+/// row. rotate gets the values that read_early loaded: all steps of a block are read before the first is
+/// stored, because a compiler may not move a load before a store that might alias it.
 template <class Layout, class T, class P>
 struct rotation_step;
 /// half_split: u and v are each contiguous.
@@ -5100,7 +5100,7 @@ template <class T, class P>
 requires(!can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> : swapping_step<T, P> {
   using swapping_step<T, P>::swapping_step;
 };
-/// Two pairs of floats, of the two or three that may be left at the end of a row; P: a packet of four floats.
+/// Two pairs of floats: the end of a row may leave two or three pairs. P is a packet of four floats.
 template <class P>
 struct two_floats;
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -5128,7 +5128,7 @@ inline constexpr bool has_two_floats = true;
 #else
 inline constexpr bool has_two_floats = false;
 #endif
-/// `count` steps one after the other. Structures and not arrays: g++ -O2 keeps arrays in memory.
+/// `count` steps one after another. Nested structures instead of an array: g++ -O2 keeps arrays in memory.
 template <class Step, int count>
 struct rotation_steps {
   static constexpr Index pairs = count * Step::pairs, channels = count * Step::channels;
@@ -5166,9 +5166,9 @@ struct rotation_steps<Step, 0> {
   template <class T>
   EIGEN_ALWAYS_INLINE void rotate(const early<T>&, const T* /*in*/, T* /*out*/, Index /*half*/) const {}
 };
-/// Rotates as many pairs of [first, last) as are whole blocks of `count` steps, of every head.
+/// Rotates the pairs of [first, last) that fill whole blocks of `count` steps, for every head.
 ///
-/// \return  the first pair that is left
+/// \return  the first pair that is not rotated
 template <class Step, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index first, Index last) {
   using block = rotation_steps<Step, count>;
@@ -5186,8 +5186,8 @@ EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index 
 template <class Layout, class T, class P>
 inline constexpr int steps_in_block = registers / 2 * int(sizeof(P)) /
                                       int(sizeof(rotation_step<Layout, T, P>));
-/// Rotates pairs [first, last) of every head: in blocks of `count` steps and of fewer, then in packets of
-/// half the width, a quarter, and single pairs. No channel is written twice.
+/// Rotates pairs [first, last) of every head: first in blocks of `count` steps, then in smaller blocks, then
+/// in packets of half and quarter width, last in single pairs. No channel is written twice.
 template <class Layout, class P, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index first, Index last) {
   first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
@@ -5195,13 +5195,14 @@ EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index 
     rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
-  else if (first < last) {  // else a call would cost as much as a short row
+  else if (first < last) {  // because a call costs as much as a short row
     if constexpr (has_two_floats && std::is_same_v<T, float>)
       first = rotate_blocks<rotation_step<Layout, T, two_floats<P>>, 1>(x, row, first, last);
     rotate_scalars<Layout>(x, row, first, last);
   }
 }
-/// Whether packets of the arithmetic type of T, which the entries S must be, rotate the pairs of a layout.
+/// Whether a layout is rotated in packets of the arithmetic type of T. The table entries S must have that
+/// type.
 template <class Layout, class T, class S>
 inline constexpr bool rotates_in_packets = false;
 template <class T>
@@ -5210,7 +5211,7 @@ inline constexpr bool rotates_in_packets<interleaved, T, arithmetic<T>> =
 template <class T>
 inline constexpr bool rotates_in_packets<half_split, T, arithmetic<T>> =
     has_packets<T, packet<arithmetic<T>>>;
-/// Pairs of a block; 0 where they are rotated one at a time.
+/// Pairs of a block; 0 if they are rotated one at a time.
 template <class Layout, class T>
 inline constexpr Index pairs_in_block = [] {
   using P = packet<arithmetic<T>>;
@@ -5219,12 +5220,11 @@ inline constexpr Index pairs_in_block = [] {
   else
     return 0;
 }();
-/// Rotates heads that follow one another without a gap and do not begin with lines of the cache, interleaved,
-/// from the first line on: a packet as wide as a line would otherwise cross into the next one, each of them.
-/// The row begins with the pair that is first in that line, so that the last packets of a head also hold the
-/// first pairs of the next one.
+/// Rotates interleaved heads that are contiguous but do not begin at a cache line, from the first line
+/// boundary on. Otherwise every packet as wide as a line would cross a line boundary. The row begins with the
+/// first pair after that boundary, so the last packets of a head also hold the first pairs of the next head.
 ///
-/// \param before  pairs before the first line
+/// \param before  pairs before the first line boundary
 template <class Layout, class P, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_from_line(token_heads<T> x, table_row<S, inverse> row, Index before) {
   const row_from_pair<S, inverse, lanes<P>> shifted(row, before);
@@ -5241,9 +5241,9 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
   if constexpr (rotates_in_packets<Layout, T, S>) {
     Index first = 0;
     if constexpr (sizeof(P) == line_of_cache) {
-      // Where heads do not begin with lines, every packet as wide as a line would cross into the next line.
-      // So the pairs before the first line are rotated in smaller packets, where that pays: half_split with
-      // heads of 128 channels, but not of 80.
+      // If heads do not begin at a cache line, every packet as wide as a line would cross into the next line.
+      // The pairs before the first line boundary are then rotated in smaller packets if that is faster: for
+      // half_split with heads of 128 channels, but not with heads of 80.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
       const Index past = behind_line(x.in),
                   pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
@@ -5263,11 +5263,11 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
     rotate_scalars<Layout>(x, row, 0, row.pairs);
   }
 }
-/// Rotates every head of one token in the order of memory.
+/// Rotates every head of one token in memory order.
 ///
-/// \param in_twos      whether two heads share the reads of the row; else one head is rotated after the other
-/// \param reads_ahead  whether the channels of a head are read in the order of memory before it is rotated:
-///                     processors fetch ahead what is read in order, and not two halves that are read in turn
+/// \param in_twos      whether two heads share the reads of the row; otherwise heads are rotated one by one
+/// \param reads_ahead  whether the channels of a head are first read in memory order: hardware prefetches
+///                     sequential reads, but not reads that alternate between the two halves of a head
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, inverse> row, bool in_twos,
                                                bool reads_ahead) {
@@ -5283,19 +5283,20 @@ EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, in
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
-/// Rows of a table that are computed once for all heads of a token: where entries are of another type than
-/// channels turn in, and where the rows of an inverse are not those of the table times a constant.
+/// Rows of a table that are computed once for all heads of a token: if the type of entries differs from the
+/// type of the arithmetic, or if the rows of an inverse are not those of the table times a constant.
 namespace rope::inline ROPE_ABI::detail {
-/// Whether 1 / m^2 is a normal number of S, far from where products with it lose bits.
+/// Whether 1 / m^2 is a normal number of S, far from the range where products with it lose bits.
 template <class S>
 bool has_inverse_square(double m) {
   constexpr double largest = std::is_same_v<S, float> ? 0x1p50 : 0x1p400;
   return m <= largest && m >= 1 / largest;
 }
-/// Whether the entries of a table are converted to the type that channels T turn in before they are used. A
-/// double entry rounded to float is the entry of a table of floats. But one beyond the range of float would
-/// become infinite, and its product with a channel of 0 NaN: for float channels, tables that may have such
-/// entries are used as they are, and products formed in double; for 16-bit channels, rows that have some.
+/// Whether table entries are converted to the arithmetic type of channels T before they are used. A double
+/// entry rounded to float is the entry of a float table. But an entry beyond the range of float would become
+/// infinite, and its product with a channel of 0 NaN. For float channels, a table that may have such entries
+/// is therefore not converted, and products are formed in double. For 16-bit channels, only rows with such
+/// entries are not converted.
 ///
 /// \param m  the table's attention_factor
 template <class T, class S>
@@ -5303,8 +5304,8 @@ bool converts_rows(const table_view<S>& table, double m) {
   using A = arithmetic<T>;
   return sizeof(S) < sizeof(A) || sizeof(T) == 2 || (!table.given && has_inverse_square<A>(m));
 }
-/// A row converted to A, with the scale and sign of an inverse multiplied in. Rows of up to 256 pairs are on
-/// the stack, longer ones in scratch of the calling thread.
+/// A row converted to A, multiplied by the scale and sign of an inverse. Rows of up to 256 pairs are on the
+/// stack, longer rows in scratch of the calling thread.
 template <class A>
 class converted_row {
  public:
@@ -5316,12 +5317,12 @@ class converted_row {
   }
   converted_row(const converted_row&) = delete;
   converted_row& operator=(const converted_row&) = delete;
-  /// Whether every entry is still a number in A.
+  /// Whether every entry is finite in A.
   bool is_finite() const { return all_finite(entries_, 2 * pairs_); }
   table_row<A, false> row() const { return {entries_, entries_ + pairs_, pairs_, A(1)}; }
  private:
   static constexpr Index few = 256;
-  /// A loop over cos or sin alone is one of vectors; what a loop over both writes might overlap.
+  /// A loop over cos or sin alone is vectorized. In a loop over both the outputs might overlap the inputs.
   template <bool inverse, class S>
   void convert(const S* from, S scale, A* to) const {
     const Index pairs = pairs_;
@@ -5331,8 +5332,8 @@ class converted_row {
   A* entries_;
   Index pairs_;
 };
-/// Calls rotate(row) with the row that channels T turn by: converted where `converts` says so, unless an
-/// entry is beyond the range of floats, else as it is.
+/// Calls rotate(row) with the row that rotates channels T: converted if `converts` is true and no entry
+/// exceeds the range of float, otherwise unchanged.
 template <class T, class S, bool inverse, class Rotate>
 EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, const Rotate& rotate) {
   using A = arithmetic<T>;
@@ -5343,8 +5344,9 @@ EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, cons
   rotate(row);
 }
 /// The row of the inverse rotations. The inverse of [[c, -s], [s, c]] is its transpose divided by c^2 + s^2.
-/// That is m^2 for every pair of a table of angles, but differs from pair to pair where entries were given,
-/// and may leave the range of S where m is extreme: in both cases the row is divided before it is used.
+/// In a table of angles that is m^2 for every pair. In a table of given entries it differs from pair to pair,
+/// and for extreme m it may leave the range of S. In both of these cases the row is divided before it is
+/// used.
 ///
 /// \param unit  a power of two near 1 / m, so that (unit m)^2 stays in range
 /// \return  c / (c^2 + s^2), then s / (c^2 + s^2), [2 * pairs], in scratch of the calling thread
@@ -5362,21 +5364,22 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
-/// The order in which a checked call of rotate passes through memory.
+/// The order in which a checked call of rotate reads and writes memory.
 namespace rope::inline ROPE_ABI::detail {
-/// What a rotation back does with the magnitude m: the inverse divides by it; the transpose, by which
-/// gradients go back, multiplies by it.
+/// How a reverse rotation treats the magnitude m: the inverse divides by it, the transpose (for gradients)
+/// multiplies by it.
 enum class reverse_rotation { inverse, transpose };
-/// How the heads of a token follow one another: all pass through a packet of table entries; one or two are
-/// rotated before the next; there is one.
+/// The order of the heads of a token. together: all heads use a packet of table entries before the next
+/// packet is read. of_memory: one or two heads are rotated completely before the next. one: there is one
+/// head.
 enum class head_order { together, of_memory, one };
-/// Whether the heads of a token are next to each other, not the tokens of a head.
+/// Whether the heads of a token are adjacent in memory, rather than the tokens of a head.
 template <class T>
 bool is_token_major(const head_view<T>& x) {
   return x.token_stride >= x.head_stride || x.tokens == 1;
 }
-/// Calls visit(b, t, count) for pieces of tokens [first, last) of the batch, laid end to end: `count` tokens
-/// of row b, from token t on, at most `most`.
+/// Calls visit(b, t, count) for pieces of tokens [first, last) of the concatenated rows of the batch: `count`
+/// tokens of row b from token t on, at most `most`.
 template <class T, class Visit>
 void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, const Visit& visit) {
   for (Index count; first < last; first += count) {
@@ -5385,8 +5388,9 @@ void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, 
     visit(b, t, count);
   }
 }
-/// Runs plans of the same tokens on the caller's threads: all plans over `block` tokens before the next ones,
-/// while the table's rows of these are in the cache. A plan has tokens(), bytes() and run(first, last).
+/// Runs plans for the same tokens on the caller's threads: all plans process `block` tokens before the next
+/// block, while the table rows of the block are in the cache. A plan has tokens(), bytes() and run(first,
+/// last).
 template <class Threads, class Plan, class... More>
 void run_plans(const Threads& threads, Index block, const Plan& plan, const More&... more) {
   parallel_pieces(threads, plan.tokens(), (plan.bytes() + ... + more.bytes()), [&](Index first, Index last) {
@@ -5398,8 +5402,8 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
     }
   });
 }
-/// A checked call. Its members are values, so that a compiler can keep them in registers. It does not depend
-/// on the type of the positions, so that its loops are compiled once and not once per type.
+/// A checked call. Its members are values, so that a compiler can keep them in registers. The type does not
+/// depend on the type of positions, so its loops are compiled only once.
 template <class Layout, bool inverse, class T, class S>
 class rotation_plan {
   using A = arithmetic<T>;
@@ -5419,12 +5423,12 @@ class rotation_plan {
     converts_rows_ = converts_rows<T>(table_, m);
     choose_order();
   }
-  /// Tokens of the batch, laid end to end.
+  /// Tokens of all rows of the batch.
   Index tokens() const { return x_.batch * x_.tokens; }
-  /// Bytes that rotate.
+  /// Bytes of the rotated channels.
   double bytes() const { return cost_of(tokens(), x_.heads, bytes_of_head()); }
   Index bytes_of_head() const { return 2 * table_.pairs * Index(sizeof(T)); }
-  /// How many rows of the table fit a core's own cache beside the data.
+  /// The number of table rows that fit L2 next to the data.
   Index block() const {
     constexpr Index table_bytes = Index{1} << 16;
     return (std::max)(Index{1}, table_bytes / (2 * table_.pairs * Index(sizeof(S))));
@@ -5441,8 +5445,8 @@ class rotation_plan {
                    });
   }
  private:
-  /// A view whose strides may be added to a pointer: the stride of one head or one token alone may be
-  /// anything, and becomes 0.
+  /// The view with stride 0 for a single head or token: that stride is arbitrary and must not be added to a
+  /// pointer.
   template <class X>
   static head_view<X> with_taken_strides(head_view<X> x) {
     if (x.heads == 1) x.head_stride = 0;
@@ -5450,33 +5454,34 @@ class rotation_plan {
     return x;
   }
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
-  /// Chooses the order of memory, with the reads that pay where channels are in no cache: 16 MiB are more
-  /// than L2 and less than most shared L3.
+  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache: 16 MiB exceed
+  /// L2 and fit most shared L3.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
-    // A row of one block passes through the heads of a token once, which is the order of memory; but for
-    // heads whose packets would cross lines, see rotate_token.
+    // If a row is one block, the heads of a token are read once, in memory order. The exception is heads
+    // whose packets would cross cache lines, see rotate_token.
     const bool once = table_.pairs <= pairs_in_block<Layout, T> &&
                       (sizeof(packet<A>) < line_of_cache || !halves || begins_with_line());
     if (x_.heads == 1)
       order_ = head_order::one;
     else if (from_memory && !once)
       order_ = head_order::of_memory;
-    // Prefetching helps heads side by side, or one head and its table. Where the heads of a token are next to
-    // each other, processors find the streams by themselves, and prefetching makes prefill slower.
+    // Prefetching helps if several heads are read in parallel (head-major memory), and for one head and its
+    // table row. In token-major memory the hardware prefetches well enough, and prefetching makes prefill
+    // slower.
     if ((x_.heads == 1 || !is_token_major(x_)) && from_memory)
       tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
-    // Pays for rows of two blocks: half_split, and interleaved heads side by side.
+    // Faster for rows of up to two blocks: half_split, and interleaved in head-major memory.
     in_twos_ = table_.pairs <= 2 * pairs_in_block<Layout, T> && (halves || tokens_ahead_ > 0);
     reads_ahead_ = halves && from_memory && tokens_ahead_ == 0 && !in_twos_;
   }
-  /// Whether the rotated channels begin a line of the cache. An empty view may have no data to point into.
+  /// Whether the rotated channels begin at a cache line. An empty view may have null data.
   bool begins_with_line() const {
     return (behind_line(x_.data) + first_channel_ * Index(sizeof(T))) % line_of_cache == 0;
   }
-  /// Prefetches the channels of heads, and for one head alone its row of the table, which may lie outside of
-  /// the table. Inline: GCC 12 drops calls of a function that does nothing else.
+  /// Prefetches the channels of heads and, if there is one head, its table row. The position may be outside
+  /// the table. Inline because GCC 12 drops calls of a function that does nothing else.
   EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
     constexpr auto line = static_cast<std::uintptr_t>(line_of_cache);
     const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);
@@ -5485,8 +5490,8 @@ class rotation_plan {
     for (std::uintptr_t at = 0; heads == 1 && at < row; at += line)
       prefetch_after(table_.entries, static_cast<std::uintptr_t>(position - table_.first) * row + at);
   }
-  /// Heads of `count` tokens, at positions[0], positions[1], ..., of which x is the first. Not inline and
-  /// with few variables: its loops need the registers.
+  /// Rotates the heads of `count` tokens at positions[0], positions[1], ...; x is the first token. Not inline
+  /// and with few variables, because its loops need the registers.
   template <bool in_place, head_order order>
   EIGEN_DONT_INLINE void rotate_tokens(token_heads<T> x, Index count, const std::int64_t* positions) const {
     const table_view<S> table = table_;
@@ -5519,7 +5524,7 @@ class rotation_plan {
     else
       rotate_token<Layout>(token, row);
   }
-  /// Copies the channels that do not rotate: all but `rotating` of them from first_channel_ on.
+  /// Copies the channels that are not rotated: all except `rotating` channels from first_channel_ on.
   void copy(token_heads<T> token, Index rotating) const {
     const auto copy_range = [&token](Index first, Index last) {
       for (Index h = 0; h < token.heads; ++h)
@@ -5537,16 +5542,16 @@ class rotation_plan {
   S scale_ = S(1);     // 1 / m^2 of an inverse that divides by it
   double unit_ = 1.0;  // of inverted_row
   bool in_place_;
-  bool converts_rows_ = false;  // to the type that channels turn in, once for all heads
+  bool converts_rows_ = false;  // to the arithmetic type, once for all heads
   head_order order_ = head_order::together;
   bool in_twos_ = false, reads_ahead_ = false;  // of rotate_token_in_order
-  Index tokens_ahead_ = 0;                      // how many tokens ahead memory is prefetched; 0: not at all
+  Index tokens_ahead_ = 0;                      // prefetch distance in tokens; 0: no prefetching
 };
-/// `count` tokens of row b, from token t on, at positions[0], positions[1], ..., in the order of memory.
-/// Where the heads of a token are next to each other, these are taken together. Where the tokens of a head
-/// are, a few heads are taken side by side and share the table row of a token: one alone would read as much
-/// of the table as of its data, all would be too many streams. Not inline, so that programs can have it
-/// compiled once.
+/// Rotates `count` tokens of row b, from token t on, at positions[0], positions[1], ..., in memory order. If
+/// the heads of a token are adjacent in memory, they are rotated together. If the tokens of a head are
+/// adjacent, a few heads are rotated together and share the table row of a token. A single head would read as
+/// much of the table as of its data, and all heads would be too many streams. Not inline, so that programs
+/// can compile it once.
 template <class Layout, bool inverse, class T, class S>
 void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index count,
                                                         const std::int64_t* positions) const {
@@ -5566,7 +5571,7 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
       rotate_in.template operator()<head_order::together>();
   }
 }
-/// A rotation_plan with the positions it is for.
+/// A rotation_plan together with its positions.
 template <class Plan, class Source>
 struct plan_at {
   const Plan& plan;
@@ -5577,7 +5582,7 @@ struct plan_at {
 };
 template <class Plan, class Source>
 plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
-/// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
+/// Rotates every head of `x` into `out`, which may be `x`. The arguments must be checked.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
                 const Source& positions, const Threads& threads = {},
@@ -5585,8 +5590,8 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
   const rotation_plan<Layout, inverse, T, S> all(x, out, table, back);
   run_plans(threads, all.block(), plan_at{all, positions});
 }
-/// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table;
-/// nothing is checked any more.
+/// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table.
+/// The arguments must be checked.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_table<S>& table,
                  const Source& positions, const Threads& threads,
@@ -5599,7 +5604,7 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_tabl
 
 #ifndef ROPE_ROTATION_ROTATE_HPP
 #define ROPE_ROTATION_ROTATE_HPP
-/// Turns the channel pairs of heads by the angles of their positions, and back.
+/// Rotation of heads by the angles of their positions, and its inverse.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
@@ -5614,7 +5619,7 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
   check_same_or_disjoint(function, x, out);
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
-/// Queries and keys are those of the same tokens.
+/// Throws unless q and k have the same batch and tokens.
 template <class T>
 void check_same_tokens(const char* function, const head_view<T>& q, const head_view<T>& k) {
   if (q.batch != k.batch || q.tokens != k.tokens)
@@ -5622,7 +5627,7 @@ void check_same_tokens(const char* function, const head_view<T>& q, const head_v
                   shape_text({q.batch, q.tokens}), " and ", shape_text({k.batch, k.tokens}),
                   "; heads may differ");
 }
-/// Everything that can be wrong with a call that turns queries and keys in place.
+/// All argument checks for rotating q and k in place.
 template <class Layout, class T, class S, class Source>
 void check_both(const char* function, const head_view<T>& q, const head_view<T>& k,
                 const placed_table<S>& table, const Source& source) {
@@ -5655,27 +5660,26 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 ///
 /// where (u, v) are channels Layout::first(i, pairs) and Layout::second(i, pairs).
 ///
-/// Other channels are not touched. The pairs lie in channels [0, rotary_dim) of a head, or behind the channel
-/// that the table is placed at, `table.at_channel(first)`. At position 0, with an attention_factor of 1,
-/// nothing is touched.
+/// Rotates channels [0, rotary_dim) of each head, or [first, first + rotary_dim) with
+/// `table.at_channel(first)`. Other channels keep their bits. At position 0 with attention_factor 1, all
+/// channels keep their bits.
 ///
 /// \tparam Layout     interleaved, half_split or a pair_layout; no default, see layout.hpp
 /// \param  x          [batch, tokens, heads, head_dim]
-/// \param  table      rows for every position used; a frequency_table, or one placed in the head
+/// \param  table      a frequency_table, or table.at_channel(first), with a row for every position used
 /// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a
 ///                    matrix [batch, tokens], of any integer type, order and strides; or `row_starts`
 ///                    [batch]; or `segments` of a ragged batch
-/// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays
-///                    on its own
+/// \param  threads    your threads, see base/parallel.hpp; small calls use the calling thread only
 ///
-/// Throws:    std::invalid_argument if the window exceeds the head or a list has the wrong length;
+/// Throws:    std::invalid_argument if the rotated channels exceed the head or a list has the wrong length;
 ///            std::out_of_range if a position is outside the table; x is then unchanged
-/// Accuracy:  2.75 u sqrt(u^2 + v^2) per channel against exact arithmetic, table included, u = 2^-24 (float)
-///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Table entries of
-///            another type than the arithmetic are converted to it first; those beyond the range of float are
-///            multiplied in double. Built for processors that round to bfloat16 themselves (AVX512_BF16), a
-///            bfloat16 below 2^-126 becomes zero. The same bits for every stride, batch and instruction path
-///            of a build (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
+/// Accuracy:  2.75 eps sqrt(u^2 + v^2) per channel against exact arithmetic, table included, eps = 2^-24
+///            (float) or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Table
+///            entries are first converted to the arithmetic type. Entries beyond the range of float are
+///            multiplied in double. In builds with AVX512_BF16, a bfloat16 below 2^-126 becomes zero. The
+///            same bits for every stride, batch and instruction path of a build
+///            (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
 ///            `rotate_half` of Hugging Face transformers
@@ -5687,13 +5691,13 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, false, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
-/// Rotates queries and keys, both in place, in one pass over the table: the same bits as two calls.
+/// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls.
 ///
 ///     rotate<half_split>(bshd(q), bshd(k), table, start);
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ (grouped queries)
 ///
-/// Requires:  q and k share no element; throws where that is found, always for equal strides
+/// Requires:  q and k share no element; throws if an overlap is detected (always for equal strides)
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -5704,11 +5708,12 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
     detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
 }
-/// Rotates `x` into `out`; the channels that do not turn are copied.
+/// Writes the rotated `x` to `out`. Channels that are not rotated are copied.
 ///
 /// \param  out  [batch, tokens, heads, head_dim], any strides
 ///
-/// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
+///            strides)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -5720,16 +5725,16 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
     detail::rotate_checked<Layout, false, T>("rotate_to", x, out, detail::placed(table), positions, threads);
 }
-/// Undoes `rotate` in place: turns every pair by the opposite angle and divides by the attention_factor.
+/// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
 ///
 ///     u = (cos(p)[i] u' + sin(p)[i] v') / m^2
 ///     v = (cos(p)[i] v' - sin(p)[i] u') / m^2
 ///
 /// Parameters and cost are those of `rotate`.
 ///
-/// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one
-///            of double: 1 / m would not be a number of that type to full precision
-/// Accuracy:  unrotate(rotate(x)) is within 6.3 u sqrt(u^2 + v^2) of x for an attention_factor of 1
+/// Throws:    as `rotate`, and std::invalid_argument if m > 2^126 (float table) or 2^1022 (double table): 1 /
+///            m would be subnormal
+/// Accuracy:  unrotate(rotate(x)) is within 6.3 eps sqrt(u^2 + v^2) of x for an attention_factor of 1
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
@@ -5738,7 +5743,7 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, true, T>("unrotate", x, x, detail::placed(table), positions, threads);
 }
-/// Undoes `rotate` of queries and keys, both in place, in one pass over the table.
+/// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
 ///
 /// Throws:  as `rotate` of both and `unrotate`; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
@@ -5750,9 +5755,10 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
     detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
 }
-/// Undoes `rotate` from `x` into `out`; the channels that do not turn are copied.
+/// Writes the inverse rotation of `x` to `out`. Channels that are not rotated are copied.
 ///
-/// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
+///            strides)
 /// Throws:    as `rotate_to` and `unrotate`; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>

@@ -3304,17 +3304,17 @@ std::uint64_t layout_fingerprint(Index pairs) {
 
 #ifndef ROPE_ROTATION_VIEW_HPP
 #define ROPE_ROTATION_VIEW_HPP
-/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
+/// Views of the heads of a batch of sequences in memory. A view owns nothing and copies nothing.
 ///
-/// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head; T
-/// is the tokens of a ragged batch laid end to end. Given a pointer, they name them from the slowest to the
-/// fastest in memory (row-major, as in C and NumPy). Given an Eigen::Tensor, they name its own indices.
+/// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head, T
+/// the concatenated tokens of a ragged batch. For a pointer, they name the axes from the slowest to the
+/// fastest in memory (row-major, as in C and NumPy). For an Eigen::Tensor, they name its own indices.
 namespace rope::inline ROPE_ABI {
-/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
+/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage types: arithmetic is in float.
 template <class T>
 concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
     std::same_as<T, Eigen::bfloat16>;
-/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
+/// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
 ///
 ///     data[b * batch_stride + t * token_stride + h * head_stride + d]
 ///
@@ -3323,8 +3323,7 @@ concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same
 ///
 /// \tparam T  a channel type, const for inputs
 ///
-/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
-///            elements.
+/// Requires:  extents are not negative and all elements are inside one allocation. Strides count elements.
 template <class T>
 struct head_view {
   static_assert(channel<std::remove_const_t<T>>,
@@ -3345,7 +3344,7 @@ struct head_view {
   }
   /// Number of channels in the view.
   Index size() const { return batch * tokens * heads * head_dim; }
-  /// The same memory, read only.
+  /// A read-only view of this memory.
   operator head_view<const T>() const requires(!std::is_const_v<T>) {
     return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
   }
@@ -3377,21 +3376,21 @@ struct head_view {
   }
 };
 namespace detail {
-/// Whether X is T, or float where T has 16 bits. A T is then exact in X, and an X stored as T is rounded at
-/// most once.
+/// Whether X is T, or X is float and T has 16 bits. A T is then exact in X, and an X stored as T is rounded
+/// at most once.
 template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
-/// Whether an Index holds the number of bytes of elements [a, b, c, d], `bytes` each, with an extent of 0
-/// counted as 1: strides are products of some of the extents.
+/// Whether the number of bytes of elements [a, b, c, d] of `bytes` each fits an Index. An extent of 0 counts
+/// as 1, because strides are products of some of the extents.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
   return product_fits(
       {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
       (std::numeric_limits<Index>::max)() / bytes);
 }
-/// Refuses extents that are negative, or whose elements exceed the address space.
+/// Throws if an extent is negative or the elements exceed the address space.
 ///
-/// \param what  what messages call them
+/// \param what  the name of the extents in messages
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
@@ -3404,7 +3403,7 @@ void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index 
 }
 }  // namespace detail
 /// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
-/// The pointer of a column-major tensor (batch, tokens, heads, head_dim) is something else: give the tensor.
+/// For a column-major tensor (batch, tokens, heads, head_dim) do not pass the pointer: pass the tensor.
 ///
 /// Throws:  std::invalid_argument if an extent is negative; std::length_error if the extents, an extent of 0
 ///          counted as 1, exceed the address space
@@ -3429,7 +3428,7 @@ head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_di
   detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
 }
-/// [tokens, heads, head_dim], row-major and contiguous: one sequence, or the tokens of many laid end to end;
+/// [tokens, heads, head_dim], row-major and contiguous: one sequence, or the concatenated tokens of several;
 /// batch is 1.
 ///
 /// Throws:  as bshd
@@ -3447,8 +3446,8 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
-/// The view of a tensor whose indices have these letters, which the caller has checked. The other types that
-/// come here have stopped the compiler; an empty view spares the reader of that message a second one.
+/// The view of a tensor whose indices have these letters. The caller has checked the letters. For types that
+/// are not tensors a static_assert has already failed: the empty view avoids a second error message.
 template <index_letters letters, class X>
 auto view_of_tensor(const char* name, X& x) {
   constexpr auto rank = static_cast<int>(sizeof(letters)) - 1;
@@ -3481,7 +3480,7 @@ auto view_of_tensor(const char* name, X& x) {
     return head_view<float>{};
   }
 }
-/// The view of a matrix [batch * tokens, heads * head_dim] whose rows of heads are `row` elements apart.
+/// The view of a matrix [batch * tokens, heads * head_dim] with a row stride of `row` elements.
 template <class T>
 head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
                           Index row, const char* columns_name) {
@@ -3500,7 +3499,8 @@ template <class X>
 concept dense = requires(const dense_type<X>& x) {
   dense_of(x);
 };
-/// One in memory with an inner stride of 1. A vector is in the order of its type: a row is row-major.
+/// A dense object in memory with an inner stride of 1. A row vector is row-major, a column vector
+/// column-major.
 template <class X>
 concept dense_in_memory = requires(X& x) {
   x.data();
@@ -3512,8 +3512,9 @@ concept row_major_matrix = dense_in_memory<X> && bool(dense_type<X>::IsRowMajor)
 template <class X>
 concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMajor);
 }  // namespace detail
-/// Defines the view of a tensor of `rank` indices named by the letters of the function. The tensor is of one
-/// storage order; the sentence for the `other` one says which function has the same indices reversed.
+/// Defines the function that makes the view of a tensor with `rank` indices, named by the letters of the
+/// function. The tensor must have one storage order. For the `other` one, the message names the function for
+/// the reversed indices.
 #define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)                \
   template <class X>                                                                                        \
   auto function(X&& x) {                                                                                    \
@@ -3534,8 +3535,8 @@ concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMa
     return function(x);                                                                                     \
   }                                                                                                         \
   static_assert(true)
-// [batch, tokens, heads, head_dim] and so on of an Eigen::Tensor or TensorMap, named by its own index order:
-// row-major ones with channels last, column-major ones with channels first.
+// Views of an Eigen::Tensor or TensorMap, named by its own index order: row-major tensors with channels last,
+// column-major tensors with channels first.
 //
 // Requires:  the tensor outlives the view
 // Throws:    std::length_error as bshd of a pointer
@@ -3568,8 +3569,8 @@ ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
                      "; a column-major one [heads * head_dim, tokens] is dht(m, heads) or "       \
                      "thd(m.transpose(), heads); copy a product, an "                             \
                      "expression or a row of a column-major matrix to a row-major matrix first")
-/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map, Ref or Block of one, a row vector (one
-/// token), or the transpose of a column-major one.
+/// A view of a row-major Eigen matrix [tokens, heads * head_dim]. Also accepts a Map, Ref or Block of one, a
+/// row vector (one token) and the transpose of a column-major matrix.
 ///
 /// Requires:  the matrix outlives the view
 /// Throws:    std::invalid_argument unless heads is positive and divides the columns
@@ -3584,7 +3585,7 @@ auto thd(Matrix&& m, Index heads) {
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
 auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
-/// The same of [batch * tokens, heads * head_dim], sequence after sequence.
+/// A view of such a matrix [batch * tokens, heads * head_dim], sequence after sequence.
 ///
 /// Throws:  also std::invalid_argument unless batch is positive and divides the rows
 template <detail::dense Matrix>
@@ -3600,8 +3601,8 @@ template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
 auto bshd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads) { return bshd(m, batch, heads); }
 #undef ROPE_DETAIL_CHECK_ROW_MAJOR
-/// A column-major Eigen matrix [heads * head_dim, tokens], Eigen's default storage order, or a Map, Ref or
-/// Block of one, a column vector (one token), or the transpose of a row-major one.
+/// A view of a column-major Eigen matrix [heads * head_dim, tokens], Eigen's default storage order. Also
+/// accepts a Map, Ref or Block of one, a column vector (one token) and the transpose of a row-major matrix.
 ///
 /// Requires:  the matrix outlives the view
 /// Throws:    std::invalid_argument unless heads is positive and divides the rows
@@ -5611,28 +5612,28 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_CHECKS_HPP
-/// Where in memory heads are whose channels are integers of 8 bits, with one scale per token and head.
+/// Views of int8 heads in memory, with one scale per token and head.
 namespace rope::inline ROPE_ABI {
-/// Heads [batch, tokens, heads, head_dim] of integers; channel (b, t, h, d) is
+/// int8 heads [batch, tokens, heads, head_dim]. Channel (b, t, h, d) is
 ///
 ///     scales(b, t, h) * data[b * batch_stride + t * token_stride + h * head_stride + d]
 ///
 ///     const quantized_view<std::int8_t> keys = bhsd(integers, scales, batch, kv_heads, tokens, head_dim);
 ///     quantize(k, keys);
 ///
-/// A scale that is NaN or infinite makes every channel of its head NaN. Integers may be anything in [-128,
-/// 127], so heads that other programs rounded with a symmetric scale are read as they are.
+/// A NaN or infinite scale makes every channel of its head NaN. Values may be anything in [-128, 127], so
+/// heads that other programs quantized with a symmetric scale can be read directly.
 ///
 /// \tparam T  std::int8_t, const for inputs
 ///
-/// Requires:  as head_view; scales are of the same batch, tokens and heads, in any order of axes
+/// Requires:  as head_view; scales have the same batch, tokens and heads, in any order of axes
 template <class T>
 struct quantized_view {
   static_assert(std::is_same_v<std::remove_const_t<T>, std::int8_t>,
                 "quantized_view: channels are std::int8_t");
   /// std::int8_t.
   using value_type = std::remove_const_t<T>;
-  /// float, const where T is.
+  /// float, const if T is.
   using scale_type = std::conditional_t<std::is_const_v<T>, const float, float>;
   T* data;                       // the integer of element (0, 0, 0, 0)
   Index batch;                   // sequences
@@ -5647,11 +5648,11 @@ struct quantized_view {
   T* at(Index b, Index t, Index h) const {
     return data + b * batch_stride + t * token_stride + h * head_stride;
   }
-  /// Their scale.
+  /// The scale of one head of one token.
   scale_type* scale_at(Index b, Index t, Index h) const { return scales.at(b, t, h); }
   /// Number of channels in the view.
   Index size() const { return batch * tokens * heads * head_dim; }
-  /// The same memory, read only.
+  /// A read-only view of this memory.
   operator quantized_view<const T>() const requires(!std::is_const_v<T>) {
     return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride, scales};
   }
@@ -5659,7 +5660,7 @@ struct quantized_view {
   quantized_view batch_range(Index first, Index count) const {
     quantized_view window = *this;
     window.scales = scales.batch_range(first, count);
-    if (data != nullptr) window.data += first * batch_stride;  // a view without memory stays one
+    if (data != nullptr) window.data += first * batch_stride;  // null stays null
     window.batch = count;
     return window;
   }
@@ -5667,7 +5668,7 @@ struct quantized_view {
   quantized_view head_range(Index first, Index count) const {
     quantized_view window = *this;
     window.scales = scales.head_range(first, count);
-    if (data != nullptr) window.data += first * head_stride;  // a view without memory stays one
+    if (data != nullptr) window.data += first * head_stride;  // null stays null
     window.heads = count;
     return window;
   }
@@ -5675,20 +5676,20 @@ struct quantized_view {
   quantized_view token_range(Index first, Index count) const {
     quantized_view window = *this;
     window.scales = scales.token_range(first, count);
-    if (data != nullptr) window.data += first * token_stride;  // a view without memory stays one
+    if (data != nullptr) window.data += first * token_stride;  // null stays null
     window.tokens = count;
     return window;
   }
 };
 namespace detail {
-/// The view of heads whose channels are stored as T.
+/// The view type of heads whose channels are stored as T.
 template <class T>
 using stored_view =
     std::conditional_t<std::is_same_v<std::remove_const_t<T>, std::int8_t>, quantized_view<T>, head_view<T>>;
-/// The channel type that T is read as and rounded from: float for integers, else T itself.
+/// The type that channels stored as T are dequantized to and quantized from: float for int8, otherwise T.
 template <class T>
 using numbers_of = std::conditional_t<std::is_same_v<T, std::int8_t>, float, T>;
-/// Contiguous integers, in the same order of axes as their contiguous scales.
+/// Contiguous int8 values whose axes have the order of their contiguous scales.
 template <class T>
 quantized_view<T> beside_scales(T* data, const head_view<typename quantized_view<T>::scale_type>& scales,
                                 Index head_dim) {
@@ -5702,7 +5703,7 @@ quantized_view<T> beside_scales(T* data, const head_view<typename quantized_view
           scales.head_stride * head_dim,
           scales};
 }
-/// A view whose extents are those of x, to be checked and not to be read: of quantized heads it has no data.
+/// A view with the extents of x, for checks only: for quantized heads it has no data.
 template <class T>
 head_view<T> shape_of(const head_view<T>& x) {
   return x;
@@ -5711,7 +5712,7 @@ template <class T>
 head_view<const Eigen::half> shape_of(const quantized_view<T>& x) {
   return {nullptr, x.batch, x.tokens, x.heads, x.head_dim, x.batch_stride, x.token_stride, x.head_stride};
 }
-/// Refuses extents that cannot be, scales of another shape, and null pointers where there are elements.
+/// Throws if an extent is invalid, the scales have another shape, or a pointer to elements is null.
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
@@ -5725,7 +5726,7 @@ void check_quantized(const char* function, const quantized_view<T>& x) {
       (x.scales.data == nullptr || (x.data == nullptr && x.head_dim != 0)))
     throw_invalid(function, "a quantized view must have data and scales, got null for ", shape_text(x));
 }
-/// The same for heads of any stored type.
+/// Checks heads of any stored type.
 template <class T>
 void check_stored(const char* function, const head_view<T>& x) {
   check_view(function, x);
@@ -5736,9 +5737,9 @@ void check_stored(const char* function, const quantized_view<T>& x) {
   check_quantized(function, x);
 }
 }  // namespace detail
-/// Integers [batch, tokens, heads, head_dim] and their scales [batch, tokens, heads], both contiguous.
+/// int8 values [batch, tokens, heads, head_dim] and their scales [batch, tokens, heads], both contiguous.
 ///
-/// Throws:  as bshd of one pointer
+/// Throws:  as bshd of a pointer to channels
 template <class T>
 requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bshd(
     T* data, typename quantized_view<T>::scale_type* scales, Index batch, Index tokens, Index heads,
@@ -5746,9 +5747,9 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bsh
   detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
   return detail::beside_scales(data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
 }
-/// Integers [batch, heads, tokens, head_dim] and their scales [batch, heads, tokens], both contiguous.
+/// int8 values [batch, heads, tokens, head_dim] and their scales [batch, heads, tokens], both contiguous.
 ///
-/// Throws:  as bshd of one pointer
+/// Throws:  as bshd of a pointer to channels
 template <class T>
 requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bhsd(
     T* data, typename quantized_view<T>::scale_type* scales, Index batch, Index heads, Index tokens,
@@ -5756,9 +5757,9 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bhs
   detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
   return detail::beside_scales(data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
 }
-/// Integers [tokens, batch, heads, head_dim] and their scales [tokens, batch, heads], both contiguous.
+/// int8 values [tokens, batch, heads, head_dim] and their scales [tokens, batch, heads], both contiguous.
 ///
-/// Throws:  as bshd of one pointer
+/// Throws:  as bshd of a pointer to channels
 template <class T>
 requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> sbhd(
     T* data, typename quantized_view<T>::scale_type* scales, Index tokens, Index batch, Index heads,
@@ -5766,9 +5767,9 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> sbh
   detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
   return detail::beside_scales(data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
 }
-/// Integers [tokens, heads, head_dim] and their scales [tokens, heads], both contiguous; batch is 1.
+/// int8 values [tokens, heads, head_dim] and their scales [tokens, heads], both contiguous; batch is 1.
 ///
-/// Throws:  as bshd of one pointer
+/// Throws:  as bshd of a pointer to channels
 template <class T>
 requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> thd(
     T* data, typename quantized_view<T>::scale_type* scales, Index tokens, Index heads, Index head_dim) {
@@ -6289,12 +6290,12 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 /// The rotation of the heads of one token. The table entries of a few packets are read once and stay in
-/// registers while the same channels of every head pass through them. Each pair (u, v) becomes
+/// registers while the same channels of all heads are rotated. Each pair (u, v) becomes
 ///
 ///     u' = fma(u, c, -(v * s))        v' = fma(v, c, u * s)
 ///
-/// in packets of every width and in scalars, so all of them agree in every bit, for both layouts and any
-/// stride.
+/// in packets of every width and in scalars. The bits are therefore equal for all widths, both layouts and
+/// any stride.
 namespace rope::inline ROPE_ABI::detail {
 /// Bytes.
 inline constexpr Index line_of_cache = 64;
@@ -6303,8 +6304,7 @@ inline Index behind_line(const void* x) {
 }
 /// One row of a table, and the direction it is used in.
 ///
-/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; else cos and sin as
-///                  they are
+/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; otherwise cos and sin
 template <class S, bool is_inverse>
 struct table_row {
   static constexpr bool inverse = is_inverse;
@@ -6316,7 +6316,7 @@ struct table_row {
   const S* sin_from(Index pair) const { return sin + pair; }
 };
 /// A table row in the order of pairs `before`, ..., pairs - 1, 0, ..., before - 1. A packet of n entries may
-/// be read from any multiple of n on.
+/// start at any multiple of n.
 template <class S, bool is_inverse, int n>
 struct row_from_pair {
   static constexpr bool inverse = is_inverse;
@@ -6374,10 +6374,10 @@ EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, const Row& row, Index fi
     }
   }
 }
-/// The table entries of `pairs` pairs from pair `first` on, in the order of the channels' lanes, and the
-/// rotation of these pairs in one head: `in` is the head's first channel of them, `half` the number of pairs
-/// of the row. What read_early loads is passed to rotate: the steps of a block are read before the first of
-/// them is stored, since a compiler may not move a load before a store that could be to the same place.
+/// The table entries of `pairs` pairs from pair `first` on, in lane order, and the rotation of these pairs in
+/// one head. `in` points to the first of their channels in the head, `half` is the number of pairs of the
+/// row. rotate gets the values that read_early loaded: all steps of a block are read before the first is
+/// stored, because a compiler may not move a load before a store that might alias it.
 template <class Layout, class T, class P>
 struct rotation_step;
 /// half_split: u and v are each contiguous.
@@ -6459,7 +6459,7 @@ template <class T, class P>
 requires(!can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> : swapping_step<T, P> {
   using swapping_step<T, P>::swapping_step;
 };
-/// Two pairs of floats, of the two or three that may be left at the end of a row; P: a packet of four floats.
+/// Two pairs of floats: the end of a row may leave two or three pairs. P is a packet of four floats.
 template <class P>
 struct two_floats;
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -6487,7 +6487,7 @@ inline constexpr bool has_two_floats = true;
 #else
 inline constexpr bool has_two_floats = false;
 #endif
-/// `count` steps one after the other. Structures and not arrays: g++ -O2 keeps arrays in memory.
+/// `count` steps one after another. Nested structures instead of an array: g++ -O2 keeps arrays in memory.
 template <class Step, int count>
 struct rotation_steps {
   static constexpr Index pairs = count * Step::pairs, channels = count * Step::channels;
@@ -6525,9 +6525,9 @@ struct rotation_steps<Step, 0> {
   template <class T>
   EIGEN_ALWAYS_INLINE void rotate(const early<T>&, const T* /*in*/, T* /*out*/, Index /*half*/) const {}
 };
-/// Rotates as many pairs of [first, last) as are whole blocks of `count` steps, of every head.
+/// Rotates the pairs of [first, last) that fill whole blocks of `count` steps, for every head.
 ///
-/// \return  the first pair that is left
+/// \return  the first pair that is not rotated
 template <class Step, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index first, Index last) {
   using block = rotation_steps<Step, count>;
@@ -6545,8 +6545,8 @@ EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index 
 template <class Layout, class T, class P>
 inline constexpr int steps_in_block = registers / 2 * int(sizeof(P)) /
                                       int(sizeof(rotation_step<Layout, T, P>));
-/// Rotates pairs [first, last) of every head: in blocks of `count` steps and of fewer, then in packets of
-/// half the width, a quarter, and single pairs. No channel is written twice.
+/// Rotates pairs [first, last) of every head: first in blocks of `count` steps, then in smaller blocks, then
+/// in packets of half and quarter width, last in single pairs. No channel is written twice.
 template <class Layout, class P, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index first, Index last) {
   first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
@@ -6554,13 +6554,14 @@ EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index 
     rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
-  else if (first < last) {  // else a call would cost as much as a short row
+  else if (first < last) {  // because a call costs as much as a short row
     if constexpr (has_two_floats && std::is_same_v<T, float>)
       first = rotate_blocks<rotation_step<Layout, T, two_floats<P>>, 1>(x, row, first, last);
     rotate_scalars<Layout>(x, row, first, last);
   }
 }
-/// Whether packets of the arithmetic type of T, which the entries S must be, rotate the pairs of a layout.
+/// Whether a layout is rotated in packets of the arithmetic type of T. The table entries S must have that
+/// type.
 template <class Layout, class T, class S>
 inline constexpr bool rotates_in_packets = false;
 template <class T>
@@ -6569,7 +6570,7 @@ inline constexpr bool rotates_in_packets<interleaved, T, arithmetic<T>> =
 template <class T>
 inline constexpr bool rotates_in_packets<half_split, T, arithmetic<T>> =
     has_packets<T, packet<arithmetic<T>>>;
-/// Pairs of a block; 0 where they are rotated one at a time.
+/// Pairs of a block; 0 if they are rotated one at a time.
 template <class Layout, class T>
 inline constexpr Index pairs_in_block = [] {
   using P = packet<arithmetic<T>>;
@@ -6578,12 +6579,11 @@ inline constexpr Index pairs_in_block = [] {
   else
     return 0;
 }();
-/// Rotates heads that follow one another without a gap and do not begin with lines of the cache, interleaved,
-/// from the first line on: a packet as wide as a line would otherwise cross into the next one, each of them.
-/// The row begins with the pair that is first in that line, so that the last packets of a head also hold the
-/// first pairs of the next one.
+/// Rotates interleaved heads that are contiguous but do not begin at a cache line, from the first line
+/// boundary on. Otherwise every packet as wide as a line would cross a line boundary. The row begins with the
+/// first pair after that boundary, so the last packets of a head also hold the first pairs of the next head.
 ///
-/// \param before  pairs before the first line
+/// \param before  pairs before the first line boundary
 template <class Layout, class P, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_from_line(token_heads<T> x, table_row<S, inverse> row, Index before) {
   const row_from_pair<S, inverse, lanes<P>> shifted(row, before);
@@ -6600,9 +6600,9 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
   if constexpr (rotates_in_packets<Layout, T, S>) {
     Index first = 0;
     if constexpr (sizeof(P) == line_of_cache) {
-      // Where heads do not begin with lines, every packet as wide as a line would cross into the next line.
-      // So the pairs before the first line are rotated in smaller packets, where that pays: half_split with
-      // heads of 128 channels, but not of 80.
+      // If heads do not begin at a cache line, every packet as wide as a line would cross into the next line.
+      // The pairs before the first line boundary are then rotated in smaller packets if that is faster: for
+      // half_split with heads of 128 channels, but not with heads of 80.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
       const Index past = behind_line(x.in),
                   pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
@@ -6622,11 +6622,11 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
     rotate_scalars<Layout>(x, row, 0, row.pairs);
   }
 }
-/// Rotates every head of one token in the order of memory.
+/// Rotates every head of one token in memory order.
 ///
-/// \param in_twos      whether two heads share the reads of the row; else one head is rotated after the other
-/// \param reads_ahead  whether the channels of a head are read in the order of memory before it is rotated:
-///                     processors fetch ahead what is read in order, and not two halves that are read in turn
+/// \param in_twos      whether two heads share the reads of the row; otherwise heads are rotated one by one
+/// \param reads_ahead  whether the channels of a head are first read in memory order: hardware prefetches
+///                     sequential reads, but not reads that alternate between the two halves of a head
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, inverse> row, bool in_twos,
                                                bool reads_ahead) {
@@ -6642,19 +6642,20 @@ EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, in
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
-/// Rows of a table that are computed once for all heads of a token: where entries are of another type than
-/// channels turn in, and where the rows of an inverse are not those of the table times a constant.
+/// Rows of a table that are computed once for all heads of a token: if the type of entries differs from the
+/// type of the arithmetic, or if the rows of an inverse are not those of the table times a constant.
 namespace rope::inline ROPE_ABI::detail {
-/// Whether 1 / m^2 is a normal number of S, far from where products with it lose bits.
+/// Whether 1 / m^2 is a normal number of S, far from the range where products with it lose bits.
 template <class S>
 bool has_inverse_square(double m) {
   constexpr double largest = std::is_same_v<S, float> ? 0x1p50 : 0x1p400;
   return m <= largest && m >= 1 / largest;
 }
-/// Whether the entries of a table are converted to the type that channels T turn in before they are used. A
-/// double entry rounded to float is the entry of a table of floats. But one beyond the range of float would
-/// become infinite, and its product with a channel of 0 NaN: for float channels, tables that may have such
-/// entries are used as they are, and products formed in double; for 16-bit channels, rows that have some.
+/// Whether table entries are converted to the arithmetic type of channels T before they are used. A double
+/// entry rounded to float is the entry of a float table. But an entry beyond the range of float would become
+/// infinite, and its product with a channel of 0 NaN. For float channels, a table that may have such entries
+/// is therefore not converted, and products are formed in double. For 16-bit channels, only rows with such
+/// entries are not converted.
 ///
 /// \param m  the table's attention_factor
 template <class T, class S>
@@ -6662,8 +6663,8 @@ bool converts_rows(const table_view<S>& table, double m) {
   using A = arithmetic<T>;
   return sizeof(S) < sizeof(A) || sizeof(T) == 2 || (!table.given && has_inverse_square<A>(m));
 }
-/// A row converted to A, with the scale and sign of an inverse multiplied in. Rows of up to 256 pairs are on
-/// the stack, longer ones in scratch of the calling thread.
+/// A row converted to A, multiplied by the scale and sign of an inverse. Rows of up to 256 pairs are on the
+/// stack, longer rows in scratch of the calling thread.
 template <class A>
 class converted_row {
  public:
@@ -6675,12 +6676,12 @@ class converted_row {
   }
   converted_row(const converted_row&) = delete;
   converted_row& operator=(const converted_row&) = delete;
-  /// Whether every entry is still a number in A.
+  /// Whether every entry is finite in A.
   bool is_finite() const { return all_finite(entries_, 2 * pairs_); }
   table_row<A, false> row() const { return {entries_, entries_ + pairs_, pairs_, A(1)}; }
  private:
   static constexpr Index few = 256;
-  /// A loop over cos or sin alone is one of vectors; what a loop over both writes might overlap.
+  /// A loop over cos or sin alone is vectorized. In a loop over both the outputs might overlap the inputs.
   template <bool inverse, class S>
   void convert(const S* from, S scale, A* to) const {
     const Index pairs = pairs_;
@@ -6690,8 +6691,8 @@ class converted_row {
   A* entries_;
   Index pairs_;
 };
-/// Calls rotate(row) with the row that channels T turn by: converted where `converts` says so, unless an
-/// entry is beyond the range of floats, else as it is.
+/// Calls rotate(row) with the row that rotates channels T: converted if `converts` is true and no entry
+/// exceeds the range of float, otherwise unchanged.
 template <class T, class S, bool inverse, class Rotate>
 EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, const Rotate& rotate) {
   using A = arithmetic<T>;
@@ -6702,8 +6703,9 @@ EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, cons
   rotate(row);
 }
 /// The row of the inverse rotations. The inverse of [[c, -s], [s, c]] is its transpose divided by c^2 + s^2.
-/// That is m^2 for every pair of a table of angles, but differs from pair to pair where entries were given,
-/// and may leave the range of S where m is extreme: in both cases the row is divided before it is used.
+/// In a table of angles that is m^2 for every pair. In a table of given entries it differs from pair to pair,
+/// and for extreme m it may leave the range of S. In both of these cases the row is divided before it is
+/// used.
 ///
 /// \param unit  a power of two near 1 / m, so that (unit m)^2 stays in range
 /// \return  c / (c^2 + s^2), then s / (c^2 + s^2), [2 * pairs], in scratch of the calling thread
@@ -6721,21 +6723,22 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
-/// The order in which a checked call of rotate passes through memory.
+/// The order in which a checked call of rotate reads and writes memory.
 namespace rope::inline ROPE_ABI::detail {
-/// What a rotation back does with the magnitude m: the inverse divides by it; the transpose, by which
-/// gradients go back, multiplies by it.
+/// How a reverse rotation treats the magnitude m: the inverse divides by it, the transpose (for gradients)
+/// multiplies by it.
 enum class reverse_rotation { inverse, transpose };
-/// How the heads of a token follow one another: all pass through a packet of table entries; one or two are
-/// rotated before the next; there is one.
+/// The order of the heads of a token. together: all heads use a packet of table entries before the next
+/// packet is read. of_memory: one or two heads are rotated completely before the next. one: there is one
+/// head.
 enum class head_order { together, of_memory, one };
-/// Whether the heads of a token are next to each other, not the tokens of a head.
+/// Whether the heads of a token are adjacent in memory, rather than the tokens of a head.
 template <class T>
 bool is_token_major(const head_view<T>& x) {
   return x.token_stride >= x.head_stride || x.tokens == 1;
 }
-/// Calls visit(b, t, count) for pieces of tokens [first, last) of the batch, laid end to end: `count` tokens
-/// of row b, from token t on, at most `most`.
+/// Calls visit(b, t, count) for pieces of tokens [first, last) of the concatenated rows of the batch: `count`
+/// tokens of row b from token t on, at most `most`.
 template <class T, class Visit>
 void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, const Visit& visit) {
   for (Index count; first < last; first += count) {
@@ -6744,8 +6747,9 @@ void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, 
     visit(b, t, count);
   }
 }
-/// Runs plans of the same tokens on the caller's threads: all plans over `block` tokens before the next ones,
-/// while the table's rows of these are in the cache. A plan has tokens(), bytes() and run(first, last).
+/// Runs plans for the same tokens on the caller's threads: all plans process `block` tokens before the next
+/// block, while the table rows of the block are in the cache. A plan has tokens(), bytes() and run(first,
+/// last).
 template <class Threads, class Plan, class... More>
 void run_plans(const Threads& threads, Index block, const Plan& plan, const More&... more) {
   parallel_pieces(threads, plan.tokens(), (plan.bytes() + ... + more.bytes()), [&](Index first, Index last) {
@@ -6757,8 +6761,8 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
     }
   });
 }
-/// A checked call. Its members are values, so that a compiler can keep them in registers. It does not depend
-/// on the type of the positions, so that its loops are compiled once and not once per type.
+/// A checked call. Its members are values, so that a compiler can keep them in registers. The type does not
+/// depend on the type of positions, so its loops are compiled only once.
 template <class Layout, bool inverse, class T, class S>
 class rotation_plan {
   using A = arithmetic<T>;
@@ -6778,12 +6782,12 @@ class rotation_plan {
     converts_rows_ = converts_rows<T>(table_, m);
     choose_order();
   }
-  /// Tokens of the batch, laid end to end.
+  /// Tokens of all rows of the batch.
   Index tokens() const { return x_.batch * x_.tokens; }
-  /// Bytes that rotate.
+  /// Bytes of the rotated channels.
   double bytes() const { return cost_of(tokens(), x_.heads, bytes_of_head()); }
   Index bytes_of_head() const { return 2 * table_.pairs * Index(sizeof(T)); }
-  /// How many rows of the table fit a core's own cache beside the data.
+  /// The number of table rows that fit L2 next to the data.
   Index block() const {
     constexpr Index table_bytes = Index{1} << 16;
     return (std::max)(Index{1}, table_bytes / (2 * table_.pairs * Index(sizeof(S))));
@@ -6800,8 +6804,8 @@ class rotation_plan {
                    });
   }
  private:
-  /// A view whose strides may be added to a pointer: the stride of one head or one token alone may be
-  /// anything, and becomes 0.
+  /// The view with stride 0 for a single head or token: that stride is arbitrary and must not be added to a
+  /// pointer.
   template <class X>
   static head_view<X> with_taken_strides(head_view<X> x) {
     if (x.heads == 1) x.head_stride = 0;
@@ -6809,33 +6813,34 @@ class rotation_plan {
     return x;
   }
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
-  /// Chooses the order of memory, with the reads that pay where channels are in no cache: 16 MiB are more
-  /// than L2 and less than most shared L3.
+  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache: 16 MiB exceed
+  /// L2 and fit most shared L3.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
-    // A row of one block passes through the heads of a token once, which is the order of memory; but for
-    // heads whose packets would cross lines, see rotate_token.
+    // If a row is one block, the heads of a token are read once, in memory order. The exception is heads
+    // whose packets would cross cache lines, see rotate_token.
     const bool once = table_.pairs <= pairs_in_block<Layout, T> &&
                       (sizeof(packet<A>) < line_of_cache || !halves || begins_with_line());
     if (x_.heads == 1)
       order_ = head_order::one;
     else if (from_memory && !once)
       order_ = head_order::of_memory;
-    // Prefetching helps heads side by side, or one head and its table. Where the heads of a token are next to
-    // each other, processors find the streams by themselves, and prefetching makes prefill slower.
+    // Prefetching helps if several heads are read in parallel (head-major memory), and for one head and its
+    // table row. In token-major memory the hardware prefetches well enough, and prefetching makes prefill
+    // slower.
     if ((x_.heads == 1 || !is_token_major(x_)) && from_memory)
       tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
-    // Pays for rows of two blocks: half_split, and interleaved heads side by side.
+    // Faster for rows of up to two blocks: half_split, and interleaved in head-major memory.
     in_twos_ = table_.pairs <= 2 * pairs_in_block<Layout, T> && (halves || tokens_ahead_ > 0);
     reads_ahead_ = halves && from_memory && tokens_ahead_ == 0 && !in_twos_;
   }
-  /// Whether the rotated channels begin a line of the cache. An empty view may have no data to point into.
+  /// Whether the rotated channels begin at a cache line. An empty view may have null data.
   bool begins_with_line() const {
     return (behind_line(x_.data) + first_channel_ * Index(sizeof(T))) % line_of_cache == 0;
   }
-  /// Prefetches the channels of heads, and for one head alone its row of the table, which may lie outside of
-  /// the table. Inline: GCC 12 drops calls of a function that does nothing else.
+  /// Prefetches the channels of heads and, if there is one head, its table row. The position may be outside
+  /// the table. Inline because GCC 12 drops calls of a function that does nothing else.
   EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
     constexpr auto line = static_cast<std::uintptr_t>(line_of_cache);
     const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);
@@ -6844,8 +6849,8 @@ class rotation_plan {
     for (std::uintptr_t at = 0; heads == 1 && at < row; at += line)
       prefetch_after(table_.entries, static_cast<std::uintptr_t>(position - table_.first) * row + at);
   }
-  /// Heads of `count` tokens, at positions[0], positions[1], ..., of which x is the first. Not inline and
-  /// with few variables: its loops need the registers.
+  /// Rotates the heads of `count` tokens at positions[0], positions[1], ...; x is the first token. Not inline
+  /// and with few variables, because its loops need the registers.
   template <bool in_place, head_order order>
   EIGEN_DONT_INLINE void rotate_tokens(token_heads<T> x, Index count, const std::int64_t* positions) const {
     const table_view<S> table = table_;
@@ -6878,7 +6883,7 @@ class rotation_plan {
     else
       rotate_token<Layout>(token, row);
   }
-  /// Copies the channels that do not rotate: all but `rotating` of them from first_channel_ on.
+  /// Copies the channels that are not rotated: all except `rotating` channels from first_channel_ on.
   void copy(token_heads<T> token, Index rotating) const {
     const auto copy_range = [&token](Index first, Index last) {
       for (Index h = 0; h < token.heads; ++h)
@@ -6896,16 +6901,16 @@ class rotation_plan {
   S scale_ = S(1);     // 1 / m^2 of an inverse that divides by it
   double unit_ = 1.0;  // of inverted_row
   bool in_place_;
-  bool converts_rows_ = false;  // to the type that channels turn in, once for all heads
+  bool converts_rows_ = false;  // to the arithmetic type, once for all heads
   head_order order_ = head_order::together;
   bool in_twos_ = false, reads_ahead_ = false;  // of rotate_token_in_order
-  Index tokens_ahead_ = 0;                      // how many tokens ahead memory is prefetched; 0: not at all
+  Index tokens_ahead_ = 0;                      // prefetch distance in tokens; 0: no prefetching
 };
-/// `count` tokens of row b, from token t on, at positions[0], positions[1], ..., in the order of memory.
-/// Where the heads of a token are next to each other, these are taken together. Where the tokens of a head
-/// are, a few heads are taken side by side and share the table row of a token: one alone would read as much
-/// of the table as of its data, all would be too many streams. Not inline, so that programs can have it
-/// compiled once.
+/// Rotates `count` tokens of row b, from token t on, at positions[0], positions[1], ..., in memory order. If
+/// the heads of a token are adjacent in memory, they are rotated together. If the tokens of a head are
+/// adjacent, a few heads are rotated together and share the table row of a token. A single head would read as
+/// much of the table as of its data, and all heads would be too many streams. Not inline, so that programs
+/// can compile it once.
 template <class Layout, bool inverse, class T, class S>
 void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index count,
                                                         const std::int64_t* positions) const {
@@ -6925,7 +6930,7 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
       rotate_in.template operator()<head_order::together>();
   }
 }
-/// A rotation_plan with the positions it is for.
+/// A rotation_plan together with its positions.
 template <class Plan, class Source>
 struct plan_at {
   const Plan& plan;
@@ -6936,7 +6941,7 @@ struct plan_at {
 };
 template <class Plan, class Source>
 plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
-/// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
+/// Rotates every head of `x` into `out`, which may be `x`. The arguments must be checked.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
                 const Source& positions, const Threads& threads = {},
@@ -6944,8 +6949,8 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
   const rotation_plan<Layout, inverse, T, S> all(x, out, table, back);
   run_plans(threads, all.block(), plan_at{all, positions});
 }
-/// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table;
-/// nothing is checked any more.
+/// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table.
+/// The arguments must be checked.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_table<S>& table,
                  const Source& positions, const Threads& threads,
@@ -10008,7 +10013,7 @@ void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
 
 #ifndef ROPE_ROTATION_ROTATE_HPP
 #define ROPE_ROTATION_ROTATE_HPP
-/// Turns the channel pairs of heads by the angles of their positions, and back.
+/// Rotation of heads by the angles of their positions, and its inverse.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
@@ -10023,7 +10028,7 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
   check_same_or_disjoint(function, x, out);
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
-/// Queries and keys are those of the same tokens.
+/// Throws unless q and k have the same batch and tokens.
 template <class T>
 void check_same_tokens(const char* function, const head_view<T>& q, const head_view<T>& k) {
   if (q.batch != k.batch || q.tokens != k.tokens)
@@ -10031,7 +10036,7 @@ void check_same_tokens(const char* function, const head_view<T>& q, const head_v
                   shape_text({q.batch, q.tokens}), " and ", shape_text({k.batch, k.tokens}),
                   "; heads may differ");
 }
-/// Everything that can be wrong with a call that turns queries and keys in place.
+/// All argument checks for rotating q and k in place.
 template <class Layout, class T, class S, class Source>
 void check_both(const char* function, const head_view<T>& q, const head_view<T>& k,
                 const placed_table<S>& table, const Source& source) {
@@ -10064,27 +10069,26 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 ///
 /// where (u, v) are channels Layout::first(i, pairs) and Layout::second(i, pairs).
 ///
-/// Other channels are not touched. The pairs lie in channels [0, rotary_dim) of a head, or behind the channel
-/// that the table is placed at, `table.at_channel(first)`. At position 0, with an attention_factor of 1,
-/// nothing is touched.
+/// Rotates channels [0, rotary_dim) of each head, or [first, first + rotary_dim) with
+/// `table.at_channel(first)`. Other channels keep their bits. At position 0 with attention_factor 1, all
+/// channels keep their bits.
 ///
 /// \tparam Layout     interleaved, half_split or a pair_layout; no default, see layout.hpp
 /// \param  x          [batch, tokens, heads, head_dim]
-/// \param  table      rows for every position used; a frequency_table, or one placed in the head
+/// \param  table      a frequency_table, or table.at_channel(first), with a row for every position used
 /// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a
 ///                    matrix [batch, tokens], of any integer type, order and strides; or `row_starts`
 ///                    [batch]; or `segments` of a ragged batch
-/// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays
-///                    on its own
+/// \param  threads    your threads, see base/parallel.hpp; small calls use the calling thread only
 ///
-/// Throws:    std::invalid_argument if the window exceeds the head or a list has the wrong length;
+/// Throws:    std::invalid_argument if the rotated channels exceed the head or a list has the wrong length;
 ///            std::out_of_range if a position is outside the table; x is then unchanged
-/// Accuracy:  2.75 u sqrt(u^2 + v^2) per channel against exact arithmetic, table included, u = 2^-24 (float)
-///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Table entries of
-///            another type than the arithmetic are converted to it first; those beyond the range of float are
-///            multiplied in double. Built for processors that round to bfloat16 themselves (AVX512_BF16), a
-///            bfloat16 below 2^-126 becomes zero. The same bits for every stride, batch and instruction path
-///            of a build (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
+/// Accuracy:  2.75 eps sqrt(u^2 + v^2) per channel against exact arithmetic, table included, eps = 2^-24
+///            (float) or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Table
+///            entries are first converted to the arithmetic type. Entries beyond the range of float are
+///            multiplied in double. In builds with AVX512_BF16, a bfloat16 below 2^-126 becomes zero. The
+///            same bits for every stride, batch and instruction path of a build
+///            (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
 ///            `rotate_half` of Hugging Face transformers
@@ -10096,13 +10100,13 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, false, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
-/// Rotates queries and keys, both in place, in one pass over the table: the same bits as two calls.
+/// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls.
 ///
 ///     rotate<half_split>(bshd(q), bshd(k), table, start);
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ (grouped queries)
 ///
-/// Requires:  q and k share no element; throws where that is found, always for equal strides
+/// Requires:  q and k share no element; throws if an overlap is detected (always for equal strides)
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -10113,11 +10117,12 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
     detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
 }
-/// Rotates `x` into `out`; the channels that do not turn are copied.
+/// Writes the rotated `x` to `out`. Channels that are not rotated are copied.
 ///
 /// \param  out  [batch, tokens, heads, head_dim], any strides
 ///
-/// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
+///            strides)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -10129,16 +10134,16 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
     detail::rotate_checked<Layout, false, T>("rotate_to", x, out, detail::placed(table), positions, threads);
 }
-/// Undoes `rotate` in place: turns every pair by the opposite angle and divides by the attention_factor.
+/// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
 ///
 ///     u = (cos(p)[i] u' + sin(p)[i] v') / m^2
 ///     v = (cos(p)[i] v' - sin(p)[i] u') / m^2
 ///
 /// Parameters and cost are those of `rotate`.
 ///
-/// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one
-///            of double: 1 / m would not be a number of that type to full precision
-/// Accuracy:  unrotate(rotate(x)) is within 6.3 u sqrt(u^2 + v^2) of x for an attention_factor of 1
+/// Throws:    as `rotate`, and std::invalid_argument if m > 2^126 (float table) or 2^1022 (double table): 1 /
+///            m would be subnormal
+/// Accuracy:  unrotate(rotate(x)) is within 6.3 eps sqrt(u^2 + v^2) of x for an attention_factor of 1
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
@@ -10147,7 +10152,7 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, true, T>("unrotate", x, x, detail::placed(table), positions, threads);
 }
-/// Undoes `rotate` of queries and keys, both in place, in one pass over the table.
+/// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
 ///
 /// Throws:  as `rotate` of both and `unrotate`; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
@@ -10159,9 +10164,10 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
     detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
 }
-/// Undoes `rotate` from `x` into `out`; the channels that do not turn are copied.
+/// Writes the inverse rotation of `x` to `out`. Channels that are not rotated are copied.
 ///
-/// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
+///            strides)
 /// Throws:    as `rotate_to` and `unrotate`; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -11886,12 +11892,12 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);
 
 #ifndef ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
 #define ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
-/// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
-/// that happens to a few heads of a token happens while they are in the nearest cache.
+/// The order in which a checked call of normalize_heads or normalize_and_rotate reads and writes memory: a
+/// few heads of a token are completely processed while they are in L1.
 namespace rope::inline ROPE_ABI::detail {
 /// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of channels_per_step begin with the first
-/// channel, whatever its address: an Eigen expression of the whole row would take the channels before the
-/// first aligned one as scalars, which -ffast-math may round in another way.
+/// channel, whatever its address. An Eigen expression of the whole row would process the channels before the
+/// first aligned one as scalars, which -ffast-math may round differently.
 template <class A>
 void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
   using step = Eigen::Array<A, channels_per_step, 1>;
@@ -11922,13 +11928,13 @@ struct norm_rule {
     return static_cast<A>(1 / std::sqrt(squares / static_cast<double>(group * head_dim) + epsilon));
   }
 };
-/// What follows the norm where heads do not turn.
+/// Used after the norm if heads are not rotated.
 struct no_turn {
   template <class A>
   void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
 };
-/// Turns the heads of a token by the table's row of a position. Not inline, so that all forms of positions
-/// share it and programs can have it compiled once (`extern template`).
+/// Rotates the heads of a token by the table row of a position. Not inline, so that all types of positions
+/// share it and programs can compile it once (`extern template`).
 template <class Layout, class S, class A>
 void turn_heads(const table_view<S>& table, double m, std::int64_t position, token_heads<A> heads) {
   const S* cos = table.cos(position);
@@ -11937,7 +11943,7 @@ void turn_heads(const table_view<S>& table, double m, std::int64_t position, tok
     if (converts_rows<A>(table, m)) return rotate_token<Layout>(heads, converted_row<A>(row).row());
   rotate_token<Layout>(heads, row);
 }
-/// What follows the norm where heads turn: by the row of their token's position.
+/// Used after the norm if heads are rotated: rotates them by the row of their token's position.
 template <class Layout, class S, class Source>
 struct row_turn {
   table_view<S> table;
@@ -11958,7 +11964,7 @@ struct row_turn {
     turn_heads<Layout>(table, m, position, heads);
   }
 };
-/// A checked call: every head of `x` normalised, turned and written to `out`, which may be `x`.
+/// A checked call: normalises and rotates every head of `x` and writes it to `out`, which may be `x`.
 template <class T, class W, class Turn>
 class norm_pass {
   using A = arithmetic<T>;
@@ -11967,12 +11973,12 @@ class norm_pass {
       : x_(x), out_(out), norm_(norm), turn_(turn) {}
   Index tokens() const { return x_.batch * x_.tokens; }
   double bytes() const { return cost_of(x_.size(), sizeof(T)); }
-  /// Every head of tokens [first, last) of the batch.
+  /// Processes every head of tokens [first, last) of the batch.
   void run(Index first, Index last) const {
     const A* const gains =
         norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
-    // Where the tokens of a head are next to each other, eight heads at a time are taken for each token, so
-    // that as many streams are read side by side.
+    // If the tokens of a head are adjacent in memory, eight heads are processed together for each token,
+    // which reads eight streams in parallel.
     const bool all_heads = is_token_major(x_) || norm_.group > 1;
     const Index together = all_heads ? x_.heads : Index{8};
     for_each_piece(x_, first, last, all_heads ? last - first : Index{64}, [&](Index b, Index t, Index count) {
@@ -11981,7 +11987,7 @@ class norm_pass {
     });
   }
  private:
-  /// Heads [first, first + heads) of token t of row b.
+  /// Processes heads [first, first + heads) of token t of row b.
   void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
     struct wide_heads {};
     const Index head_dim = x_.head_dim;
@@ -11989,7 +11995,7 @@ class norm_pass {
     Index stride = head_dim;
     if constexpr (std::is_same_v<T, A>) {
       rows = out_.at(b, t, first);
-      stride = out_.heads == 1 ? 0 : out_.head_stride;  // that of one head alone may be anything
+      stride = out_.heads == 1 ? 0 : out_.head_stride;  // the stride of a single head is arbitrary
     } else {
       rows = workspace<wide_heads, A>(heads * head_dim);
       for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
@@ -12020,9 +12026,9 @@ class norm_pass {
   norm_rule<W> norm_;
   Turn turn_;
 };
-/// Tokens whose queries and keys are normalised before the next ones.
+/// Tokens whose queries and keys are normalised before the next tokens.
 inline constexpr Index tokens_of_norm = 32;
-/// Normalises every head of `x` and rotates it into `out`, which may be `x`; nothing is checked any more.
+/// Normalises every head of `x` and rotates it into `out`, which may be `x`. The arguments must be checked.
 template <class Layout, class T, class W, class S, class Source, class Threads = this_thread>
 void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
                               const placed_table<S>& table, const Source& positions,
@@ -13263,10 +13269,10 @@ concept key_table = requires(const Table& table) {
 
 #ifndef ROPE_ROTATION_QUANTIZE_HPP
 #define ROPE_ROTATION_QUANTIZE_HPP
-/// Heads rounded to integers of 8 bits with one scale per token and head, and back.
+/// Quantizes heads to int8 with one scale per token and head, and back.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Refuses views of different shapes, and null pointers where there are elements.
+/// Throws if the views have different shapes, or a view with elements has a null pointer.
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class X, class T>
@@ -13287,7 +13293,7 @@ void for_each_quantized_head(const head_view<X>& x, const Threads& threads, cons
       for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
   });
 }
-/// Rounds every head of checked views.
+/// Quantizes every head of checked views.
 template <class X, class T, class Threads = this_thread>
 void quantize_all(const head_view<X>& x, const quantized_view<T>& out, const Threads& threads = {}) {
   for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
@@ -13301,7 +13307,7 @@ void quantize_all(const head_view<X>& x, const quantized_view<T>& out, const Thr
     }
   });
 }
-/// The numbers of every head of checked views.
+/// Dequantizes every head of checked views.
 template <class X, class T, class Threads = this_thread>
 void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const Threads& threads = {}) {
   for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
@@ -13317,24 +13323,25 @@ void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const T
   });
 }
 }  // namespace detail
-/// Rounds every head to integers times one scale.
+/// Quantizes every head to int8 values times one scale.
 ///
 ///     scale = max_d |x_d| / 127,   i_d = x_d / scale to the nearest, ties to even
 ///
-/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type, which is widened
+/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type
 /// \param out  of the same shape
-/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///
-/// A head with a NaN or an infinity gets a scale of NaN: in attention it reaches exactly the queries that see
-/// it. A head below 2^-118 in magnitude gets zeros and a scale of 0, as does one of zeros.
+/// A head with a NaN or an infinity gets a scale of NaN: exactly the queries that attend to it get NaN
+/// outputs. A head with all magnitudes below 2^-118 gets zeros and a scale of 0.
 ///
 /// Requires:  x and out share no memory
 /// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
-/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; below 2^-118 in magnitude
-///            at most that (tests/rotation/quantize.test.cpp)
-/// Cost:      one read of x and one write of out; no allocation for float, else scratch for one head
-///            per thread
-/// Source:    symmetric rounding per token and head, as in Xiao et al. 2023, SmoothQuant, arXiv:2211.10438
+/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; at most 2^-118 for a head
+///            below 2^-118 (tests/rotation/quantize.test.cpp)
+/// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
+///            thread
+/// Source:    symmetric quantization per token and head, as in Xiao et al. 2023, SmoothQuant,
+///            arXiv:2211.10438
 template <class X, class T, class Threads = this_thread>
 void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_WRITABLE("quantize", "out", T);
@@ -13344,7 +13351,7 @@ void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}
   detail::check_quantization("quantize", x, out);
   detail::quantize_all(x, out, threads);
 }
-/// The numbers that integers and scales stand for.
+/// Converts int8 values and scales back to floating-point channels.
 ///
 ///     out_d = scale i_d
 ///
@@ -13354,8 +13361,8 @@ void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}
 /// Requires:  x and out share no memory
 /// Throws:    as quantize
 /// Accuracy:  one rounding to float, and one to the type of out
-/// Cost:      one read of x and one write of out; no allocation for float, else scratch for one head
-///            per thread
+/// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
+///            thread
 template <class X, class T, class Threads = this_thread>
 void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_WRITABLE("dequantize", "out", T);
@@ -14011,9 +14018,9 @@ void require_rotation(const char* owner, const key_rotation& stored, const place
 
 #ifndef ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
 #define ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
-/// Turns keys that are rotated already by the exact difference of two angles.
+/// Rotates stored, already rotated keys by the exact difference of two angles.
 namespace rope::inline ROPE_ABI::detail {
-/// Turns keys by m R(step * count). The row of cos and sin is kept for further tokens with the same count.
+/// Rotates keys by m R(step * count). Keeps the row of cos and sin for further tokens with the same count.
 template <class Layout, class T>
 class key_rotator {
   using A = arithmetic<T>;
@@ -14023,7 +14030,7 @@ class key_rotator {
         m_(m),
         first_channel_(first_channel),
         row_(2 * static_cast<std::size_t>(step_.size())) {}
-  /// Turns every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
+  /// Rotates every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
     if (!written_ || count != count_) {
       write([&](std::size_t i) { return step_.data()[i] * count; });
@@ -14032,7 +14039,7 @@ class key_rotator {
     }
     apply(keys, b, slot);
   }
-  /// Turns every head of one token by m R(phase_of_pair(i)), whatever the steps are.
+  /// Rotates every head of one token by m R(phase_of_pair(i)), independent of the steps.
   template <class PhaseOfPair>
   void turn_by(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
     write(phase_of_pair);
@@ -14053,13 +14060,13 @@ class key_rotator {
   std::int64_t count_ = 0;
   bool written_ = false;
 };
-// Not inline, so that programs can have it compiled once (`extern template`).
+// Not inline, so that programs can compile it once (`extern template`).
 template <class Layout, class T>
 void key_rotator<Layout, T>::apply(const head_view<T>& keys, Index b, Index slot) const {
   if (keys.heads == 0) return;  // its data may be null
   const auto pairs = step_.size();
   T* channels = keys.at(b, slot, 0) + first_channel_;
-  // The stride of one head alone may be anything and must not be added to a pointer.
+  // The stride of a single head is arbitrary and must not be added to a pointer.
   const Index stride = keys.heads == 1 ? 0 : keys.head_stride;
   rotate_token<Layout>(token_heads<T>{channels, channels, keys.heads, stride, stride},
                        table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)});
@@ -14071,7 +14078,7 @@ number_array<phase> steps_of(const frequency_table<S>& table) {
   for (Index i = 0; i < steps.size(); ++i) steps(i) = phase_of(table.inv_freq(i, 0));
   return steps;
 }
-/// What turns keys by steps of the table's angles, without its attention_factor.
+/// A rotator of keys by steps of the table's angles, without its attention_factor.
 ///
 /// Throws:  std::invalid_argument unless the angles are exact
 template <class Layout, class T, class S>
@@ -14083,10 +14090,10 @@ key_rotator<Layout, T> shift_rotator(const char* function, const placed_table<S>
                   "of a range of positions");
   return {steps_of(table), 1.0, placed.first_channel()};
 }
-/// What turns keys from the angles of one table to those of another.
+/// A rotator of keys from the angles of one table to those of another.
 ///
-/// Throws:  std::invalid_argument unless both are of the same pairs and place in the head, over a range of
-///          positions, with exact angles
+/// Throws:  std::invalid_argument unless both have the same pairs and first channel, cover a range of
+///          positions and have exact angles
 template <class Layout, class T, class From, class To>
 key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<From>& placed_from,
                                       const placed_table<To>& placed_to) {
@@ -21114,11 +21121,11 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
 ///     along    u a + v b      how the loss changes with the logarithm of the pair's magnitude
 ///     across   u b - v a      how the loss changes with the pair's angle
 ///
-/// A rotation turns x into z x, and the gradient after it, g, into the gradient before it, conj(z) g. So both
-/// parts are the same before the rotation and after it: conj(x) (conj(z) g) = conj(z x) g.
+/// A rotation maps x to z x, and the gradient g after it to the gradient conj(z) g before it. Both parts are
+/// therefore equal before and after the rotation: conj(x) (conj(z) g) = conj(z x) g.
 ///
-/// Sums are in double, in an order that depends on the shapes only, never on the threads; a product is fused
-/// with a sum as multiply_add says, not as a compiler likes.
+/// Sums are in double, in an order that depends on the shapes only, not on the threads. multiply_add decides
+/// about fusing products and sums, not the compiler.
 namespace rope::inline ROPE_ABI::detail {
 /// The two parts above.
 enum class part { along, across };
@@ -21137,15 +21144,16 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
     }
   }
 }
-/// How many bytes of heads and their gradient a sum reads.
+/// Bytes of heads and of their gradient that a sum reads.
 template <class X, class G>
 double bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
   return cost_of(x.batch, x.tokens, x.heads, 2 * pairs, sizeof(X) + sizeof(G));
 }
-/// Heads that a table turns and their gradient, as one of the functions of angle_gradient.hpp is given them.
+/// The rotated heads, their gradient, the table and the positions: checked arguments of a function of
+/// angle_gradient.hpp.
 template <class X, class G, class S, class Source>
 struct turned_heads {
-  head_view<const X> x;    // the channels that turn, before the rotation or after it
+  head_view<const X> x;    // the rotated channels, before the rotation or after it
   head_view<const G> d_x;  // the gradient with respect to them
   const frequency_table<S>& table;
   Source positions;  // of token t of row b: positions(b, t)
@@ -21165,7 +21173,7 @@ auto checked_gradient(const char* function, const head_view<X>& x, const head_vi
                       std::remove_const_t<decltype(source)>>{
       x.channels(first, count), d_x.channels(first, count), place.table(), source};
 }
-/// Refuses a table of given entries, which do not tell the frequencies and positions they come from.
+/// Throws if the table has given entries: their frequencies and positions are unknown.
 ///
 /// Throws:  std::invalid_argument
 template <class S>
@@ -21189,7 +21197,7 @@ number_array<double> sums_by_token(const turned_heads<X, G, S, Source>& heads, c
   });
   return sums;
 }
-/// For every row of the table the sum of those columns of `by_token` [n, batch * tokens] whose tokens use the
+/// For every row of the table, the sum of the columns of `by_token` [n, batch * tokens] whose tokens use that
 /// row: [rows, n].
 template <class X, class G, class S, class Source>
 number_array<double> sums_by_row(const number_array<double>& by_token,
@@ -21203,15 +21211,15 @@ number_array<double> sums_by_row(const number_array<double>& by_token,
   }
   return by_row;
 }
-/// One part of every pair, summed over heads and tokens with weight(b, t, column): [pairs, columns].
+/// One part of every pair, summed over heads and tokens with weights weight(b, t, column): [pairs, columns].
 template <class Layout, part which, class X, class G, class S, class Source, class Threads, class Weight>
 number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, Index columns,
                                    const Threads& threads, const Weight& weight) {
   const auto& x = heads.x;
   const auto& d_x = heads.d_x;
   const Index pairs = heads.table.pairs();
-  // The tokens of a sum are cut into pieces whose number does not depend on the threads: enough for the
-  // threads of most machines, few enough that their sums are small beside the heads.
+  // The number of pieces does not depend on the threads: enough pieces for the threads of most machines, and
+  // few enough that their sums are small compared to the heads.
   constexpr Index max_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, max_pieces);
   number_array<double> partial(pairs * columns, pieces, 0.0);
@@ -21577,21 +21585,21 @@ requires(!detail::is_head_view<std::remove_cvref_t<X>>) void permute_channels(X&
 
 #ifndef ROPE_ROTATION_POPE_HPP
 #define ROPE_ROTATION_POPE_HPP
-/// PoPE, polar position embeddings. In RoPE a pair has an angle of its own before it turns, so that content
-/// and position mix in one phase. In PoPE a channel gives only a magnitude, softplus(x) > 0, and the position
-/// alone the phase: a score is a sum of products of magnitudes with cosines of the distance.
+/// PoPE, polar position embeddings. In RoPE a pair already has an angle before it is rotated, so content and
+/// position mix in one phase. In PoPE a channel gives only a magnitude, softplus(x) > 0, and the phase
+/// depends on the position alone. A score is a sum of products of magnitudes with cosines of the distance.
 ///
 ///     q_i -> softplus(q_i) (cos p f_i, sin p f_i)
 ///     k_i -> softplus(k_i) (cos(p f_i + b_hi), sin(p f_i + b_hi))
 ///     q . k = sum_i softplus(q_i) softplus(k_i) cos((p_q - p_k) f_i - b_hi)
 ///
-/// A head of n channels becomes n pairs, 2 n channels; the frequencies are those of 2 n rotated channels. The
-/// scale of the scores stays that of n: attention_options{.scale = 1 / std::sqrt(n)}.
+/// A head of n channels becomes n pairs, 2 n channels. The frequencies are those of 2 n rotated channels.
+/// Keep the score scale of n channels: attention_options{.scale = 1 / std::sqrt(n)}.
 ///
 /// Source: Gopalakrishnan et al. 2025, Decoupling the "what" and "where" with polar coordinate positional
 ///         embeddings, arXiv:2509.10534; lucidrains/PoPE-pytorch
 namespace rope::inline ROPE_ABI {
-/// log(1 + exp(x)), without overflow for large x and without cancellation for small ones.
+/// log(1 + exp(x)), without overflow for large x and without cancellation for very negative x.
 ///
 ///     softplus(x) = max(x, 0) + log1p(exp(-|x|))
 ///
@@ -21610,17 +21618,15 @@ inline frequencies pope_frequencies(Index channels, double base = 10000.0) {
     detail::throw_length("pope_frequencies", channels, " channels exceed the address space");
   return frequencies(2 * channels, base);
 }
-/// The learned phases that the keys of each head are ahead by, [heads, channels] in radians, held to [-2 pi,
-/// 0].
+/// The learned phase offsets of the keys of each head, [heads, channels] in radians, clamped to [-2 pi, 0].
 ///
 ///     const pope_bias bias(learned);  // [kv_heads, channels]
 ///     pope<Layout>(keys, polar_keys, table, bias, start);
 ///
-/// Invariant: immutable; empty once it was moved from.
+/// Invariant: immutable; empty after it was moved from.
 class pope_bias {
  public:
-  /// \param bias  Eigen expression [heads, channels], float or double; a value outside [-2 pi, 0] counts as
-  ///              the nearest one inside
+  /// \param bias  Eigen expression [heads, channels], float or double; clamped to [-2 pi, 0]
   ///
   /// Throws:  std::invalid_argument if it is empty or a value is not finite
   /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch
@@ -21701,8 +21707,7 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
     }
   });
 }
-/// What can be wrong with types. The layout is that of the output here, so that it is asked for in other
-/// words.
+/// Checks the types of a call. The layout is that of the output, so its message is reworded.
 #define ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads)                                                \
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                        \
                 "pope: name the order of the output, pope<interleaved>(...) or pope<half_split>(...)"); \
@@ -21710,8 +21715,8 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
   ROPE_DETAIL_CHECK_WRITABLE("pope", "out", T);                                                         \
   ROPE_DETAIL_CHECK_SAME_CHANNELS("pope", "x and out", X, T)
 }  // namespace detail
-/// Writes the polar form of the first `pairs` channels of every head; the channels after them are copied
-/// behind.
+/// Writes the polar form of the first `pairs` channels of every head. The remaining channels are copied after
+/// it.
 ///
 ///     out[first(i)]  = cos(p)[i] softplus(x[i])          first, second: the channels of pair i in Layout
 ///     out[second(i)] = sin(p)[i] softplus(x[i])
@@ -21721,15 +21726,17 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
 ///                    x-transformers); queries and keys need the same one
 /// \param  x          queries or keys [batch, tokens, heads, head_dim]
 /// \param  out        [batch, tokens, heads, head_dim + pairs]
-/// \param  table      of `pope_frequencies(pairs)`; of several axes for axial PoPE. Placed at a channel, it
-///                    takes the `pairs` channels of x from there on, and those before are copied in place
+/// \param  table      of `pope_frequencies(pairs)`; with several axes for axial PoPE. With
+///                    table.at_channel(first), the polar form is taken of channels [first, first + pairs) of
+///                    x, and channels before them are copied unchanged
 /// \param  positions  as in `rotate`
 ///
 /// Requires:  out shares no element with x
 /// Throws:    std::invalid_argument if shapes disagree or a list has the wrong length; std::out_of_range if a
 ///            position is outside the table; out is then unchanged
-/// Accuracy:  computed in double, one final rounding: 1.75 u softplus(x) per channel, u = 2^-24 (float), with
-///            the rounding of the table included; 8 u for double, u = 2^-53; half an ulp more for 16 bits
+/// Accuracy:  computed in double, one final rounding: 1.75 eps softplus(x) per channel, eps = 2^-24 (float),
+///            including the rounding of the table; 8 eps for double, eps = 2^-53; half an ulp more for 16-bit
+///            types
 /// Cost:      one exp and one log1p per channel of x; no allocation
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
@@ -21739,11 +21746,11 @@ void pope(head_view<X> x, head_view<T> out, const Table& table, const P& positio
   if constexpr (!std::is_const_v<T>)
     detail::pope_all<Layout, T>(x, out, detail::placed(table), nullptr, positions, threads);
 }
-/// The same with every phase ahead by the bias of its head: the form of the keys.
+/// For keys: adds the bias of the head to every phase.
 ///
 /// \param bias  [heads, pairs]
 ///
-/// Throws:  as above, and std::invalid_argument if the bias has other heads or pairs
+/// Throws:  as above, and std::invalid_argument if the heads or pairs of the bias differ
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 void pope(head_view<X> x, head_view<T> out, const Table& table, const pope_bias& bias,
@@ -21759,8 +21766,8 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(pope, 2);
 
 #ifndef ROPE_ROTATION_QUERY_SCALING_HPP
 #define ROPE_ROTATION_QUERY_SCALING_HPP
-/// Factors by which queries grow with their position. A softmax over more keys is flatter, and larger queries
-/// sharpen it again. Queries are scaled before or after their rotation; keys are not.
+/// Factors that scale queries up with their position. A softmax over more keys is flatter, and larger queries
+/// sharpen it again. Scale queries before or after their rotation. Keys are not scaled.
 namespace rope::inline ROPE_ABI {
 /// log-n scaling.
 ///
@@ -21783,7 +21790,7 @@ struct log_n_query_scaling {
     return seen <= train_length ? 1 : std::log(seen) / std::log(train_length);
   }
 };
-/// The factor of Llama 4, in the layers that do not rotate, and of Ministral 3 and Mistral 4, in every layer.
+/// The factor of Llama 4, in its layers without rotation, and of Ministral 3 and Mistral 4, in every layer.
 ///
 ///     factor(p) = 1 + attention_scale ln(1 + floor((p + offset) / floor_scale))
 ///
@@ -21814,7 +21821,7 @@ struct llama4_query_scaling {
     return detail::multiply_add(attention_scale, grown, 1.0);
   }
 };
-/// A factor for every position: one of those above, or a caller's own function.
+/// A factor for every position: one of the two above, or your own function.
 template <class X>
 concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
   { rule(position) } -> std::convertible_to<double>;
@@ -21824,14 +21831,14 @@ concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
 /// \param q            [batch, tokens, heads, head_dim]
 /// \param rule         one of the above, or a function of the position
 /// \param positions    as in `rotate`
-/// \param threads      the caller's threads, see base/parallel.hpp; they call the rule too
+/// \param threads      your threads, see base/parallel.hpp; they also call the rule
 ///
-/// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the
-///            rule refuses one, std::out_of_range if one is above 2^63 - 2, and what a caller's own
-///            function throws; q is then unchanged
-/// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels
-///            one more rounding
-/// Cost:      one read and one write of q, and two factors per token
+/// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the rule
+///            rejects a position; std::out_of_range if a position is above 2^63 - 2; and any exception of
+///            your own rule. q is then unchanged
+/// Accuracy:  the factor is rounded to float (double for double channels), then one product; one more
+///            rounding for 16-bit channels
+/// Cost:      one read and one write of q, and two calls of the rule per token
 template <class Rule, class T, class P = std::int64_t, class Threads = this_thread>
 void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, const Threads& threads = {}) {
   static_assert(query_scaling_rule<Rule>,
@@ -21871,10 +21878,10 @@ ROPE_DETAIL_ASK_FOR_VIEWS(scale_queries, 1);
 
 #ifndef ROPE_ROTATION_ROTATE_HEADS_HPP
 #define ROPE_ROTATION_ROTATE_HEADS_HPP
-/// Heads that turn differently: frequencies learned per head (RoPE-Mixed, Mochi), or masked per head.
+/// Rotates each head by its own table: frequencies learned per head (RoPE-Mixed, Mochi), or masked per head.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Rotates head h by tables[h], once what can be wrong with any head is ruled out.
+/// Rotates head h by tables[h], after the arguments of all heads have been checked.
 ///
 /// Throws:  as check_rotation, check_inverse and check_written; std::invalid_argument unless there is one
 ///          table per head
@@ -21895,19 +21902,19 @@ void rotate_heads_checked(const char* function, const head_view<T>& x, const std
   }
 }
 }  // namespace detail
-/// Rotates head h of `x` in place by tables[h], as `rotate` does: the same bits as one call per head.
+/// Rotates head h of `x` in place by tables[h]. The bits are those of one call of `rotate` per head.
 ///
 ///     std::vector<frequency_table<>> tables;
 ///     for (const frequencies& f : learned) tables.emplace_back(f, grid_positions({height, width}));
 ///     rotate_heads<interleaved>(queries, tables);
 ///
 /// \param x       [batch, tokens, heads, head_dim]
-/// \param tables  [heads], of frequency_table or placed_table; rotary_dim and place may differ from head to
-///                head, positions are shared
+/// \param tables  [heads], of frequency_table or placed_table; rotary_dim and first_channel may differ from
+///                head to head, positions are shared
 ///
 /// Throws:  as rotate, for any head, and std::invalid_argument unless there is one table per head; x is then
 ///          unchanged
-/// Cost:    about three times that of rotate: no two heads share a row, so the tables are as large as x
+/// Cost:    about three times that of rotate: no two heads share a table row, so the tables are as large as x
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
 void rotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& positions = P{},
@@ -21917,7 +21924,7 @@ void rotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& pos
   if constexpr (!std::is_const_v<T>)
     detail::rotate_heads_checked<Layout, false>("rotate_heads", x, tables, positions, threads);
 }
-/// Undoes `rotate_heads` in place, as `unrotate` does.
+/// Inverse of `rotate_heads`, in place.
 ///
 /// Throws:  as rotate_heads; x is then unchanged
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
@@ -21936,11 +21943,10 @@ ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_heads, 1);
 
 #ifndef ROPE_ROTATION_STAGED_HPP
 #define ROPE_ROTATION_STAGED_HPP
-/// Tensors of any rank and order of indices: views of those with channels as the fastest index, copies of
-/// others.
+/// Tensors of any rank and order of indices: a view if channels are the fastest index, otherwise a copy.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Whether letters are b, s, h and d, with an s and a d, and equal ones stand side by side.
+/// Whether the letters are b, s, h and d, include an s and a d, and equal letters are adjacent.
 template <std::size_t size>
 constexpr bool name_a_view(const index_letters<size>& letters) {
   bool has_tokens = false, has_channels = false;
@@ -21955,18 +21961,18 @@ constexpr bool name_a_view(const index_letters<size>& letters) {
   return has_tokens && has_channels;
 }
 }  // namespace detail
-/// The view of an Eigen::Tensor or TensorMap of any rank and order of indices: a letter for each index, in
-/// the tensor's own order, b (batch), s or t (tokens), h (heads) or d (channels of a head).
+/// The view of an Eigen::Tensor or TensorMap of any rank and order of indices. Give one letter per index, in
+/// the tensor's own order: b (batch), s or t (tokens), h (heads) or d (channels of a head).
 ///
 ///     view_as<"bsssd">(row_major_video);     // (batch, frames, height, width, channels)
 ///     view_as<"dsssb">(column_major_video);  // (channels, width, height, frames, batch): the same tokens
 ///
-/// Without h or b the view has one head or one sequence. Equal letters side by side are one axis, numbered in
-/// the order of memory, as `grid_positions({frames, height, width})` numbers tokens. Channels are the fastest
-/// index, the last of a row-major tensor and the first of a column-major one; `staged` copies other tensors.
+/// Without h or b the view has one head or one sequence. Adjacent equal letters form one axis, numbered in
+/// memory order, as `grid_positions({frames, height, width})` numbers tokens. Channels must be the fastest
+/// index: the last of a row-major tensor, the first of a column-major one. `staged` copies other tensors.
 ///
-/// Requires:  the tensor outlives the view. Letters are what you say: extents do not tell a (batch, heads,
-///            tokens, head_dim) tensor that is called "bshd"
+/// Requires:  the tensor outlives the view. The letters must be right: extents do not reveal that a tensor
+///            (batch, heads, tokens, head_dim) was called "bshd"
 /// Throws:    std::length_error if the extents, an extent of 0 counted as 1, exceed the address space
 template <detail::index_letters letters, class X>
 auto view_as(X&& x) {
@@ -21994,7 +22000,7 @@ auto view_as(X&& x ROPE_DETAIL_LIFETIMEBOUND) {
 ///     rotate<half_split>(s.view(), table);
 ///     s.store(x);
 ///
-/// \tparam letters  a letter for each index of the tensor, as of view_as, in any order
+/// \tparam letters  a letter for each index of the tensor as for view_as, but in any order
 /// \tparam T        the channel type
 template <detail::index_letters letters, class T>
 class staged_tensor {
@@ -22004,7 +22010,8 @@ class staged_tensor {
   /// Copies `x`.
   template <class X>
   explicit staged_tensor(const X& x) : extents_(extents_of(x)) {
-    // The order of the copy, from the fastest axis; equal letters are numbered in the memory order of x.
+    // The memory order of the copy, from the fastest axis. Equal letters are numbered in the memory order of
+    // x.
     Index stride = 1;
     Index* extents[] = {&head_dim_, &heads_, &tokens_, &batch_};
     for (int axis = 0; axis < 4; ++axis)
@@ -22022,11 +22029,11 @@ class staged_tensor {
   head_view<T> view() ROPE_DETAIL_LIFETIMEBOUND {
     return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
   }
-  /// The same to read.
+  /// A read-only view of the copy, valid as long as this object.
   head_view<const T> view() const ROPE_DETAIL_LIFETIMEBOUND {
     return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
   }
-  /// Copies the numbers to a tensor with the extents of the first one, in any storage order.
+  /// Copies the numbers to a tensor with the extents of the original, in any storage order.
   ///
   /// Throws:  std::invalid_argument if an extent differs; nothing is then written
   template <class X>
@@ -22054,7 +22061,7 @@ class staged_tensor {
       extents[fastest<X>(i)] = slowest_first[static_cast<std::size_t>(rank - 1 - i)];
     return extents;
   }
-  /// Calls body(place in the copy, place in a tensor X) for every number.
+  /// Calls body(index in the copy, index in a tensor X) for every number.
   template <class X, class Body>
   void for_each_number(const Body& body) const {
     indices at = {};
@@ -22074,15 +22081,15 @@ class staged_tensor {
   Index batch_ = 1, tokens_ = 1, heads_ = 1, head_dim_ = 1;
   number_array<T> numbers_;
 };
-/// Copies an Eigen::Tensor or TensorMap of any rank and order of indices into memory of the library, where
-/// channels are contiguous. `.view()` is the copy, `.store(x)` copies it back.
+/// Copies an Eigen::Tensor or TensorMap of any rank and order of indices into memory owned by the result,
+/// with contiguous channels. `.view()` is the copy, `.store(x)` copies it back.
 ///
 ///     auto s = staged<"bhds">(x);  // channels between heads and tokens
 ///
 /// Throws:  std::length_error if the numbers exceed the address space
-/// Cost:    one allocation and one copy of the tensor, and another copy for store(), both in strides: more
-///          than a rotation. A tensor that is rotated often is better declared with channels as the fastest
-///          index
+/// Cost:    one allocation and one copy of the tensor, and another copy for store(). Both copies are strided
+///          and cost more than a rotation. If you rotate a tensor often, declare it with channels as the
+///          fastest index
 template <detail::index_letters letters, class X>
 auto staged(X&& x) {
   static_assert(detail::name_a_view(letters),
@@ -22357,16 +22364,16 @@ class xpos {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_XPOS_HPP
-/// The gradients with respect to what the tables of xPos were made from: rates and inv_freq.
+/// Gradients with respect to the rates and inv_freq that the tables of xPos were made from.
 namespace rope::inline ROPE_ABI {
-/// Which of the two tables heads were rotated by.
+/// The side, queries or keys, whose table rotated the heads.
 enum class xpos_side { queries, keys };
-/// The gradient with respect to the rates of one side; that of the loss is the sum of both sides'.
+/// The gradient with respect to the rates of one side. The gradient of the loss is the sum over both sides.
 ///
 ///     d_rate_i = sum over tokens and heads of  +-(p - center) / scale_base (u a + v b),   + for queries
 ///
-/// where (u, v) is pair i of x and (a, b) of d_x. Like the angles' gradients (angle_gradient.hpp) this is the
-/// same before and after the rotation, so x and d_x may be from either side of it.
+/// where (u, v) is pair i of x and (a, b) of d_x. Rotation by an xPos table does not change u a + v b, so x
+/// and d_x may both be from before the rotation or both from after it.
 ///
 /// \param side        whether x are queries or keys
 /// \param x, d_x      [batch, tokens, heads, head_dim] and the gradient with respect to it; channel types may
@@ -22375,7 +22382,7 @@ enum class xpos_side { queries, keys };
 ///
 /// Returns:   owned_array<double, 1> [pairs]
 /// Throws:    as `angle_gradient`
-/// Accuracy:  products and sums in double, in one order whatever the threads
+/// Accuracy:  products and sums in double, in an order that does not depend on the threads
 /// Cost:      one read of x and d_x, and 64 pairs doubles
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
@@ -22389,11 +22396,11 @@ detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_v
     return sign * ((static_cast<double>(heads.positions(b, t)) - tables.center()) / tables.scale_base());
   });
 }
-/// The gradient with respect to inv_freq of one side: as in angle_gradient.hpp, for queries and keys alike.
+/// The gradient with respect to inv_freq of one side, as in angle_gradient.hpp.
 ///
 ///     d_inv_freq_i = sum over tokens and heads of  p (u b - v a)
 ///
-/// Parameters and accuracy are those of `rate_gradient`; that of the loss is the sum of both sides'.
+/// Parameters and accuracy are those of `rate_gradient`. The gradient of the loss is the sum over both sides.
 ///
 /// Returns:  owned_array<double> [pairs, 1]
 /// Throws:   as `angle_gradient`

@@ -25,23 +25,23 @@
 #include <rope/tables/phase.hpp>
 #include <rope/tables/table.hpp>
 
-/// PoPE, polar position embeddings. In RoPE a pair has an angle of its own before it turns, so that content
-/// and position mix in one phase. In PoPE a channel gives only a magnitude, softplus(x) > 0, and the position
-/// alone the phase: a score is a sum of products of magnitudes with cosines of the distance.
+/// PoPE, polar position embeddings. In RoPE a pair already has an angle before it is rotated, so content and
+/// position mix in one phase. In PoPE a channel gives only a magnitude, softplus(x) > 0, and the phase
+/// depends on the position alone. A score is a sum of products of magnitudes with cosines of the distance.
 ///
 ///     q_i -> softplus(q_i) (cos p f_i, sin p f_i)
 ///     k_i -> softplus(k_i) (cos(p f_i + b_hi), sin(p f_i + b_hi))
 ///     q . k = sum_i softplus(q_i) softplus(k_i) cos((p_q - p_k) f_i - b_hi)
 ///
-/// A head of n channels becomes n pairs, 2 n channels; the frequencies are those of 2 n rotated channels. The
-/// scale of the scores stays that of n: attention_options{.scale = 1 / std::sqrt(n)}.
+/// A head of n channels becomes n pairs, 2 n channels. The frequencies are those of 2 n rotated channels.
+/// Keep the score scale of n channels: attention_options{.scale = 1 / std::sqrt(n)}.
 ///
 /// Source: Gopalakrishnan et al. 2025, Decoupling the "what" and "where" with polar coordinate positional
 ///         embeddings, arXiv:2509.10534; lucidrains/PoPE-pytorch
 
 namespace rope::inline ROPE_ABI {
 
-/// log(1 + exp(x)), without overflow for large x and without cancellation for small ones.
+/// log(1 + exp(x)), without overflow for large x and without cancellation for very negative x.
 ///
 ///     softplus(x) = max(x, 0) + log1p(exp(-|x|))
 ///
@@ -62,17 +62,15 @@ inline frequencies pope_frequencies(Index channels, double base = 10000.0) {
   return frequencies(2 * channels, base);
 }
 
-/// The learned phases that the keys of each head are ahead by, [heads, channels] in radians, held to [-2 pi,
-/// 0].
+/// The learned phase offsets of the keys of each head, [heads, channels] in radians, clamped to [-2 pi, 0].
 ///
 ///     const pope_bias bias(learned);  // [kv_heads, channels]
 ///     pope<Layout>(keys, polar_keys, table, bias, start);
 ///
-/// Invariant: immutable; empty once it was moved from.
+/// Invariant: immutable; empty after it was moved from.
 class pope_bias {
  public:
-  /// \param bias  Eigen expression [heads, channels], float or double; a value outside [-2 pi, 0] counts as
-  ///              the nearest one inside
+  /// \param bias  Eigen expression [heads, channels], float or double; clamped to [-2 pi, 0]
   ///
   /// Throws:  std::invalid_argument if it is empty or a value is not finite
   /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch
@@ -159,8 +157,7 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
   });
 }
 
-/// What can be wrong with types. The layout is that of the output here, so that it is asked for in other
-/// words.
+/// Checks the types of a call. The layout is that of the output, so its message is reworded.
 #define ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads)                                                \
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                        \
                 "pope: name the order of the output, pope<interleaved>(...) or pope<half_split>(...)"); \
@@ -170,8 +167,8 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
 
 }  // namespace detail
 
-/// Writes the polar form of the first `pairs` channels of every head; the channels after them are copied
-/// behind.
+/// Writes the polar form of the first `pairs` channels of every head. The remaining channels are copied after
+/// it.
 ///
 ///     out[first(i)]  = cos(p)[i] softplus(x[i])          first, second: the channels of pair i in Layout
 ///     out[second(i)] = sin(p)[i] softplus(x[i])
@@ -181,15 +178,17 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
 ///                    x-transformers); queries and keys need the same one
 /// \param  x          queries or keys [batch, tokens, heads, head_dim]
 /// \param  out        [batch, tokens, heads, head_dim + pairs]
-/// \param  table      of `pope_frequencies(pairs)`; of several axes for axial PoPE. Placed at a channel, it
-///                    takes the `pairs` channels of x from there on, and those before are copied in place
+/// \param  table      of `pope_frequencies(pairs)`; with several axes for axial PoPE. With
+///                    table.at_channel(first), the polar form is taken of channels [first, first + pairs) of
+///                    x, and channels before them are copied unchanged
 /// \param  positions  as in `rotate`
 ///
 /// Requires:  out shares no element with x
 /// Throws:    std::invalid_argument if shapes disagree or a list has the wrong length; std::out_of_range if a
 ///            position is outside the table; out is then unchanged
-/// Accuracy:  computed in double, one final rounding: 1.75 u softplus(x) per channel, u = 2^-24 (float), with
-///            the rounding of the table included; 8 u for double, u = 2^-53; half an ulp more for 16 bits
+/// Accuracy:  computed in double, one final rounding: 1.75 eps softplus(x) per channel, eps = 2^-24 (float),
+///            including the rounding of the table; 8 eps for double, eps = 2^-53; half an ulp more for 16-bit
+///            types
 /// Cost:      one exp and one log1p per channel of x; no allocation
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
@@ -200,11 +199,11 @@ void pope(head_view<X> x, head_view<T> out, const Table& table, const P& positio
     detail::pope_all<Layout, T>(x, out, detail::placed(table), nullptr, positions, threads);
 }
 
-/// The same with every phase ahead by the bias of its head: the form of the keys.
+/// For keys: adds the bias of the head to every phase.
 ///
 /// \param bias  [heads, pairs]
 ///
-/// Throws:  as above, and std::invalid_argument if the bias has other heads or pairs
+/// Throws:  as above, and std::invalid_argument if the heads or pairs of the bias differ
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = std::int64_t, class Threads = this_thread>
 void pope(head_view<X> x, head_view<T> out, const Table& table, const pope_bias& bias,

@@ -16,12 +16,12 @@
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 
-/// Heads rounded to integers of 8 bits with one scale per token and head, and back.
+/// Quantizes heads to int8 with one scale per token and head, and back.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Refuses views of different shapes, and null pointers where there are elements.
+/// Throws if the views have different shapes, or a view with elements has a null pointer.
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class X, class T>
@@ -44,7 +44,7 @@ void for_each_quantized_head(const head_view<X>& x, const Threads& threads, cons
   });
 }
 
-/// Rounds every head of checked views.
+/// Quantizes every head of checked views.
 template <class X, class T, class Threads = this_thread>
 void quantize_all(const head_view<X>& x, const quantized_view<T>& out, const Threads& threads = {}) {
   for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
@@ -59,7 +59,7 @@ void quantize_all(const head_view<X>& x, const quantized_view<T>& out, const Thr
   });
 }
 
-/// The numbers of every head of checked views.
+/// Dequantizes every head of checked views.
 template <class X, class T, class Threads = this_thread>
 void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const Threads& threads = {}) {
   for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
@@ -77,24 +77,25 @@ void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const T
 
 }  // namespace detail
 
-/// Rounds every head to integers times one scale.
+/// Quantizes every head to int8 values times one scale.
 ///
 ///     scale = max_d |x_d| / 127,   i_d = x_d / scale to the nearest, ties to even
 ///
-/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type, which is widened
+/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type
 /// \param out  of the same shape
-/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///
-/// A head with a NaN or an infinity gets a scale of NaN: in attention it reaches exactly the queries that see
-/// it. A head below 2^-118 in magnitude gets zeros and a scale of 0, as does one of zeros.
+/// A head with a NaN or an infinity gets a scale of NaN: exactly the queries that attend to it get NaN
+/// outputs. A head with all magnitudes below 2^-118 gets zeros and a scale of 0.
 ///
 /// Requires:  x and out share no memory
 /// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
-/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; below 2^-118 in magnitude
-///            at most that (tests/rotation/quantize.test.cpp)
-/// Cost:      one read of x and one write of out; no allocation for float, else scratch for one head
-///            per thread
-/// Source:    symmetric rounding per token and head, as in Xiao et al. 2023, SmoothQuant, arXiv:2211.10438
+/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; at most 2^-118 for a head
+///            below 2^-118 (tests/rotation/quantize.test.cpp)
+/// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
+///            thread
+/// Source:    symmetric quantization per token and head, as in Xiao et al. 2023, SmoothQuant,
+///            arXiv:2211.10438
 template <class X, class T, class Threads = this_thread>
 void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_WRITABLE("quantize", "out", T);
@@ -105,7 +106,7 @@ void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}
   detail::quantize_all(x, out, threads);
 }
 
-/// The numbers that integers and scales stand for.
+/// Converts int8 values and scales back to floating-point channels.
 ///
 ///     out_d = scale i_d
 ///
@@ -115,8 +116,8 @@ void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}
 /// Requires:  x and out share no memory
 /// Throws:    as quantize
 /// Accuracy:  one rounding to float, and one to the type of out
-/// Cost:      one read of x and one write of out; no allocation for float, else scratch for one head
-///            per thread
+/// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
+///            thread
 template <class X, class T, class Threads = this_thread>
 void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_WRITABLE("dequantize", "out", T);

@@ -11,30 +11,30 @@
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
 
-/// Where in memory heads are whose channels are integers of 8 bits, with one scale per token and head.
+/// Views of int8 heads in memory, with one scale per token and head.
 
 namespace rope::inline ROPE_ABI {
 
-/// Heads [batch, tokens, heads, head_dim] of integers; channel (b, t, h, d) is
+/// int8 heads [batch, tokens, heads, head_dim]. Channel (b, t, h, d) is
 ///
 ///     scales(b, t, h) * data[b * batch_stride + t * token_stride + h * head_stride + d]
 ///
 ///     const quantized_view<std::int8_t> keys = bhsd(integers, scales, batch, kv_heads, tokens, head_dim);
 ///     quantize(k, keys);
 ///
-/// A scale that is NaN or infinite makes every channel of its head NaN. Integers may be anything in [-128,
-/// 127], so heads that other programs rounded with a symmetric scale are read as they are.
+/// A NaN or infinite scale makes every channel of its head NaN. Values may be anything in [-128, 127], so
+/// heads that other programs quantized with a symmetric scale can be read directly.
 ///
 /// \tparam T  std::int8_t, const for inputs
 ///
-/// Requires:  as head_view; scales are of the same batch, tokens and heads, in any order of axes
+/// Requires:  as head_view; scales have the same batch, tokens and heads, in any order of axes
 template <class T>
 struct quantized_view {
   static_assert(std::is_same_v<std::remove_const_t<T>, std::int8_t>,
                 "quantized_view: channels are std::int8_t");
   /// std::int8_t.
   using value_type = std::remove_const_t<T>;
-  /// float, const where T is.
+  /// float, const if T is.
   using scale_type = std::conditional_t<std::is_const_v<T>, const float, float>;
 
   T* data;                       // the integer of element (0, 0, 0, 0)
@@ -51,13 +51,13 @@ struct quantized_view {
   T* at(Index b, Index t, Index h) const {
     return data + b * batch_stride + t * token_stride + h * head_stride;
   }
-  /// Their scale.
+  /// The scale of one head of one token.
   scale_type* scale_at(Index b, Index t, Index h) const { return scales.at(b, t, h); }
 
   /// Number of channels in the view.
   Index size() const { return batch * tokens * heads * head_dim; }
 
-  /// The same memory, read only.
+  /// A read-only view of this memory.
   operator quantized_view<const T>() const requires(!std::is_const_v<T>) {
     return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride, scales};
   }
@@ -66,7 +66,7 @@ struct quantized_view {
   quantized_view batch_range(Index first, Index count) const {
     quantized_view window = *this;
     window.scales = scales.batch_range(first, count);
-    if (data != nullptr) window.data += first * batch_stride;  // a view without memory stays one
+    if (data != nullptr) window.data += first * batch_stride;  // null stays null
     window.batch = count;
     return window;
   }
@@ -74,7 +74,7 @@ struct quantized_view {
   quantized_view head_range(Index first, Index count) const {
     quantized_view window = *this;
     window.scales = scales.head_range(first, count);
-    if (data != nullptr) window.data += first * head_stride;  // a view without memory stays one
+    if (data != nullptr) window.data += first * head_stride;  // null stays null
     window.heads = count;
     return window;
   }
@@ -82,7 +82,7 @@ struct quantized_view {
   quantized_view token_range(Index first, Index count) const {
     quantized_view window = *this;
     window.scales = scales.token_range(first, count);
-    if (data != nullptr) window.data += first * token_stride;  // a view without memory stays one
+    if (data != nullptr) window.data += first * token_stride;  // null stays null
     window.tokens = count;
     return window;
   }
@@ -90,16 +90,16 @@ struct quantized_view {
 
 namespace detail {
 
-/// The view of heads whose channels are stored as T.
+/// The view type of heads whose channels are stored as T.
 template <class T>
 using stored_view =
     std::conditional_t<std::is_same_v<std::remove_const_t<T>, std::int8_t>, quantized_view<T>, head_view<T>>;
 
-/// The channel type that T is read as and rounded from: float for integers, else T itself.
+/// The type that channels stored as T are dequantized to and quantized from: float for int8, otherwise T.
 template <class T>
 using numbers_of = std::conditional_t<std::is_same_v<T, std::int8_t>, float, T>;
 
-/// Contiguous integers, in the same order of axes as their contiguous scales.
+/// Contiguous int8 values whose axes have the order of their contiguous scales.
 template <class T>
 quantized_view<T> beside_scales(T* data, const head_view<typename quantized_view<T>::scale_type>& scales,
                                 Index head_dim) {
@@ -114,7 +114,7 @@ quantized_view<T> beside_scales(T* data, const head_view<typename quantized_view
           scales};
 }
 
-/// A view whose extents are those of x, to be checked and not to be read: of quantized heads it has no data.
+/// A view with the extents of x, for checks only: for quantized heads it has no data.
 template <class T>
 head_view<T> shape_of(const head_view<T>& x) {
   return x;
@@ -124,7 +124,7 @@ head_view<const Eigen::half> shape_of(const quantized_view<T>& x) {
   return {nullptr, x.batch, x.tokens, x.heads, x.head_dim, x.batch_stride, x.token_stride, x.head_stride};
 }
 
-/// Refuses extents that cannot be, scales of another shape, and null pointers where there are elements.
+/// Throws if an extent is invalid, the scales have another shape, or a pointer to elements is null.
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
@@ -139,7 +139,7 @@ void check_quantized(const char* function, const quantized_view<T>& x) {
     throw_invalid(function, "a quantized view must have data and scales, got null for ", shape_text(x));
 }
 
-/// The same for heads of any stored type.
+/// Checks heads of any stored type.
 template <class T>
 void check_stored(const char* function, const head_view<T>& x) {
   check_view(function, x);
@@ -152,9 +152,9 @@ void check_stored(const char* function, const quantized_view<T>& x) {
 
 }  // namespace detail
 
-/// Integers [batch, tokens, heads, head_dim] and their scales [batch, tokens, heads], both contiguous.
+/// int8 values [batch, tokens, heads, head_dim] and their scales [batch, tokens, heads], both contiguous.
 ///
-/// Throws:  as bshd of one pointer
+/// Throws:  as bshd of a pointer to channels
 template <class T>
 requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bshd(
     T* data, typename quantized_view<T>::scale_type* scales, Index batch, Index tokens, Index heads,
@@ -162,9 +162,9 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bsh
   detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
   return detail::beside_scales(data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
 }
-/// Integers [batch, heads, tokens, head_dim] and their scales [batch, heads, tokens], both contiguous.
+/// int8 values [batch, heads, tokens, head_dim] and their scales [batch, heads, tokens], both contiguous.
 ///
-/// Throws:  as bshd of one pointer
+/// Throws:  as bshd of a pointer to channels
 template <class T>
 requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bhsd(
     T* data, typename quantized_view<T>::scale_type* scales, Index batch, Index heads, Index tokens,
@@ -172,9 +172,9 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> bhs
   detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
   return detail::beside_scales(data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
 }
-/// Integers [tokens, batch, heads, head_dim] and their scales [tokens, batch, heads], both contiguous.
+/// int8 values [tokens, batch, heads, head_dim] and their scales [tokens, batch, heads], both contiguous.
 ///
-/// Throws:  as bshd of one pointer
+/// Throws:  as bshd of a pointer to channels
 template <class T>
 requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> sbhd(
     T* data, typename quantized_view<T>::scale_type* scales, Index tokens, Index batch, Index heads,
@@ -182,9 +182,9 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> sbh
   detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
   return detail::beside_scales(data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
 }
-/// Integers [tokens, heads, head_dim] and their scales [tokens, heads], both contiguous; batch is 1.
+/// int8 values [tokens, heads, head_dim] and their scales [tokens, heads], both contiguous; batch is 1.
 ///
-/// Throws:  as bshd of one pointer
+/// Throws:  as bshd of a pointer to channels
 template <class T>
 requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> thd(
     T* data, typename quantized_view<T>::scale_type* scales, Index tokens, Index heads, Index head_dim) {

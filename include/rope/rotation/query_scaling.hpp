@@ -17,8 +17,8 @@
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
 
-/// Factors by which queries grow with their position. A softmax over more keys is flatter, and larger queries
-/// sharpen it again. Queries are scaled before or after their rotation; keys are not.
+/// Factors that scale queries up with their position. A softmax over more keys is flatter, and larger queries
+/// sharpen it again. Scale queries before or after their rotation. Keys are not scaled.
 
 namespace rope::inline ROPE_ABI {
 
@@ -45,7 +45,7 @@ struct log_n_query_scaling {
   }
 };
 
-/// The factor of Llama 4, in the layers that do not rotate, and of Ministral 3 and Mistral 4, in every layer.
+/// The factor of Llama 4, in its layers without rotation, and of Ministral 3 and Mistral 4, in every layer.
 ///
 ///     factor(p) = 1 + attention_scale ln(1 + floor((p + offset) / floor_scale))
 ///
@@ -78,7 +78,7 @@ struct llama4_query_scaling {
   }
 };
 
-/// A factor for every position: one of those above, or a caller's own function.
+/// A factor for every position: one of the two above, or your own function.
 template <class X>
 concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
   { rule(position) } -> std::convertible_to<double>;
@@ -89,14 +89,14 @@ concept query_scaling_rule = requires(const X& rule, std::int64_t position) {
 /// \param q            [batch, tokens, heads, head_dim]
 /// \param rule         one of the above, or a function of the position
 /// \param positions    as in `rotate`
-/// \param threads      the caller's threads, see base/parallel.hpp; they call the rule too
+/// \param threads      your threads, see base/parallel.hpp; they also call the rule
 ///
-/// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the
-///            rule refuses one, std::out_of_range if one is above 2^63 - 2, and what a caller's own
-///            function throws; q is then unchanged
-/// Accuracy:  the factor rounded to float (double for double channels), and one product; 16-bit channels
-///            one more rounding
-/// Cost:      one read and one write of q, and two factors per token
+/// Throws:    std::invalid_argument if q has no data, a list of positions has the wrong length or the rule
+///            rejects a position; std::out_of_range if a position is above 2^63 - 2; and any exception of
+///            your own rule. q is then unchanged
+/// Accuracy:  the factor is rounded to float (double for double channels), then one product; one more
+///            rounding for 16-bit channels
+/// Cost:      one read and one write of q, and two calls of the rule per token
 template <class Rule, class T, class P = std::int64_t, class Threads = this_thread>
 void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, const Threads& threads = {}) {
   static_assert(query_scaling_rule<Rule>,

@@ -17,7 +17,7 @@
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
-/// Turns the channel pairs of heads by the angles of their positions, and back.
+/// Rotation of heads by the angles of their positions, and its inverse.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -35,7 +35,7 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
 
-/// Queries and keys are those of the same tokens.
+/// Throws unless q and k have the same batch and tokens.
 template <class T>
 void check_same_tokens(const char* function, const head_view<T>& q, const head_view<T>& k) {
   if (q.batch != k.batch || q.tokens != k.tokens)
@@ -44,7 +44,7 @@ void check_same_tokens(const char* function, const head_view<T>& q, const head_v
                   "; heads may differ");
 }
 
-/// Everything that can be wrong with a call that turns queries and keys in place.
+/// All argument checks for rotating q and k in place.
 template <class Layout, class T, class S, class Source>
 void check_both(const char* function, const head_view<T>& q, const head_view<T>& k,
                 const placed_table<S>& table, const Source& source) {
@@ -80,27 +80,26 @@ void rotate_both_checked(const char* function, const head_view<T>& q, const head
 ///
 /// where (u, v) are channels Layout::first(i, pairs) and Layout::second(i, pairs).
 ///
-/// Other channels are not touched. The pairs lie in channels [0, rotary_dim) of a head, or behind the channel
-/// that the table is placed at, `table.at_channel(first)`. At position 0, with an attention_factor of 1,
-/// nothing is touched.
+/// Rotates channels [0, rotary_dim) of each head, or [first, first + rotary_dim) with
+/// `table.at_channel(first)`. Other channels keep their bits. At position 0 with attention_factor 1, all
+/// channels keep their bits.
 ///
 /// \tparam Layout     interleaved, half_split or a pair_layout; no default, see layout.hpp
 /// \param  x          [batch, tokens, heads, head_dim]
-/// \param  table      rows for every position used; a frequency_table, or one placed in the head
+/// \param  table      a frequency_table, or table.at_channel(first), with a row for every position used
 /// \param  positions  an integer `start`: token t is at start + t; or ids [tokens], [batch * tokens] or a
 ///                    matrix [batch, tokens], of any integer type, order and strides; or `row_starts`
 ///                    [batch]; or `segments` of a ragged batch
-/// \param  threads    the caller's threads, see base/parallel.hpp; a call too small to gain from them stays
-///                    on its own
+/// \param  threads    your threads, see base/parallel.hpp; small calls use the calling thread only
 ///
-/// Throws:    std::invalid_argument if the window exceeds the head or a list has the wrong length;
+/// Throws:    std::invalid_argument if the rotated channels exceed the head or a list has the wrong length;
 ///            std::out_of_range if a position is outside the table; x is then unchanged
-/// Accuracy:  2.75 u sqrt(u^2 + v^2) per channel against exact arithmetic, table included, u = 2^-24 (float)
-///            or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Table entries of
-///            another type than the arithmetic are converted to it first; those beyond the range of float are
-///            multiplied in double. Built for processors that round to bfloat16 themselves (AVX512_BF16), a
-///            bfloat16 below 2^-126 becomes zero. The same bits for every stride, batch and instruction path
-///            of a build (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
+/// Accuracy:  2.75 eps sqrt(u^2 + v^2) per channel against exact arithmetic, table included, eps = 2^-24
+///            (float) or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Table
+///            entries are first converted to the arithmetic type. Entries beyond the range of float are
+///            multiplied in double. In builds with AVX512_BF16, a bfloat16 below 2^-126 becomes zero. The
+///            same bits for every stride, batch and instruction path of a build
+///            (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
 ///            `rotate_half` of Hugging Face transformers
@@ -113,13 +112,13 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
     detail::rotate_checked<Layout, false, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 
-/// Rotates queries and keys, both in place, in one pass over the table: the same bits as two calls.
+/// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls.
 ///
 ///     rotate<half_split>(bshd(q), bshd(k), table, start);
 ///
 /// \param  q, k  [batch, tokens, heads, head_dim] each; heads and head_dim may differ (grouped queries)
 ///
-/// Requires:  q and k share no element; throws where that is found, always for equal strides
+/// Requires:  q and k share no element; throws if an overlap is detected (always for equal strides)
 /// Throws:    as above, and std::invalid_argument if batch or tokens differ; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -131,11 +130,12 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
     detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
 }
 
-/// Rotates `x` into `out`; the channels that do not turn are copied.
+/// Writes the rotated `x` to `out`. Channels that are not rotated are copied.
 ///
 /// \param  out  [batch, tokens, heads, head_dim], any strides
 ///
-/// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
+///            strides)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -148,16 +148,16 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
     detail::rotate_checked<Layout, false, T>("rotate_to", x, out, detail::placed(table), positions, threads);
 }
 
-/// Undoes `rotate` in place: turns every pair by the opposite angle and divides by the attention_factor.
+/// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
 ///
 ///     u = (cos(p)[i] u' + sin(p)[i] v') / m^2
 ///     v = (cos(p)[i] v' - sin(p)[i] u') / m^2
 ///
 /// Parameters and cost are those of `rotate`.
 ///
-/// Throws:    as `rotate`, and std::invalid_argument if m is above 2^126 for a table of float, 2^1022 for one
-///            of double: 1 / m would not be a number of that type to full precision
-/// Accuracy:  unrotate(rotate(x)) is within 6.3 u sqrt(u^2 + v^2) of x for an attention_factor of 1
+/// Throws:    as `rotate`, and std::invalid_argument if m > 2^126 (float table) or 2^1022 (double table): 1 /
+///            m would be subnormal
+/// Accuracy:  unrotate(rotate(x)) is within 6.3 eps sqrt(u^2 + v^2) of x for an attention_factor of 1
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>
 void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
@@ -167,7 +167,7 @@ void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, cons
     detail::rotate_checked<Layout, true, T>("unrotate", x, x, detail::placed(table), positions, threads);
 }
 
-/// Undoes `rotate` of queries and keys, both in place, in one pass over the table.
+/// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
 ///
 /// Throws:  as `rotate` of both and `unrotate`; q and k are then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class K, rotation_table Table,
@@ -180,9 +180,10 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
     detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
 }
 
-/// Undoes `rotate` from `x` into `out`; the channels that do not turn are copied.
+/// Writes the inverse rotation of `x` to `out`. Channels that are not rotated are copied.
 ///
-/// Requires:  out is x, or shares no element with it; throws where that is found, always for equal strides
+/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
+///            strides)
 /// Throws:    as `rotate_to` and `unrotate`; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>

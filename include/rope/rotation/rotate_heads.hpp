@@ -17,12 +17,12 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
-/// Heads that turn differently: frequencies learned per head (RoPE-Mixed, Mochi), or masked per head.
+/// Rotates each head by its own table: frequencies learned per head (RoPE-Mixed, Mochi), or masked per head.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Rotates head h by tables[h], once what can be wrong with any head is ruled out.
+/// Rotates head h by tables[h], after the arguments of all heads have been checked.
 ///
 /// Throws:  as check_rotation, check_inverse and check_written; std::invalid_argument unless there is one
 ///          table per head
@@ -45,19 +45,19 @@ void rotate_heads_checked(const char* function, const head_view<T>& x, const std
 
 }  // namespace detail
 
-/// Rotates head h of `x` in place by tables[h], as `rotate` does: the same bits as one call per head.
+/// Rotates head h of `x` in place by tables[h]. The bits are those of one call of `rotate` per head.
 ///
 ///     std::vector<frequency_table<>> tables;
 ///     for (const frequencies& f : learned) tables.emplace_back(f, grid_positions({height, width}));
 ///     rotate_heads<interleaved>(queries, tables);
 ///
 /// \param x       [batch, tokens, heads, head_dim]
-/// \param tables  [heads], of frequency_table or placed_table; rotary_dim and place may differ from head to
-///                head, positions are shared
+/// \param tables  [heads], of frequency_table or placed_table; rotary_dim and first_channel may differ from
+///                head to head, positions are shared
 ///
 /// Throws:  as rotate, for any head, and std::invalid_argument unless there is one table per head; x is then
 ///          unchanged
-/// Cost:    about three times that of rotate: no two heads share a row, so the tables are as large as x
+/// Cost:    about three times that of rotate: no two heads share a table row, so the tables are as large as x
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,
           class Threads = this_thread>
 void rotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& positions = P{},
@@ -68,7 +68,7 @@ void rotate_heads(head_view<T> x, const std::vector<Table>& tables, const P& pos
     detail::rotate_heads_checked<Layout, false>("rotate_heads", x, tables, positions, threads);
 }
 
-/// Undoes `rotate_heads` in place, as `unrotate` does.
+/// Inverse of `rotate_heads`, in place.
 ///
 /// Throws:  as rotate_heads; x is then unchanged
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = std::int64_t,

@@ -13,14 +13,13 @@
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
-/// Tensors of any rank and order of indices: views of those with channels as the fastest index, copies of
-/// others.
+/// Tensors of any rank and order of indices: a view if channels are the fastest index, otherwise a copy.
 
 namespace rope::inline ROPE_ABI {
 
 namespace detail {
 
-/// Whether letters are b, s, h and d, with an s and a d, and equal ones stand side by side.
+/// Whether the letters are b, s, h and d, include an s and a d, and equal letters are adjacent.
 template <std::size_t size>
 constexpr bool name_a_view(const index_letters<size>& letters) {
   bool has_tokens = false, has_channels = false;
@@ -37,18 +36,18 @@ constexpr bool name_a_view(const index_letters<size>& letters) {
 
 }  // namespace detail
 
-/// The view of an Eigen::Tensor or TensorMap of any rank and order of indices: a letter for each index, in
-/// the tensor's own order, b (batch), s or t (tokens), h (heads) or d (channels of a head).
+/// The view of an Eigen::Tensor or TensorMap of any rank and order of indices. Give one letter per index, in
+/// the tensor's own order: b (batch), s or t (tokens), h (heads) or d (channels of a head).
 ///
 ///     view_as<"bsssd">(row_major_video);     // (batch, frames, height, width, channels)
 ///     view_as<"dsssb">(column_major_video);  // (channels, width, height, frames, batch): the same tokens
 ///
-/// Without h or b the view has one head or one sequence. Equal letters side by side are one axis, numbered in
-/// the order of memory, as `grid_positions({frames, height, width})` numbers tokens. Channels are the fastest
-/// index, the last of a row-major tensor and the first of a column-major one; `staged` copies other tensors.
+/// Without h or b the view has one head or one sequence. Adjacent equal letters form one axis, numbered in
+/// memory order, as `grid_positions({frames, height, width})` numbers tokens. Channels must be the fastest
+/// index: the last of a row-major tensor, the first of a column-major one. `staged` copies other tensors.
 ///
-/// Requires:  the tensor outlives the view. Letters are what you say: extents do not tell a (batch, heads,
-///            tokens, head_dim) tensor that is called "bshd"
+/// Requires:  the tensor outlives the view. The letters must be right: extents do not reveal that a tensor
+///            (batch, heads, tokens, head_dim) was called "bshd"
 /// Throws:    std::length_error if the extents, an extent of 0 counted as 1, exceed the address space
 template <detail::index_letters letters, class X>
 auto view_as(X&& x) {
@@ -77,7 +76,7 @@ auto view_as(X&& x ROPE_DETAIL_LIFETIMEBOUND) {
 ///     rotate<half_split>(s.view(), table);
 ///     s.store(x);
 ///
-/// \tparam letters  a letter for each index of the tensor, as of view_as, in any order
+/// \tparam letters  a letter for each index of the tensor as for view_as, but in any order
 /// \tparam T        the channel type
 template <detail::index_letters letters, class T>
 class staged_tensor {
@@ -88,7 +87,8 @@ class staged_tensor {
   /// Copies `x`.
   template <class X>
   explicit staged_tensor(const X& x) : extents_(extents_of(x)) {
-    // The order of the copy, from the fastest axis; equal letters are numbered in the memory order of x.
+    // The memory order of the copy, from the fastest axis. Equal letters are numbered in the memory order of
+    // x.
     Index stride = 1;
     Index* extents[] = {&head_dim_, &heads_, &tokens_, &batch_};
     for (int axis = 0; axis < 4; ++axis)
@@ -107,12 +107,12 @@ class staged_tensor {
   head_view<T> view() ROPE_DETAIL_LIFETIMEBOUND {
     return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
   }
-  /// The same to read.
+  /// A read-only view of the copy, valid as long as this object.
   head_view<const T> view() const ROPE_DETAIL_LIFETIMEBOUND {
     return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
   }
 
-  /// Copies the numbers to a tensor with the extents of the first one, in any storage order.
+  /// Copies the numbers to a tensor with the extents of the original, in any storage order.
   ///
   /// Throws:  std::invalid_argument if an extent differs; nothing is then written
   template <class X>
@@ -142,7 +142,7 @@ class staged_tensor {
     return extents;
   }
 
-  /// Calls body(place in the copy, place in a tensor X) for every number.
+  /// Calls body(index in the copy, index in a tensor X) for every number.
   template <class X, class Body>
   void for_each_number(const Body& body) const {
     indices at = {};
@@ -164,15 +164,15 @@ class staged_tensor {
   number_array<T> numbers_;
 };
 
-/// Copies an Eigen::Tensor or TensorMap of any rank and order of indices into memory of the library, where
-/// channels are contiguous. `.view()` is the copy, `.store(x)` copies it back.
+/// Copies an Eigen::Tensor or TensorMap of any rank and order of indices into memory owned by the result,
+/// with contiguous channels. `.view()` is the copy, `.store(x)` copies it back.
 ///
 ///     auto s = staged<"bhds">(x);  // channels between heads and tokens
 ///
 /// Throws:  std::length_error if the numbers exceed the address space
-/// Cost:    one allocation and one copy of the tensor, and another copy for store(), both in strides: more
-///          than a rotation. A tensor that is rotated often is better declared with channels as the fastest
-///          index
+/// Cost:    one allocation and one copy of the tensor, and another copy for store(). Both copies are strided
+///          and cost more than a rotation. If you rotate a tensor often, declare it with channels as the
+///          fastest index
 template <detail::index_letters letters, class X>
 auto staged(X&& x) {
   static_assert(detail::name_a_view(letters),

@@ -16,20 +16,20 @@
 #include <rope/base/tensor_shape.hpp>
 #include <rope/config.hpp>
 
-/// Where in memory the heads of a batch of sequences are. A view owns nothing and copies nothing.
+/// Views of the heads of a batch of sequences in memory. A view owns nothing and copies nothing.
 ///
-/// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head; T
-/// is the tokens of a ragged batch laid end to end. Given a pointer, they name them from the slowest to the
-/// fastest in memory (row-major, as in C and NumPy). Given an Eigen::Tensor, they name its own indices.
+/// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head, T
+/// the concatenated tokens of a ragged batch. For a pointer, they name the axes from the slowest to the
+/// fastest in memory (row-major, as in C and NumPy). For an Eigen::Tensor, they name its own indices.
 
 namespace rope::inline ROPE_ABI {
 
-/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage: arithmetic on them is in float.
+/// The types a channel can have. Eigen::half and Eigen::bfloat16 are storage types: arithmetic is in float.
 template <class T>
 concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
     std::same_as<T, Eigen::bfloat16>;
 
-/// Heads [batch, tokens, heads, head_dim]; element (b, t, h, d) is at
+/// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
 ///
 ///     data[b * batch_stride + t * token_stride + h * head_stride + d]
 ///
@@ -38,8 +38,7 @@ concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same
 ///
 /// \tparam T  a channel type, const for inputs
 ///
-/// Requires:  the extents are not negative and every element is inside one allocation. Strides count
-///            elements.
+/// Requires:  extents are not negative and all elements are inside one allocation. Strides count elements.
 template <class T>
 struct head_view {
   static_assert(channel<std::remove_const_t<T>>,
@@ -64,7 +63,7 @@ struct head_view {
   /// Number of channels in the view.
   Index size() const { return batch * tokens * heads * head_dim; }
 
-  /// The same memory, read only.
+  /// A read-only view of this memory.
   operator head_view<const T>() const requires(!std::is_const_v<T>) {
     return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
   }
@@ -100,23 +99,23 @@ struct head_view {
 
 namespace detail {
 
-/// Whether X is T, or float where T has 16 bits. A T is then exact in X, and an X stored as T is rounded at
-/// most once.
+/// Whether X is T, or X is float and T has 16 bits. A T is then exact in X, and an X stored as T is rounded
+/// at most once.
 template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
 
-/// Whether an Index holds the number of bytes of elements [a, b, c, d], `bytes` each, with an extent of 0
-/// counted as 1: strides are products of some of the extents.
+/// Whether the number of bytes of elements [a, b, c, d] of `bytes` each fits an Index. An extent of 0 counts
+/// as 1, because strides are products of some of the extents.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
   return product_fits(
       {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
       (std::numeric_limits<Index>::max)() / bytes);
 }
 
-/// Refuses extents that are negative, or whose elements exceed the address space.
+/// Throws if an extent is negative or the elements exceed the address space.
 ///
-/// \param what  what messages call them
+/// \param what  the name of the extents in messages
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
@@ -131,7 +130,7 @@ void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index 
 }  // namespace detail
 
 /// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
-/// The pointer of a column-major tensor (batch, tokens, heads, head_dim) is something else: give the tensor.
+/// For a column-major tensor (batch, tokens, heads, head_dim) do not pass the pointer: pass the tensor.
 ///
 /// Throws:  std::invalid_argument if an extent is negative; std::length_error if the extents, an extent of 0
 ///          counted as 1, exceed the address space
@@ -159,7 +158,7 @@ head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_di
   return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
 }
 
-/// [tokens, heads, head_dim], row-major and contiguous: one sequence, or the tokens of many laid end to end;
+/// [tokens, heads, head_dim], row-major and contiguous: one sequence, or the concatenated tokens of several;
 /// batch is 1.
 ///
 /// Throws:  as bshd
@@ -181,8 +180,8 @@ struct index_letters {
   }
 };
 
-/// The view of a tensor whose indices have these letters, which the caller has checked. The other types that
-/// come here have stopped the compiler; an empty view spares the reader of that message a second one.
+/// The view of a tensor whose indices have these letters. The caller has checked the letters. For types that
+/// are not tensors a static_assert has already failed: the empty view avoids a second error message.
 template <index_letters letters, class X>
 auto view_of_tensor(const char* name, X& x) {
   constexpr auto rank = static_cast<int>(sizeof(letters)) - 1;
@@ -216,7 +215,7 @@ auto view_of_tensor(const char* name, X& x) {
   }
 }
 
-/// The view of a matrix [batch * tokens, heads * head_dim] whose rows of heads are `row` elements apart.
+/// The view of a matrix [batch * tokens, heads * head_dim] with a row stride of `row` elements.
 template <class T>
 head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
                           Index row, const char* columns_name) {
@@ -238,7 +237,8 @@ concept dense = requires(const dense_type<X>& x) {
   dense_of(x);
 };
 
-/// One in memory with an inner stride of 1. A vector is in the order of its type: a row is row-major.
+/// A dense object in memory with an inner stride of 1. A row vector is row-major, a column vector
+/// column-major.
 template <class X>
 concept dense_in_memory = requires(X& x) {
   x.data();
@@ -252,8 +252,9 @@ concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMa
 
 }  // namespace detail
 
-/// Defines the view of a tensor of `rank` indices named by the letters of the function. The tensor is of one
-/// storage order; the sentence for the `other` one says which function has the same indices reversed.
+/// Defines the function that makes the view of a tensor with `rank` indices, named by the letters of the
+/// function. The tensor must have one storage order. For the `other` one, the message names the function for
+/// the reversed indices.
 #define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)                \
   template <class X>                                                                                        \
   auto function(X&& x) {                                                                                    \
@@ -275,8 +276,8 @@ concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMa
   }                                                                                                         \
   static_assert(true)
 
-// [batch, tokens, heads, head_dim] and so on of an Eigen::Tensor or TensorMap, named by its own index order:
-// row-major ones with channels last, column-major ones with channels first.
+// Views of an Eigen::Tensor or TensorMap, named by its own index order: row-major tensors with channels last,
+// column-major tensors with channels first.
 //
 // Requires:  the tensor outlives the view
 // Throws:    std::length_error as bshd of a pointer
@@ -312,8 +313,8 @@ ROPE_DETAIL_COLUMN_MAJOR_VIEW(dht, 3, "(tokens, heads, head_dim)", thd);
                      "thd(m.transpose(), heads); copy a product, an "                             \
                      "expression or a row of a column-major matrix to a row-major matrix first")
 
-/// A row-major Eigen matrix [tokens, heads * head_dim], or a Map, Ref or Block of one, a row vector (one
-/// token), or the transpose of a column-major one.
+/// A view of a row-major Eigen matrix [tokens, heads * head_dim]. Also accepts a Map, Ref or Block of one, a
+/// row vector (one token) and the transpose of a column-major matrix.
 ///
 /// Requires:  the matrix outlives the view
 /// Throws:    std::invalid_argument unless heads is positive and divides the columns
@@ -329,7 +330,7 @@ template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
 auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
 
-/// The same of [batch * tokens, heads * head_dim], sequence after sequence.
+/// A view of such a matrix [batch * tokens, heads * head_dim], sequence after sequence.
 ///
 /// Throws:  also std::invalid_argument unless batch is positive and divides the rows
 template <detail::dense Matrix>
@@ -346,8 +347,8 @@ requires detail::owns_memory<Matrix>
 auto bshd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads) { return bshd(m, batch, heads); }
 #undef ROPE_DETAIL_CHECK_ROW_MAJOR
 
-/// A column-major Eigen matrix [heads * head_dim, tokens], Eigen's default storage order, or a Map, Ref or
-/// Block of one, a column vector (one token), or the transpose of a row-major one.
+/// A view of a column-major Eigen matrix [heads * head_dim, tokens], Eigen's default storage order. Also
+/// accepts a Map, Ref or Block of one, a column vector (one token) and the transpose of a row-major matrix.
 ///
 /// Requires:  the matrix outlives the view
 /// Throws:    std::invalid_argument unless heads is positive and divides the rows

@@ -13,19 +13,19 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/xpos.hpp>
 
-/// The gradients with respect to what the tables of xPos were made from: rates and inv_freq.
+/// Gradients with respect to the rates and inv_freq that the tables of xPos were made from.
 
 namespace rope::inline ROPE_ABI {
 
-/// Which of the two tables heads were rotated by.
+/// The side, queries or keys, whose table rotated the heads.
 enum class xpos_side { queries, keys };
 
-/// The gradient with respect to the rates of one side; that of the loss is the sum of both sides'.
+/// The gradient with respect to the rates of one side. The gradient of the loss is the sum over both sides.
 ///
 ///     d_rate_i = sum over tokens and heads of  +-(p - center) / scale_base (u a + v b),   + for queries
 ///
-/// where (u, v) is pair i of x and (a, b) of d_x. Like the angles' gradients (angle_gradient.hpp) this is the
-/// same before and after the rotation, so x and d_x may be from either side of it.
+/// where (u, v) is pair i of x and (a, b) of d_x. Rotation by an xPos table does not change u a + v b, so x
+/// and d_x may both be from before the rotation or both from after it.
 ///
 /// \param side        whether x are queries or keys
 /// \param x, d_x      [batch, tokens, heads, head_dim] and the gradient with respect to it; channel types may
@@ -34,7 +34,7 @@ enum class xpos_side { queries, keys };
 ///
 /// Returns:   owned_array<double, 1> [pairs]
 /// Throws:    as `angle_gradient`
-/// Accuracy:  products and sums in double, in one order whatever the threads
+/// Accuracy:  products and sums in double, in an order that does not depend on the threads
 /// Cost:      one read of x and d_x, and 64 pairs doubles
 template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
           class Threads = this_thread>
@@ -49,11 +49,11 @@ detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_v
   });
 }
 
-/// The gradient with respect to inv_freq of one side: as in angle_gradient.hpp, for queries and keys alike.
+/// The gradient with respect to inv_freq of one side, as in angle_gradient.hpp.
 ///
 ///     d_inv_freq_i = sum over tokens and heads of  p (u b - v a)
 ///
-/// Parameters and accuracy are those of `rate_gradient`; that of the loss is the sum of both sides'.
+/// Parameters and accuracy are those of `rate_gradient`. The gradient of the loss is the sum over both sides.
 ///
 /// Returns:  owned_array<double> [pairs, 1]
 /// Throws:   as `angle_gradient`

@@ -26,11 +26,11 @@
 ///     along    u a + v b      how the loss changes with the logarithm of the pair's magnitude
 ///     across   u b - v a      how the loss changes with the pair's angle
 ///
-/// A rotation turns x into z x, and the gradient after it, g, into the gradient before it, conj(z) g. So both
-/// parts are the same before the rotation and after it: conj(x) (conj(z) g) = conj(z x) g.
+/// A rotation maps x to z x, and the gradient g after it to the gradient conj(z) g before it. Both parts are
+/// therefore equal before and after the rotation: conj(x) (conj(z) g) = conj(z x) g.
 ///
-/// Sums are in double, in an order that depends on the shapes only, never on the threads; a product is fused
-/// with a sum as multiply_add says, not as a compiler likes.
+/// Sums are in double, in an order that depends on the shapes only, not on the threads. multiply_add decides
+/// about fusing products and sums, not the compiler.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -53,16 +53,17 @@ void add_token(const head_view<const X>& x, const head_view<const G>& d_x, Index
   }
 }
 
-/// How many bytes of heads and their gradient a sum reads.
+/// Bytes of heads and of their gradient that a sum reads.
 template <class X, class G>
 double bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/, Index pairs) {
   return cost_of(x.batch, x.tokens, x.heads, 2 * pairs, sizeof(X) + sizeof(G));
 }
 
-/// Heads that a table turns and their gradient, as one of the functions of angle_gradient.hpp is given them.
+/// The rotated heads, their gradient, the table and the positions: checked arguments of a function of
+/// angle_gradient.hpp.
 template <class X, class G, class S, class Source>
 struct turned_heads {
-  head_view<const X> x;    // the channels that turn, before the rotation or after it
+  head_view<const X> x;    // the rotated channels, before the rotation or after it
   head_view<const G> d_x;  // the gradient with respect to them
   const frequency_table<S>& table;
   Source positions;  // of token t of row b: positions(b, t)
@@ -84,7 +85,7 @@ auto checked_gradient(const char* function, const head_view<X>& x, const head_vi
       x.channels(first, count), d_x.channels(first, count), place.table(), source};
 }
 
-/// Refuses a table of given entries, which do not tell the frequencies and positions they come from.
+/// Throws if the table has given entries: their frequencies and positions are unknown.
 ///
 /// Throws:  std::invalid_argument
 template <class S>
@@ -110,7 +111,7 @@ number_array<double> sums_by_token(const turned_heads<X, G, S, Source>& heads, c
   return sums;
 }
 
-/// For every row of the table the sum of those columns of `by_token` [n, batch * tokens] whose tokens use the
+/// For every row of the table, the sum of the columns of `by_token` [n, batch * tokens] whose tokens use that
 /// row: [rows, n].
 template <class X, class G, class S, class Source>
 number_array<double> sums_by_row(const number_array<double>& by_token,
@@ -125,15 +126,15 @@ number_array<double> sums_by_row(const number_array<double>& by_token,
   return by_row;
 }
 
-/// One part of every pair, summed over heads and tokens with weight(b, t, column): [pairs, columns].
+/// One part of every pair, summed over heads and tokens with weights weight(b, t, column): [pairs, columns].
 template <class Layout, part which, class X, class G, class S, class Source, class Threads, class Weight>
 number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, Index columns,
                                    const Threads& threads, const Weight& weight) {
   const auto& x = heads.x;
   const auto& d_x = heads.d_x;
   const Index pairs = heads.table.pairs();
-  // The tokens of a sum are cut into pieces whose number does not depend on the threads: enough for the
-  // threads of most machines, few enough that their sums are small beside the heads.
+  // The number of pieces does not depend on the threads: enough pieces for the threads of most machines, and
+  // few enough that their sums are small compared to the heads.
   constexpr Index max_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, max_pieces);
   number_array<double> partial(pairs * columns, pieces, 0.0);

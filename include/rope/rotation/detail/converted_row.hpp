@@ -11,22 +11,23 @@
 #include <rope/rotation/detail/rotate_kernel.hpp>
 #include <rope/tables/detail/table_rows.hpp>
 
-/// Rows of a table that are computed once for all heads of a token: where entries are of another type than
-/// channels turn in, and where the rows of an inverse are not those of the table times a constant.
+/// Rows of a table that are computed once for all heads of a token: if the type of entries differs from the
+/// type of the arithmetic, or if the rows of an inverse are not those of the table times a constant.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Whether 1 / m^2 is a normal number of S, far from where products with it lose bits.
+/// Whether 1 / m^2 is a normal number of S, far from the range where products with it lose bits.
 template <class S>
 bool has_inverse_square(double m) {
   constexpr double largest = std::is_same_v<S, float> ? 0x1p50 : 0x1p400;
   return m <= largest && m >= 1 / largest;
 }
 
-/// Whether the entries of a table are converted to the type that channels T turn in before they are used. A
-/// double entry rounded to float is the entry of a table of floats. But one beyond the range of float would
-/// become infinite, and its product with a channel of 0 NaN: for float channels, tables that may have such
-/// entries are used as they are, and products formed in double; for 16-bit channels, rows that have some.
+/// Whether table entries are converted to the arithmetic type of channels T before they are used. A double
+/// entry rounded to float is the entry of a float table. But an entry beyond the range of float would become
+/// infinite, and its product with a channel of 0 NaN. For float channels, a table that may have such entries
+/// is therefore not converted, and products are formed in double. For 16-bit channels, only rows with such
+/// entries are not converted.
 ///
 /// \param m  the table's attention_factor
 template <class T, class S>
@@ -35,8 +36,8 @@ bool converts_rows(const table_view<S>& table, double m) {
   return sizeof(S) < sizeof(A) || sizeof(T) == 2 || (!table.given && has_inverse_square<A>(m));
 }
 
-/// A row converted to A, with the scale and sign of an inverse multiplied in. Rows of up to 256 pairs are on
-/// the stack, longer ones in scratch of the calling thread.
+/// A row converted to A, multiplied by the scale and sign of an inverse. Rows of up to 256 pairs are on the
+/// stack, longer rows in scratch of the calling thread.
 template <class A>
 class converted_row {
  public:
@@ -49,7 +50,7 @@ class converted_row {
   converted_row(const converted_row&) = delete;
   converted_row& operator=(const converted_row&) = delete;
 
-  /// Whether every entry is still a number in A.
+  /// Whether every entry is finite in A.
   bool is_finite() const { return all_finite(entries_, 2 * pairs_); }
 
   table_row<A, false> row() const { return {entries_, entries_ + pairs_, pairs_, A(1)}; }
@@ -57,7 +58,7 @@ class converted_row {
  private:
   static constexpr Index few = 256;
 
-  /// A loop over cos or sin alone is one of vectors; what a loop over both writes might overlap.
+  /// A loop over cos or sin alone is vectorized. In a loop over both the outputs might overlap the inputs.
   template <bool inverse, class S>
   void convert(const S* from, S scale, A* to) const {
     const Index pairs = pairs_;
@@ -69,8 +70,8 @@ class converted_row {
   Index pairs_;
 };
 
-/// Calls rotate(row) with the row that channels T turn by: converted where `converts` says so, unless an
-/// entry is beyond the range of floats, else as it is.
+/// Calls rotate(row) with the row that rotates channels T: converted if `converts` is true and no entry
+/// exceeds the range of float, otherwise unchanged.
 template <class T, class S, bool inverse, class Rotate>
 EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, const Rotate& rotate) {
   using A = arithmetic<T>;
@@ -82,8 +83,9 @@ EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, cons
 }
 
 /// The row of the inverse rotations. The inverse of [[c, -s], [s, c]] is its transpose divided by c^2 + s^2.
-/// That is m^2 for every pair of a table of angles, but differs from pair to pair where entries were given,
-/// and may leave the range of S where m is extreme: in both cases the row is divided before it is used.
+/// In a table of angles that is m^2 for every pair. In a table of given entries it differs from pair to pair,
+/// and for extreme m it may leave the range of S. In both of these cases the row is divided before it is
+/// used.
 ///
 /// \param unit  a power of two near 1 / m, so that (unit m)^2 stays in range
 /// \return  c / (c^2 + s^2), then s / (c^2 + s^2), [2 * pairs], in scratch of the calling thread

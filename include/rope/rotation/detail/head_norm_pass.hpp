@@ -19,14 +19,14 @@
 #include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/placed_table.hpp>
 
-/// The order in which a checked call of normalize_heads or normalize_and_rotate passes through memory: all
-/// that happens to a few heads of a token happens while they are in the nearest cache.
+/// The order in which a checked call of normalize_heads or normalize_and_rotate reads and writes memory: a
+/// few heads of a token are completely processed while they are in L1.
 
 namespace rope::inline ROPE_ABI::detail {
 
 /// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of channels_per_step begin with the first
-/// channel, whatever its address: an Eigen expression of the whole row would take the channels before the
-/// first aligned one as scalars, which -ffast-math may round in another way.
+/// channel, whatever its address. An Eigen expression of the whole row would process the channels before the
+/// first aligned one as scalars, which -ffast-math may round differently.
 template <class A>
 void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
   using step = Eigen::Array<A, channels_per_step, 1>;
@@ -60,14 +60,14 @@ struct norm_rule {
   }
 };
 
-/// What follows the norm where heads do not turn.
+/// Used after the norm if heads are not rotated.
 struct no_turn {
   template <class A>
   void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
 };
 
-/// Turns the heads of a token by the table's row of a position. Not inline, so that all forms of positions
-/// share it and programs can have it compiled once (`extern template`).
+/// Rotates the heads of a token by the table row of a position. Not inline, so that all types of positions
+/// share it and programs can compile it once (`extern template`).
 template <class Layout, class S, class A>
 void turn_heads(const table_view<S>& table, double m, std::int64_t position, token_heads<A> heads) {
   const S* cos = table.cos(position);
@@ -77,7 +77,7 @@ void turn_heads(const table_view<S>& table, double m, std::int64_t position, tok
   rotate_token<Layout>(heads, row);
 }
 
-/// What follows the norm where heads turn: by the row of their token's position.
+/// Used after the norm if heads are rotated: rotates them by the row of their token's position.
 template <class Layout, class S, class Source>
 struct row_turn {
   table_view<S> table;
@@ -101,7 +101,7 @@ struct row_turn {
   }
 };
 
-/// A checked call: every head of `x` normalised, turned and written to `out`, which may be `x`.
+/// A checked call: normalises and rotates every head of `x` and writes it to `out`, which may be `x`.
 template <class T, class W, class Turn>
 class norm_pass {
   using A = arithmetic<T>;
@@ -113,12 +113,12 @@ class norm_pass {
   Index tokens() const { return x_.batch * x_.tokens; }
   double bytes() const { return cost_of(x_.size(), sizeof(T)); }
 
-  /// Every head of tokens [first, last) of the batch.
+  /// Processes every head of tokens [first, last) of the batch.
   void run(Index first, Index last) const {
     const A* const gains =
         norm_.template gains<A>(norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim);
-    // Where the tokens of a head are next to each other, eight heads at a time are taken for each token, so
-    // that as many streams are read side by side.
+    // If the tokens of a head are adjacent in memory, eight heads are processed together for each token,
+    // which reads eight streams in parallel.
     const bool all_heads = is_token_major(x_) || norm_.group > 1;
     const Index together = all_heads ? x_.heads : Index{8};
     for_each_piece(x_, first, last, all_heads ? last - first : Index{64}, [&](Index b, Index t, Index count) {
@@ -128,7 +128,7 @@ class norm_pass {
   }
 
  private:
-  /// Heads [first, first + heads) of token t of row b.
+  /// Processes heads [first, first + heads) of token t of row b.
   void run_heads(Index b, Index t, Index first, Index heads, const A* gains) const {
     struct wide_heads {};
     const Index head_dim = x_.head_dim;
@@ -136,7 +136,7 @@ class norm_pass {
     Index stride = head_dim;
     if constexpr (std::is_same_v<T, A>) {
       rows = out_.at(b, t, first);
-      stride = out_.heads == 1 ? 0 : out_.head_stride;  // that of one head alone may be anything
+      stride = out_.heads == 1 ? 0 : out_.head_stride;  // the stride of a single head is arbitrary
     } else {
       rows = workspace<wide_heads, A>(heads * head_dim);
       for (Index h = 0; h < heads; ++h) widen(x_.at(b, t, first + h), head_dim, rows + h * stride);
@@ -169,10 +169,10 @@ class norm_pass {
   Turn turn_;
 };
 
-/// Tokens whose queries and keys are normalised before the next ones.
+/// Tokens whose queries and keys are normalised before the next tokens.
 inline constexpr Index tokens_of_norm = 32;
 
-/// Normalises every head of `x` and rotates it into `out`, which may be `x`; nothing is checked any more.
+/// Normalises every head of `x` and rotates it into `out`, which may be `x`. The arguments must be checked.
 template <class Layout, class T, class W, class S, class Source, class Threads = this_thread>
 void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
                               const placed_table<S>& table, const Source& positions,

@@ -19,11 +19,11 @@
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
-/// Turns keys that are rotated already by the exact difference of two angles.
+/// Rotates stored, already rotated keys by the exact difference of two angles.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Turns keys by m R(step * count). The row of cos and sin is kept for further tokens with the same count.
+/// Rotates keys by m R(step * count). Keeps the row of cos and sin for further tokens with the same count.
 template <class Layout, class T>
 class key_rotator {
   using A = arithmetic<T>;
@@ -35,7 +35,7 @@ class key_rotator {
         first_channel_(first_channel),
         row_(2 * static_cast<std::size_t>(step_.size())) {}
 
-  /// Turns every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
+  /// Rotates every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
   void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
     if (!written_ || count != count_) {
       write([&](std::size_t i) { return step_.data()[i] * count; });
@@ -44,7 +44,7 @@ class key_rotator {
     }
     apply(keys, b, slot);
   }
-  /// Turns every head of one token by m R(phase_of_pair(i)), whatever the steps are.
+  /// Rotates every head of one token by m R(phase_of_pair(i)), independent of the steps.
   template <class PhaseOfPair>
   void turn_by(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
     write(phase_of_pair);
@@ -68,13 +68,13 @@ class key_rotator {
   bool written_ = false;
 };
 
-// Not inline, so that programs can have it compiled once (`extern template`).
+// Not inline, so that programs can compile it once (`extern template`).
 template <class Layout, class T>
 void key_rotator<Layout, T>::apply(const head_view<T>& keys, Index b, Index slot) const {
   if (keys.heads == 0) return;  // its data may be null
   const auto pairs = step_.size();
   T* channels = keys.at(b, slot, 0) + first_channel_;
-  // The stride of one head alone may be anything and must not be added to a pointer.
+  // The stride of a single head is arbitrary and must not be added to a pointer.
   const Index stride = keys.heads == 1 ? 0 : keys.head_stride;
   rotate_token<Layout>(token_heads<T>{channels, channels, keys.heads, stride, stride},
                        table_row<A, false>{row_.data(), row_.data() + pairs, pairs, A(1)});
@@ -88,7 +88,7 @@ number_array<phase> steps_of(const frequency_table<S>& table) {
   return steps;
 }
 
-/// What turns keys by steps of the table's angles, without its attention_factor.
+/// A rotator of keys by steps of the table's angles, without its attention_factor.
 ///
 /// Throws:  std::invalid_argument unless the angles are exact
 template <class Layout, class T, class S>
@@ -101,10 +101,10 @@ key_rotator<Layout, T> shift_rotator(const char* function, const placed_table<S>
   return {steps_of(table), 1.0, placed.first_channel()};
 }
 
-/// What turns keys from the angles of one table to those of another.
+/// A rotator of keys from the angles of one table to those of another.
 ///
-/// Throws:  std::invalid_argument unless both are of the same pairs and place in the head, over a range of
-///          positions, with exact angles
+/// Throws:  std::invalid_argument unless both have the same pairs and first channel, cover a range of
+///          positions and have exact angles
 template <class Layout, class T, class From, class To>
 key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<From>& placed_from,
                                       const placed_table<To>& placed_to) {

@@ -14,12 +14,12 @@
 #include <rope/rotation/layout.hpp>
 
 /// The rotation of the heads of one token. The table entries of a few packets are read once and stay in
-/// registers while the same channels of every head pass through them. Each pair (u, v) becomes
+/// registers while the same channels of all heads are rotated. Each pair (u, v) becomes
 ///
 ///     u' = fma(u, c, -(v * s))        v' = fma(v, c, u * s)
 ///
-/// in packets of every width and in scalars, so all of them agree in every bit, for both layouts and any
-/// stride.
+/// in packets of every width and in scalars. The bits are therefore equal for all widths, both layouts and
+/// any stride.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -31,8 +31,7 @@ inline Index behind_line(const void* x) {
 
 /// One row of a table, and the direction it is used in.
 ///
-/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; else cos and sin as
-///                  they are
+/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; otherwise cos and sin
 template <class S, bool is_inverse>
 struct table_row {
   static constexpr bool inverse = is_inverse;
@@ -46,7 +45,7 @@ struct table_row {
 };
 
 /// A table row in the order of pairs `before`, ..., pairs - 1, 0, ..., before - 1. A packet of n entries may
-/// be read from any multiple of n on.
+/// start at any multiple of n.
 template <class S, bool is_inverse, int n>
 struct row_from_pair {
   static constexpr bool inverse = is_inverse;
@@ -110,10 +109,10 @@ EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, const Row& row, Index fi
   }
 }
 
-/// The table entries of `pairs` pairs from pair `first` on, in the order of the channels' lanes, and the
-/// rotation of these pairs in one head: `in` is the head's first channel of them, `half` the number of pairs
-/// of the row. What read_early loads is passed to rotate: the steps of a block are read before the first of
-/// them is stored, since a compiler may not move a load before a store that could be to the same place.
+/// The table entries of `pairs` pairs from pair `first` on, in lane order, and the rotation of these pairs in
+/// one head. `in` points to the first of their channels in the head, `half` is the number of pairs of the
+/// row. rotate gets the values that read_early loaded: all steps of a block are read before the first is
+/// stored, because a compiler may not move a load before a store that might alias it.
 template <class Layout, class T, class P>
 struct rotation_step;
 
@@ -204,7 +203,7 @@ requires(!can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> : sw
   using swapping_step<T, P>::swapping_step;
 };
 
-/// Two pairs of floats, of the two or three that may be left at the end of a row; P: a packet of four floats.
+/// Two pairs of floats: the end of a row may leave two or three pairs. P is a packet of four floats.
 template <class P>
 struct two_floats;
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -234,7 +233,7 @@ inline constexpr bool has_two_floats = true;
 inline constexpr bool has_two_floats = false;
 #endif
 
-/// `count` steps one after the other. Structures and not arrays: g++ -O2 keeps arrays in memory.
+/// `count` steps one after another. Nested structures instead of an array: g++ -O2 keeps arrays in memory.
 template <class Step, int count>
 struct rotation_steps {
   static constexpr Index pairs = count * Step::pairs, channels = count * Step::channels;
@@ -275,9 +274,9 @@ struct rotation_steps<Step, 0> {
   EIGEN_ALWAYS_INLINE void rotate(const early<T>&, const T* /*in*/, T* /*out*/, Index /*half*/) const {}
 };
 
-/// Rotates as many pairs of [first, last) as are whole blocks of `count` steps, of every head.
+/// Rotates the pairs of [first, last) that fill whole blocks of `count` steps, for every head.
 ///
-/// \return  the first pair that is left
+/// \return  the first pair that is not rotated
 template <class Step, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index first, Index last) {
   using block = rotation_steps<Step, count>;
@@ -297,8 +296,8 @@ template <class Layout, class T, class P>
 inline constexpr int steps_in_block = registers / 2 * int(sizeof(P)) /
                                       int(sizeof(rotation_step<Layout, T, P>));
 
-/// Rotates pairs [first, last) of every head: in blocks of `count` steps and of fewer, then in packets of
-/// half the width, a quarter, and single pairs. No channel is written twice.
+/// Rotates pairs [first, last) of every head: first in blocks of `count` steps, then in smaller blocks, then
+/// in packets of half and quarter width, last in single pairs. No channel is written twice.
 template <class Layout, class P, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index first, Index last) {
   first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
@@ -306,14 +305,15 @@ EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index 
     rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
-  else if (first < last) {  // else a call would cost as much as a short row
+  else if (first < last) {  // because a call costs as much as a short row
     if constexpr (has_two_floats && std::is_same_v<T, float>)
       first = rotate_blocks<rotation_step<Layout, T, two_floats<P>>, 1>(x, row, first, last);
     rotate_scalars<Layout>(x, row, first, last);
   }
 }
 
-/// Whether packets of the arithmetic type of T, which the entries S must be, rotate the pairs of a layout.
+/// Whether a layout is rotated in packets of the arithmetic type of T. The table entries S must have that
+/// type.
 template <class Layout, class T, class S>
 inline constexpr bool rotates_in_packets = false;
 template <class T>
@@ -323,7 +323,7 @@ template <class T>
 inline constexpr bool rotates_in_packets<half_split, T, arithmetic<T>> =
     has_packets<T, packet<arithmetic<T>>>;
 
-/// Pairs of a block; 0 where they are rotated one at a time.
+/// Pairs of a block; 0 if they are rotated one at a time.
 template <class Layout, class T>
 inline constexpr Index pairs_in_block = [] {
   using P = packet<arithmetic<T>>;
@@ -333,12 +333,11 @@ inline constexpr Index pairs_in_block = [] {
     return 0;
 }();
 
-/// Rotates heads that follow one another without a gap and do not begin with lines of the cache, interleaved,
-/// from the first line on: a packet as wide as a line would otherwise cross into the next one, each of them.
-/// The row begins with the pair that is first in that line, so that the last packets of a head also hold the
-/// first pairs of the next one.
+/// Rotates interleaved heads that are contiguous but do not begin at a cache line, from the first line
+/// boundary on. Otherwise every packet as wide as a line would cross a line boundary. The row begins with the
+/// first pair after that boundary, so the last packets of a head also hold the first pairs of the next head.
 ///
-/// \param before  pairs before the first line
+/// \param before  pairs before the first line boundary
 template <class Layout, class P, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_from_line(token_heads<T> x, table_row<S, inverse> row, Index before) {
   const row_from_pair<S, inverse, lanes<P>> shifted(row, before);
@@ -356,9 +355,9 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
   if constexpr (rotates_in_packets<Layout, T, S>) {
     Index first = 0;
     if constexpr (sizeof(P) == line_of_cache) {
-      // Where heads do not begin with lines, every packet as wide as a line would cross into the next line.
-      // So the pairs before the first line are rotated in smaller packets, where that pays: half_split with
-      // heads of 128 channels, but not of 80.
+      // If heads do not begin at a cache line, every packet as wide as a line would cross into the next line.
+      // The pairs before the first line boundary are then rotated in smaller packets if that is faster: for
+      // half_split with heads of 128 channels, but not with heads of 80.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
       const Index past = behind_line(x.in),
                   pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
@@ -379,11 +378,11 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
   }
 }
 
-/// Rotates every head of one token in the order of memory.
+/// Rotates every head of one token in memory order.
 ///
-/// \param in_twos      whether two heads share the reads of the row; else one head is rotated after the other
-/// \param reads_ahead  whether the channels of a head are read in the order of memory before it is rotated:
-///                     processors fetch ahead what is read in order, and not two halves that are read in turn
+/// \param in_twos      whether two heads share the reads of the row; otherwise heads are rotated one by one
+/// \param reads_ahead  whether the channels of a head are first read in memory order: hardware prefetches
+///                     sequential reads, but not reads that alternate between the two halves of a head
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, inverse> row, bool in_twos,
                                                bool reads_ahead) {

@@ -18,26 +18,27 @@
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
-/// The order in which a checked call of rotate passes through memory.
+/// The order in which a checked call of rotate reads and writes memory.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// What a rotation back does with the magnitude m: the inverse divides by it; the transpose, by which
-/// gradients go back, multiplies by it.
+/// How a reverse rotation treats the magnitude m: the inverse divides by it, the transpose (for gradients)
+/// multiplies by it.
 enum class reverse_rotation { inverse, transpose };
 
-/// How the heads of a token follow one another: all pass through a packet of table entries; one or two are
-/// rotated before the next; there is one.
+/// The order of the heads of a token. together: all heads use a packet of table entries before the next
+/// packet is read. of_memory: one or two heads are rotated completely before the next. one: there is one
+/// head.
 enum class head_order { together, of_memory, one };
 
-/// Whether the heads of a token are next to each other, not the tokens of a head.
+/// Whether the heads of a token are adjacent in memory, rather than the tokens of a head.
 template <class T>
 bool is_token_major(const head_view<T>& x) {
   return x.token_stride >= x.head_stride || x.tokens == 1;
 }
 
-/// Calls visit(b, t, count) for pieces of tokens [first, last) of the batch, laid end to end: `count` tokens
-/// of row b, from token t on, at most `most`.
+/// Calls visit(b, t, count) for pieces of tokens [first, last) of the concatenated rows of the batch: `count`
+/// tokens of row b from token t on, at most `most`.
 template <class T, class Visit>
 void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, const Visit& visit) {
   for (Index count; first < last; first += count) {
@@ -47,8 +48,9 @@ void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, 
   }
 }
 
-/// Runs plans of the same tokens on the caller's threads: all plans over `block` tokens before the next ones,
-/// while the table's rows of these are in the cache. A plan has tokens(), bytes() and run(first, last).
+/// Runs plans for the same tokens on the caller's threads: all plans process `block` tokens before the next
+/// block, while the table rows of the block are in the cache. A plan has tokens(), bytes() and run(first,
+/// last).
 template <class Threads, class Plan, class... More>
 void run_plans(const Threads& threads, Index block, const Plan& plan, const More&... more) {
   parallel_pieces(threads, plan.tokens(), (plan.bytes() + ... + more.bytes()), [&](Index first, Index last) {
@@ -61,8 +63,8 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
   });
 }
 
-/// A checked call. Its members are values, so that a compiler can keep them in registers. It does not depend
-/// on the type of the positions, so that its loops are compiled once and not once per type.
+/// A checked call. Its members are values, so that a compiler can keep them in registers. The type does not
+/// depend on the type of positions, so its loops are compiled only once.
 template <class Layout, bool inverse, class T, class S>
 class rotation_plan {
   using A = arithmetic<T>;
@@ -84,12 +86,12 @@ class rotation_plan {
     choose_order();
   }
 
-  /// Tokens of the batch, laid end to end.
+  /// Tokens of all rows of the batch.
   Index tokens() const { return x_.batch * x_.tokens; }
-  /// Bytes that rotate.
+  /// Bytes of the rotated channels.
   double bytes() const { return cost_of(tokens(), x_.heads, bytes_of_head()); }
   Index bytes_of_head() const { return 2 * table_.pairs * Index(sizeof(T)); }
-  /// How many rows of the table fit a core's own cache beside the data.
+  /// The number of table rows that fit L2 next to the data.
   Index block() const {
     constexpr Index table_bytes = Index{1} << 16;
     return (std::max)(Index{1}, table_bytes / (2 * table_.pairs * Index(sizeof(S))));
@@ -108,8 +110,8 @@ class rotation_plan {
   }
 
  private:
-  /// A view whose strides may be added to a pointer: the stride of one head or one token alone may be
-  /// anything, and becomes 0.
+  /// The view with stride 0 for a single head or token: that stride is arbitrary and must not be added to a
+  /// pointer.
   template <class X>
   static head_view<X> with_taken_strides(head_view<X> x) {
     if (x.heads == 1) x.head_stride = 0;
@@ -119,35 +121,36 @@ class rotation_plan {
 
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
 
-  /// Chooses the order of memory, with the reads that pay where channels are in no cache: 16 MiB are more
-  /// than L2 and less than most shared L3.
+  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache: 16 MiB exceed
+  /// L2 and fit most shared L3.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
-    // A row of one block passes through the heads of a token once, which is the order of memory; but for
-    // heads whose packets would cross lines, see rotate_token.
+    // If a row is one block, the heads of a token are read once, in memory order. The exception is heads
+    // whose packets would cross cache lines, see rotate_token.
     const bool once = table_.pairs <= pairs_in_block<Layout, T> &&
                       (sizeof(packet<A>) < line_of_cache || !halves || begins_with_line());
     if (x_.heads == 1)
       order_ = head_order::one;
     else if (from_memory && !once)
       order_ = head_order::of_memory;
-    // Prefetching helps heads side by side, or one head and its table. Where the heads of a token are next to
-    // each other, processors find the streams by themselves, and prefetching makes prefill slower.
+    // Prefetching helps if several heads are read in parallel (head-major memory), and for one head and its
+    // table row. In token-major memory the hardware prefetches well enough, and prefetching makes prefill
+    // slower.
     if ((x_.heads == 1 || !is_token_major(x_)) && from_memory)
       tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
-    // Pays for rows of two blocks: half_split, and interleaved heads side by side.
+    // Faster for rows of up to two blocks: half_split, and interleaved in head-major memory.
     in_twos_ = table_.pairs <= 2 * pairs_in_block<Layout, T> && (halves || tokens_ahead_ > 0);
     reads_ahead_ = halves && from_memory && tokens_ahead_ == 0 && !in_twos_;
   }
 
-  /// Whether the rotated channels begin a line of the cache. An empty view may have no data to point into.
+  /// Whether the rotated channels begin at a cache line. An empty view may have null data.
   bool begins_with_line() const {
     return (behind_line(x_.data) + first_channel_ * Index(sizeof(T))) % line_of_cache == 0;
   }
 
-  /// Prefetches the channels of heads, and for one head alone its row of the table, which may lie outside of
-  /// the table. Inline: GCC 12 drops calls of a function that does nothing else.
+  /// Prefetches the channels of heads and, if there is one head, its table row. The position may be outside
+  /// the table. Inline because GCC 12 drops calls of a function that does nothing else.
   EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
     constexpr auto line = static_cast<std::uintptr_t>(line_of_cache);
     const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);
@@ -157,8 +160,8 @@ class rotation_plan {
       prefetch_after(table_.entries, static_cast<std::uintptr_t>(position - table_.first) * row + at);
   }
 
-  /// Heads of `count` tokens, at positions[0], positions[1], ..., of which x is the first. Not inline and
-  /// with few variables: its loops need the registers.
+  /// Rotates the heads of `count` tokens at positions[0], positions[1], ...; x is the first token. Not inline
+  /// and with few variables, because its loops need the registers.
   template <bool in_place, head_order order>
   EIGEN_DONT_INLINE void rotate_tokens(token_heads<T> x, Index count, const std::int64_t* positions) const {
     const table_view<S> table = table_;
@@ -193,7 +196,7 @@ class rotation_plan {
       rotate_token<Layout>(token, row);
   }
 
-  /// Copies the channels that do not rotate: all but `rotating` of them from first_channel_ on.
+  /// Copies the channels that are not rotated: all except `rotating` channels from first_channel_ on.
   void copy(token_heads<T> token, Index rotating) const {
     const auto copy_range = [&token](Index first, Index last) {
       for (Index h = 0; h < token.heads; ++h)
@@ -212,17 +215,17 @@ class rotation_plan {
   S scale_ = S(1);     // 1 / m^2 of an inverse that divides by it
   double unit_ = 1.0;  // of inverted_row
   bool in_place_;
-  bool converts_rows_ = false;  // to the type that channels turn in, once for all heads
+  bool converts_rows_ = false;  // to the arithmetic type, once for all heads
   head_order order_ = head_order::together;
   bool in_twos_ = false, reads_ahead_ = false;  // of rotate_token_in_order
-  Index tokens_ahead_ = 0;                      // how many tokens ahead memory is prefetched; 0: not at all
+  Index tokens_ahead_ = 0;                      // prefetch distance in tokens; 0: no prefetching
 };
 
-/// `count` tokens of row b, from token t on, at positions[0], positions[1], ..., in the order of memory.
-/// Where the heads of a token are next to each other, these are taken together. Where the tokens of a head
-/// are, a few heads are taken side by side and share the table row of a token: one alone would read as much
-/// of the table as of its data, all would be too many streams. Not inline, so that programs can have it
-/// compiled once.
+/// Rotates `count` tokens of row b, from token t on, at positions[0], positions[1], ..., in memory order. If
+/// the heads of a token are adjacent in memory, they are rotated together. If the tokens of a head are
+/// adjacent, a few heads are rotated together and share the table row of a token. A single head would read as
+/// much of the table as of its data, and all heads would be too many streams. Not inline, so that programs
+/// can compile it once.
 template <class Layout, bool inverse, class T, class S>
 void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index count,
                                                         const std::int64_t* positions) const {
@@ -243,7 +246,7 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
   }
 }
 
-/// A rotation_plan with the positions it is for.
+/// A rotation_plan together with its positions.
 template <class Plan, class Source>
 struct plan_at {
   const Plan& plan;
@@ -256,7 +259,7 @@ struct plan_at {
 template <class Plan, class Source>
 plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
 
-/// Rotates every head of `x` into `out`, which may be `x`; nothing is checked any more.
+/// Rotates every head of `x` into `out`, which may be `x`. The arguments must be checked.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
                 const Source& positions, const Threads& threads = {},
@@ -265,8 +268,8 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
   run_plans(threads, all.block(), plan_at{all, positions});
 }
 
-/// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table;
-/// nothing is checked any more.
+/// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table.
+/// The arguments must be checked.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads>
 void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_table<S>& table,
                  const Source& positions, const Threads& threads,
