@@ -2091,27 +2091,27 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_INTEGER_RANGE_HPP
-/// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
-/// them past 256, and a float not past 2^24.
+/// The position of each token of a batch. Positions are integers: a 16-bit float is exact only up to 256
+/// (bfloat16) or 2048 (half), and a float only up to 2^24.
 namespace rope::inline ROPE_ABI {
-/// An integer that counts: every integral type but bool.
+/// Every integral type except bool.
 template <class Integer>
 concept position_integer = detail::whole_number<Integer>;
 /// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix,
 /// array, map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
-/// Row b of the batch starts at position starts[b]; its token t is at starts[b] + t: decoding with sequences
-/// of different length.
+/// Row b of the batch starts at position starts[b], and its token t is at starts[b] + t. For decoding
+/// sequences of different lengths.
 ///
 ///     rotate<half_split>(q, table, row_starts{std::vector{17, 4, 250}});  // three sequences in a batch
 ///
-/// Requires:  starts [batch], a position_list in memory, outlives the call it is given to
-/// Throws:    std::invalid_argument if starts are a matrix
+/// Requires:  starts [batch], a position_list in memory, outlives the call that uses it
+/// Throws:    std::invalid_argument if starts is a matrix
 template <position_integer Integer>
 struct row_starts {
   detail::integer_list<Integer> starts;  // [batch]
-  /// The starts of the rows, which are not copied.
+  /// Refers to the starts of the rows without copying them.
   template <position_list X>
   explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
   template <position_list X>
@@ -2121,26 +2121,27 @@ struct row_starts {
 };
 template <position_list X>
 row_starts(const X&) -> row_starts<detail::integer_of<X>>;
-/// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
-/// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
+/// A ragged batch of concatenated sequences. Segment s holds tokens offsets[s] .. offsets[s + 1] - 1
+/// (`cu_seqlens`). The position of a token is its distance from the start of its segment, plus starts[s] if
+/// starts are given.
 ///
 ///     rotate<half_split>(q, table, segments{cu_seqlens});  // std::vector{0, 17, 21, 271}: three sequences
 ///
-/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type
-///            in memory, outlive the call they are given to
-/// Throws:    std::invalid_argument if one of them is a matrix
+/// Requires:  offsets [segments + 1] and starts ([segments] or empty), position_lists of one integer type in
+///            memory, outlive the call that uses them
+/// Throws:    std::invalid_argument if a list is a matrix
 template <position_integer Integer>
 struct segments {
   detail::integer_list<Integer> offsets;      // [segments + 1], from 0 to the number of tokens
   detail::integer_list<Integer> starts = {};  // [segments], or empty: all 0
-  /// Segments at positions 0, 1, ...; the list is not copied.
+  /// Segments that start at position 0. Refers to the list without copying it.
   template <position_list X>
   explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
   template <position_list X>
   requires detail::owns_memory<X>
   explicit segments(const X& offset_list ROPE_DETAIL_LIFETIMEBOUND)
       : offsets(detail::vector_of("segments", offset_list)) {}
-  /// Segments that go on at their starts; the lists are not copied.
+  /// Segments that start at the given positions. Refers to the lists without copying them.
   template <position_list X, position_list Y>
   segments(const X& offset_list, const Y& start_list)
       : offsets(detail::vector_of("segments", offset_list)),
@@ -2151,7 +2152,7 @@ segments(const X&) -> segments<detail::integer_of<X>>;
 template <position_list X, position_list Y>
 segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
 namespace detail {
-/// The smallest and the largest position of a call; empty when it has no token.
+/// The smallest and the largest position of a call. Empty for a call without tokens.
 struct position_range {
   std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
   std::int64_t largest = (std::numeric_limits<std::int64_t>::min)();
@@ -2161,8 +2162,8 @@ struct position_range {
   }
   bool empty() const { return largest < smallest; }
 };
-/// An integer of the caller as a position. A value above the range of int64 becomes its largest number, which
-/// is outside every table too.
+/// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
+/// outside every table too.
 template <position_integer Integer>
 std::int64_t as_position(Integer value) {
   if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
@@ -2171,16 +2172,15 @@ std::int64_t as_position(Integer value) {
   else
     return static_cast<std::int64_t>(value);
 }
-/// start + steps, or the end of the int64 range that it would leave: a sum that wrapped could be in a table
-/// again.
+/// start + steps, clamped to the int64 range: a sum that wraps around could be inside a table.
 inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
   using limits = std::numeric_limits<std::int64_t>;
   if (sum_is_position(start, steps)) return start + steps;
   return steps > 0 ? (limits::max)() : (limits::min)();
 }
-// The forms in which a caller gives positions. Each has operator()(b, t), the position of token t of row b,
-// and range(), which checks lengths and returns the smallest and the largest position. Both stay at the ends
-// of the int64 range, so that calls without a table, which refuse no position, do not overflow.
+// The forms of positions. Each has operator()(b, t), the position of token t of row b, and range(), which
+// checks lengths and returns the smallest and the largest position. Both clamp to the int64 range, so that
+// calls without a table, which do not reject any position, do not overflow.
 /// Token t of every row is at start + t.
 struct contiguous_positions {
   std::int64_t start;
@@ -2225,7 +2225,7 @@ struct listed_positions {
     return batch > 0 ? range : position_range{};
   }
 };
-/// The ids of an expression, evaluated once into memory of its own.
+/// The ids of an expression, evaluated once and stored here.
 template <class Integer>
 struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
   template <class X>
@@ -2254,10 +2254,10 @@ struct started_rows {
     return range;
   }
 };
-/// The offsets of sequences laid end to end: of `count` numbers offset(s), the first is 0, the last is
-/// `tokens`, and none is below the one before.
+/// Checks the offsets of concatenated sequences: the first of the `count` numbers offset(s) must be 0, the
+/// last `tokens`, and they must not decrease.
 ///
-/// Throws:  std::invalid_argument, with `name` for that of the list
+/// Throws:  std::invalid_argument; the message calls the list `name`
 template <class Offset>
 void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
   if (count == 0) throw_invalid(function, name, " must begin with 0 and end with ", tokens, ", got none");
@@ -2268,13 +2268,13 @@ void check_offsets(const char* function, const char* name, Index count, Index to
     if (offset(s) < offset(s - 1))
       throw_invalid(function, name, " must not decrease, got ", offset(s), " after ", offset(s - 1));
 }
-/// Token t is at its distance from the start of its segment, plus the start of that.
+/// Token t is at its distance from the start of its segment, plus the segment's start position.
 template <class Integer>
 struct segmented_positions {
   integer_list<Integer> offsets;
   integer_list<Integer> starts;
   std::int64_t operator()(Index /*b*/, Index t) const {
-    // The last segment that begins at t or before it is in [segment, last).
+    // The last segment with offset <= t is in [segment, last).
     Index segment = 0, last = offsets.size();
     while (last - segment > 1) {
       const Index middle = segment + (last - segment) / 2;
@@ -2292,7 +2292,7 @@ struct segmented_positions {
     for (Index s = 0; s + 1 < offsets.size(); ++s) {
       const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
       if (end == begin) continue;
-      // No difference overflows: offsets do not decrease from 0 on.
+      // Differences do not overflow: offsets start at 0 and do not decrease.
       range.include(start_of(s));
       range.include(advance(start_of(s), end - begin - 1));
     }
@@ -2300,7 +2300,7 @@ struct segmented_positions {
   }
   std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
 };
-/// Ids in braces, or none: a start of 0.
+/// Ids in braces. Without ids, positions start at 0.
 struct braced_ids : integer_list<std::int64_t> {
   braced_ids() = default;
   braced_ids(std::initializer_list<std::int64_t> list)
@@ -2315,7 +2315,7 @@ struct braced_positions : listed_positions<std::int64_t> {
                     : contiguous_positions{0}.range(function, batch, tokens);
   }
 };
-/// The caller's positions in one of the forms above.
+/// Converts the caller's positions to one of the forms above.
 template <position_integer Integer>
 contiguous_positions position_source(Integer start, Index /*tokens*/) {
   return {as_position(start)};
@@ -2341,9 +2341,8 @@ segmented_positions<Integer> position_source(const segments<Integer>& ragged, In
   return {ragged.offsets, ragged.starts};
 }
 }  // namespace detail
-/// Every form `rotate` takes positions in: an integer start; ids [tokens], [batch * tokens] or a matrix
-/// [batch, tokens], or in braces; `row_starts`; `segments`. An expression is evaluated once, into memory of
-/// its own.
+/// The forms of positions that `rotate` accepts: an integer start; ids [tokens], [batch * tokens] or a matrix
+/// [batch, tokens], or ids in braces; `row_starts`; `segments`. An expression is evaluated once and copied.
 template <class P>
 concept position_form = requires(const P& positions) {
   detail::position_source(positions, Index{});

@@ -1718,27 +1718,27 @@ auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
 
 #ifndef ROPE_POSITIONS_POSITIONS_HPP
 #define ROPE_POSITIONS_POSITIONS_HPP
-/// Which position each token of a batch has. Positions are integers by concept: a 16-bit float cannot hold
-/// them past 256, and a float not past 2^24.
+/// The position of each token of a batch. Positions are integers: a 16-bit float is exact only up to 256
+/// (bfloat16) or 2048 (half), and a float only up to 2^24.
 namespace rope::inline ROPE_ABI {
-/// An integer that counts: every integral type but bool.
+/// Every integral type except bool.
 template <class Integer>
 concept position_integer = detail::whole_number<Integer>;
 /// A list of integers: a contiguous range (std::vector, std::span, std::array); an Eigen vector, matrix,
 /// array, map, block or expression of any order and strides; or an Eigen::Tensor of rank 1 or 2.
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
-/// Row b of the batch starts at position starts[b]; its token t is at starts[b] + t: decoding with sequences
-/// of different length.
+/// Row b of the batch starts at position starts[b], and its token t is at starts[b] + t. For decoding
+/// sequences of different lengths.
 ///
 ///     rotate<half_split>(q, table, row_starts{std::vector{17, 4, 250}});  // three sequences in a batch
 ///
-/// Requires:  starts [batch], a position_list in memory, outlives the call it is given to
-/// Throws:    std::invalid_argument if starts are a matrix
+/// Requires:  starts [batch], a position_list in memory, outlives the call that uses it
+/// Throws:    std::invalid_argument if starts is a matrix
 template <position_integer Integer>
 struct row_starts {
   detail::integer_list<Integer> starts;  // [batch]
-  /// The starts of the rows, which are not copied.
+  /// Refers to the starts of the rows without copying them.
   template <position_list X>
   explicit row_starts(const X& list) : starts(detail::vector_of("row_starts", list)) {}
   template <position_list X>
@@ -1748,26 +1748,27 @@ struct row_starts {
 };
 template <position_list X>
 row_starts(const X&) -> row_starts<detail::integer_of<X>>;
-/// Sequences laid end to end: segment s holds tokens offsets[s] .. offsets[s + 1] - 1 (`cu_seqlens`), and the
-/// position of a token is its distance from the start of its segment, plus starts[s] where starts are given.
+/// A ragged batch of concatenated sequences. Segment s holds tokens offsets[s] .. offsets[s + 1] - 1
+/// (`cu_seqlens`). The position of a token is its distance from the start of its segment, plus starts[s] if
+/// starts are given.
 ///
 ///     rotate<half_split>(q, table, segments{cu_seqlens});  // std::vector{0, 17, 21, 271}: three sequences
 ///
-/// Requires:  offsets [segments + 1] and starts [segments] or empty, two position_lists of one integer type
-///            in memory, outlive the call they are given to
-/// Throws:    std::invalid_argument if one of them is a matrix
+/// Requires:  offsets [segments + 1] and starts ([segments] or empty), position_lists of one integer type in
+///            memory, outlive the call that uses them
+/// Throws:    std::invalid_argument if a list is a matrix
 template <position_integer Integer>
 struct segments {
   detail::integer_list<Integer> offsets;      // [segments + 1], from 0 to the number of tokens
   detail::integer_list<Integer> starts = {};  // [segments], or empty: all 0
-  /// Segments at positions 0, 1, ...; the list is not copied.
+  /// Segments that start at position 0. Refers to the list without copying it.
   template <position_list X>
   explicit segments(const X& offset_list) : offsets(detail::vector_of("segments", offset_list)) {}
   template <position_list X>
   requires detail::owns_memory<X>
   explicit segments(const X& offset_list ROPE_DETAIL_LIFETIMEBOUND)
       : offsets(detail::vector_of("segments", offset_list)) {}
-  /// Segments that go on at their starts; the lists are not copied.
+  /// Segments that start at the given positions. Refers to the lists without copying them.
   template <position_list X, position_list Y>
   segments(const X& offset_list, const Y& start_list)
       : offsets(detail::vector_of("segments", offset_list)),
@@ -1778,7 +1779,7 @@ segments(const X&) -> segments<detail::integer_of<X>>;
 template <position_list X, position_list Y>
 segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
 namespace detail {
-/// The smallest and the largest position of a call; empty when it has no token.
+/// The smallest and the largest position of a call. Empty for a call without tokens.
 struct position_range {
   std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
   std::int64_t largest = (std::numeric_limits<std::int64_t>::min)();
@@ -1788,8 +1789,8 @@ struct position_range {
   }
   bool empty() const { return largest < smallest; }
 };
-/// An integer of the caller as a position. A value above the range of int64 becomes its largest number, which
-/// is outside every table too.
+/// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
+/// outside every table too.
 template <position_integer Integer>
 std::int64_t as_position(Integer value) {
   if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
@@ -1798,16 +1799,15 @@ std::int64_t as_position(Integer value) {
   else
     return static_cast<std::int64_t>(value);
 }
-/// start + steps, or the end of the int64 range that it would leave: a sum that wrapped could be in a table
-/// again.
+/// start + steps, clamped to the int64 range: a sum that wraps around could be inside a table.
 inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
   using limits = std::numeric_limits<std::int64_t>;
   if (sum_is_position(start, steps)) return start + steps;
   return steps > 0 ? (limits::max)() : (limits::min)();
 }
-// The forms in which a caller gives positions. Each has operator()(b, t), the position of token t of row b,
-// and range(), which checks lengths and returns the smallest and the largest position. Both stay at the ends
-// of the int64 range, so that calls without a table, which refuse no position, do not overflow.
+// The forms of positions. Each has operator()(b, t), the position of token t of row b, and range(), which
+// checks lengths and returns the smallest and the largest position. Both clamp to the int64 range, so that
+// calls without a table, which do not reject any position, do not overflow.
 /// Token t of every row is at start + t.
 struct contiguous_positions {
   std::int64_t start;
@@ -1852,7 +1852,7 @@ struct listed_positions {
     return batch > 0 ? range : position_range{};
   }
 };
-/// The ids of an expression, evaluated once into memory of its own.
+/// The ids of an expression, evaluated once and stored here.
 template <class Integer>
 struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
   template <class X>
@@ -1881,10 +1881,10 @@ struct started_rows {
     return range;
   }
 };
-/// The offsets of sequences laid end to end: of `count` numbers offset(s), the first is 0, the last is
-/// `tokens`, and none is below the one before.
+/// Checks the offsets of concatenated sequences: the first of the `count` numbers offset(s) must be 0, the
+/// last `tokens`, and they must not decrease.
 ///
-/// Throws:  std::invalid_argument, with `name` for that of the list
+/// Throws:  std::invalid_argument; the message calls the list `name`
 template <class Offset>
 void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
   if (count == 0) throw_invalid(function, name, " must begin with 0 and end with ", tokens, ", got none");
@@ -1895,13 +1895,13 @@ void check_offsets(const char* function, const char* name, Index count, Index to
     if (offset(s) < offset(s - 1))
       throw_invalid(function, name, " must not decrease, got ", offset(s), " after ", offset(s - 1));
 }
-/// Token t is at its distance from the start of its segment, plus the start of that.
+/// Token t is at its distance from the start of its segment, plus the segment's start position.
 template <class Integer>
 struct segmented_positions {
   integer_list<Integer> offsets;
   integer_list<Integer> starts;
   std::int64_t operator()(Index /*b*/, Index t) const {
-    // The last segment that begins at t or before it is in [segment, last).
+    // The last segment with offset <= t is in [segment, last).
     Index segment = 0, last = offsets.size();
     while (last - segment > 1) {
       const Index middle = segment + (last - segment) / 2;
@@ -1919,7 +1919,7 @@ struct segmented_positions {
     for (Index s = 0; s + 1 < offsets.size(); ++s) {
       const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
       if (end == begin) continue;
-      // No difference overflows: offsets do not decrease from 0 on.
+      // Differences do not overflow: offsets start at 0 and do not decrease.
       range.include(start_of(s));
       range.include(advance(start_of(s), end - begin - 1));
     }
@@ -1927,7 +1927,7 @@ struct segmented_positions {
   }
   std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
 };
-/// Ids in braces, or none: a start of 0.
+/// Ids in braces. Without ids, positions start at 0.
 struct braced_ids : integer_list<std::int64_t> {
   braced_ids() = default;
   braced_ids(std::initializer_list<std::int64_t> list)
@@ -1942,7 +1942,7 @@ struct braced_positions : listed_positions<std::int64_t> {
                     : contiguous_positions{0}.range(function, batch, tokens);
   }
 };
-/// The caller's positions in one of the forms above.
+/// Converts the caller's positions to one of the forms above.
 template <position_integer Integer>
 contiguous_positions position_source(Integer start, Index /*tokens*/) {
   return {as_position(start)};
@@ -1968,9 +1968,8 @@ segmented_positions<Integer> position_source(const segments<Integer>& ragged, In
   return {ragged.offsets, ragged.starts};
 }
 }  // namespace detail
-/// Every form `rotate` takes positions in: an integer start; ids [tokens], [batch * tokens] or a matrix
-/// [batch, tokens], or in braces; `row_starts`; `segments`. An expression is evaluated once, into memory of
-/// its own.
+/// The forms of positions that `rotate` accepts: an integer start; ids [tokens], [batch * tokens] or a matrix
+/// [batch, tokens], or ids in braces; `row_starts`; `segments`. An expression is evaluated once and copied.
 template <class P>
 concept position_form = requires(const P& positions) {
   detail::position_source(positions, Index{});
@@ -15146,8 +15145,8 @@ class cache_memory {
 #ifndef ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
 #define ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
 #include <variant>
-/// The (time, height, width) of every token of a prompt that mixes text, images and videos. A token of text
-/// is at the same position on all axes; the patches of an image share their time.
+/// The (time, height, width) of every token of a prompt that mixes text, images and videos. A text token has
+/// one position on all axes. The patches of an image share their time.
 ///
 ///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
 ///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
@@ -15163,7 +15162,7 @@ namespace rope::inline ROPE_ABI {
 struct text_run {
   Index tokens;  // not negative
 };
-/// Tokens of an image (one frame) or video, row by row, frame by frame. Extents count merged patches.
+/// Tokens of an image (one frame) or video, row by row and frame by frame. Extents count merged patches.
 ///
 ///     const vision_run image = {.height = 16, .width = 24};  // of 32 x 48 patches, merged 2 x 2
 struct vision_run {
@@ -15184,9 +15183,9 @@ inline vision_run merged_patches(Index frames, Index height, Index width, Index 
                           " for ", height, " and ", width);
   return {frames, height / merge, width / merge, frame_step};
 }
-/// The video of Qwen3-VL: every frame is an image of its own, behind the text of its timestamp.
+/// A video of Qwen3-VL: every frame is an image of its own, after the text of its timestamp.
 ///
-/// \param text_tokens  [frames], tokens of text before each frame
+/// \param text_tokens  [frames], the number of text tokens before each frame
 ///
 /// Throws:  std::invalid_argument unless there is one count per frame
 template <class Run = prompt_run>
@@ -15201,7 +15200,7 @@ std::vector<Run> frames_with_timestamps(const vision_run& video, const std::vect
   }
   return runs;
 }
-/// Where the tokens of a prompt are, and where generation goes on.
+/// The coordinates of the tokens of a prompt, and the position at which generation continues.
 ///
 ///     const prompt_positions<std::int64_t> prompt = qwen_vl_positions(runs);
 ///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
@@ -15210,8 +15209,8 @@ template <class Scalar>
 struct prompt_positions {
   owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL has its own
   Scalar next;                      // of the first token after the prompt, on all axes
-  /// The position of a later token minus its index (`rope_deltas`): token n is at n + delta() on all axes, so
-  /// that a one-axis table at this position decodes with the same bits.
+  /// The position of a later token minus its index (`rope_deltas`). Token n is at n + delta() on all axes: a
+  /// one-axis table at this position decodes with the same bits.
   Scalar delta() const { return next - static_cast<Scalar>(coordinates.rows()); }
 };
 namespace detail {
@@ -15226,21 +15225,21 @@ struct place_of_token {
     coordinates(token, 2) = width;
   }
 };
-/// The largest of coordinates that are not empty.
+/// The largest coordinate.  Requires: at least one
 template <class Scalar>
 Scalar largest_coordinate(const owned_array<Scalar>& coordinates) {
   return *std::max_element(coordinates.data(), coordinates.data() + coordinates.size());
 }
-/// Whether |x| <= 2^53, as tables need. Read from the bits, so that NaN is outside under -ffast-math too.
+/// Whether |x| <= 2^53, as tables need. Tests the bits, so that NaN is rejected under -ffast-math too.
 inline bool is_within_2_53(double x) {
   constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
   return (std::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
 }
-/// The most tokens of a prompt: few enough that an Index counts the bytes of their coordinates.
+/// The largest number of tokens of a prompt: the bytes of their coordinates fit an Index.
 inline constexpr Index max_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
-/// The tokens of a run and of the runs before it.
+/// The sum of the tokens of a run and of the runs before it.
 ///
-/// Throws:  std::length_error if they are too many
+/// Throws:  std::length_error if the sum is too large
 inline Index with_tokens_before(const char* function, Index before, Index tokens) {
   if (tokens > max_tokens_of_prompt - before)
     throw_length(function, "the prompt exceeds the address space, got ", before, " + ", tokens, " tokens");
@@ -15248,7 +15247,7 @@ inline Index with_tokens_before(const char* function, Index before, Index tokens
 }
 /// The number of tokens of a run.
 ///
-/// Throws:  std::invalid_argument, std::length_error for a run that cannot be one
+/// Throws:  std::invalid_argument, std::length_error if the run is invalid
 inline Index tokens_of_run(const char* function, const text_run& text) {
   if (text.tokens < 0) throw_invalid(function, "the tokens of a run must not be negative, got ", text.tokens);
   return text.tokens;
@@ -15282,8 +15281,8 @@ Index tokens_of_prompt(const char* function, const Runs& runs) {
   }
   return total;
 }
-/// The coordinates of all runs, where place(start, frame, row, column, run) are those of a token of vision,
-/// and after(start, run) is where the run behind it starts.
+/// The coordinates of all runs. place(start, frame, row, column, run) returns those of a vision token.
+/// after(start, run) returns the start of the next run.
 template <class Scalar, class Runs, class Place, class After>
 prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start, const Place& place,
                                      const After& after) {
@@ -15311,27 +15310,27 @@ prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Sca
   return prompt;
 }
 }  // namespace detail
-/// Where the run after an image or a video starts. The two differ only after a video that has more
-/// positions of time than rows and columns; Qwen3-VL has none, as each of its frames is a run of its own.
+/// The start of the run after an image or a video. The choices differ only after a video with more time
+/// positions than rows and columns. Qwen3-VL has none, because each of its frames is a run of its own.
 enum class vision_advance {
   past_time_and_sides,  // one after the largest position: the papers, vLLM, transformers before 5.3
   past_sides            // max(height, width) after the start: transformers since 5.3
 };
-/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL; and of ERNIE 4.5 VL, which counts temporal_merge_size
+/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. Also of ERNIE 4.5 VL, which counts temporal_merge_size
 /// frames of a video as one.
 ///
 ///     text:    time = height = width = start + t
 ///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
 ///     the next run starts as `advance` says; generation goes on one after the largest position of all
 ///
-/// With past_sides a video may reach beyond the text behind it, so that a prompt cannot go on at `next` of
-/// another: give all of it at once.
+/// With past_sides, the times of a video may exceed the positions of the text after it. `next` is then no
+/// valid start for a continued prompt: pass the whole prompt in one call.
 ///
 /// Throws:  std::invalid_argument if a count is negative, a frame_step is negative or not finite, or frames *
 ///          frame_step exceeds 2^53; std::length_error if the tokens exceed the address space;
 ///          std::out_of_range if a run starts above 2^53 in magnitude
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
-///          transformers and of vLLM, which truncate frame times as well
+///          transformers and of vLLM, which also truncate frame times
 template <class Integer = std::int64_t>
 prompt_positions<Integer> qwen_vl_positions(const std::vector<prompt_run>& runs,
                                             std::type_identity_t<Integer> start = 0,
@@ -15353,14 +15352,14 @@ prompt_positions<Integer> qwen_vl_positions(const std::vector<prompt_run>& runs,
   if (prompt.coordinates.rows() > 0) prompt.next = detail::largest_coordinate(prompt.coordinates) + 1;
   return prompt;
 }
-/// Positions of VideoRoPE: every frame is centered on the diagonal that text runs along.
+/// Positions of VideoRoPE: every frame is centered on the diagonal of the text positions.
 ///
 ///     text:    time = height = width = start + t
 ///     vision:  time = start + frame * frame_step,
 ///              height = time + row - floor((rows - 1) / 2), width = time + column - floor((columns - 1) / 2)
 ///     the next run starts one after the time of the last frame
 ///
-/// The released model has a frame_step of 2; on_axes with height_width_then_time(24, 16) are its frequencies.
+/// The released model has frame_step 2 and the frequencies of on_axes with height_width_then_time(24, 16).
 ///
 /// Throws:  as qwen_vl_positions
 /// Source:  Wei et al. 2025, VideoRoPE, arXiv:2502.05173; Wiselnn570/VideoRoPE
@@ -20273,8 +20272,8 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 ///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
 ///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
 ///
-/// What a builder returns is an Eigen array (base/owned_array.hpp), so that shifts and scales, as the random
-/// ones in DINOv3's training, are expressions such as `coordinates.col(axis) += shift`.
+/// A builder returns an Eigen array (base/owned_array.hpp), so shifts and scales, such as the random ones in
+/// DINOv3's training, are expressions: `coordinates.col(axis) += shift`.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The number of cells of a grid.
@@ -20301,7 +20300,7 @@ inline Index cells(const char* function, const std::vector<Index>& extents) {
 /// Integer coordinates [rows, axes].
 using integer_coordinates = owned_array<std::int64_t>;
 namespace detail {
-/// The coordinates [cells, axes] of a grid in row-major order, the last axis fastest: coordinate a of cell
+/// The coordinates [cells, axes] of a grid in row-major order, the last axis fastest. Coordinate a of cell
 /// (i_0, i_1, ...) is at(a, i_a).
 template <class Scalar, class At>
 number_array<Scalar> walk_grid(const char* function, const std::vector<Index>& extents, const At& at) {
@@ -20328,9 +20327,9 @@ inline void require_count(const char* function, Index count) {
 ///     row (i_0 extents[1] + i_1) extents[2] + i_2  =  (first[0] + i_0, first[1] + i_1, first[2] + i_2)
 ///
 /// \param extents  cells per axis, not negative: {height, width} or {time, height, width}
-/// \param first    coordinate of the first cell of each axis; empty: 0
+/// \param first    coordinate of the first cell on each axis; empty: all 0
 ///
-/// Requires:  an Integer of less than 64 bits holds every coordinate
+/// Requires:  Integer can hold every coordinate
 /// Throws:    std::invalid_argument if there is no extent, one is negative, or first is neither empty nor one
 ///            per axis; std::length_error if the grid exceeds the address space; std::out_of_range if a
 ///            coordinate exceeds 64 bits
@@ -20361,16 +20360,16 @@ owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
   return detail::walk_grid<Real>("grid_coordinates", {axes.size()...},
                                  [&](std::size_t a, Index i) { return lists[a](i); });
 }
-/// The rows of the cells of a grid in the table of a larger grid with the same origin, so that one table per
-/// model serves images of every size.
+/// The rows of the cells of a grid in the table of a larger grid with the same origin. One table per model
+/// then serves images of every size.
 ///
 ///     id(i_0, i_1) = i_0 * table_extents[1] + i_1
 ///
 ///     rotate<half_split>(patches, table, grid_ids({height, width}, {64, 64}));
 ///
-/// Throws:  std::invalid_argument if the axes are none or differ in number, or an extent is negative;
-///          std::out_of_range if an axis of the table is too short; std::length_error if a grid exceeds the
-///          address space
+/// Throws:  std::invalid_argument if there is no axis, the grids differ in the number of axes, or an extent
+///          is negative; std::out_of_range if an axis of the table is too short; std::length_error if a grid
+///          exceeds the address space
 /// Source:  `position_ids_in_meshgrid` of Hugging Face transformers (Pixtral)
 inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
                                           const std::vector<Index>& table_extents) {
@@ -20392,8 +20391,8 @@ inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
     }
   return ids;
 }
-/// `count` coordinates from `first` to `last`, both included; one alone is `first`. The two halves are formed
-/// from their ends, so that for first = -last they are exact negatives of each other.
+/// `count` coordinates from `first` to `last`, both included; a single coordinate is `first`. Each half is
+/// computed from its own end, so for first = -last the halves are exact negatives of each other.
 ///
 /// Throws:  std::invalid_argument if count is negative; std::length_error if the coordinates exceed the
 ///          address space
@@ -20409,7 +20408,7 @@ owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first
         2 * i < count ? first + step * static_cast<Real>(i) : last - step * static_cast<Real>(count - 1 - i);
   return axis;
 }
-/// `count` coordinates from `first` up to but without `end`: first + (end - first) i / count.
+/// `count` coordinates from `first` up to, but not including, `end`: first + (end - first) i / count.
 ///
 /// Throws:  as evenly_spaced
 /// Source:  with (0, reference_extent), timm's `ref_feat_shape`
@@ -20422,12 +20421,12 @@ owned_array<Real, 1> evenly_spaced_before(Index count, std::type_identity_t<Real
     axis(i) = first + (end - first) * static_cast<Real>(i) / static_cast<Real>(count);
   return axis;
 }
-/// The coordinates that diffusers gives `count` cells which cover the part [first, end) of an axis of a base
+/// The coordinates that diffusers assigns to `count` cells over the part [first, end) of an axis of a base
 /// grid.
 ///
 ///     first + (end (count - 1) / count - first) i / (count - 1)
 ///
-/// For first = 0 they are those of evenly_spaced_before. Otherwise the last one is lower by first / count.
+/// For first = 0 they are those of evenly_spaced_before. Otherwise the last one is smaller by first / count.
 ///
 /// Throws:    as evenly_spaced
 /// Accuracy:  in double; diffusers rounds every coordinate to float
@@ -20440,7 +20439,7 @@ owned_array<Real, 1> evenly_spaced_in_crop(Index count, std::type_identity_t<Rea
   if (count == 0) return {};
   return evenly_spaced<Real>(count, first, end * static_cast<Real>(count - 1) / static_cast<Real>(count));
 }
-/// The patches of a video, and those of the base grid that its model was trained on.
+/// The patches of a video, and the base grid that its model was trained on.
 ///
 ///     const auto at = cogvideox_positions({.frames = 13, .height = 30, .width = 45});
 struct cogvideox_grid {
@@ -20454,8 +20453,8 @@ struct cogvideox_grid {
 ///
 ///     time = frame;  height and width by evenly_spaced_in_crop over the part that the video covers
 ///
-/// The video covers the largest part of the base grid that has its proportions, in the middle of the grid.
-/// CogVideoX 1.5 counts cells instead: grid_positions.
+/// The video covers the largest centered part of the base grid with the proportions of the video. CogVideoX
+/// 1.5 counts cells instead: use grid_positions.
 ///
 /// Throws:  std::invalid_argument if frames, height or width is negative, or there is a cell and the base
 ///          grid is not positive; std::length_error if the grid exceeds the address space
@@ -20502,10 +20501,10 @@ inline std::int64_t centered_first(Index count) {
   const std::int64_t before = count - count / 2;
   return -before;
 }
-/// What the centers of patches are divided by before they are mapped to [-1, 1].
+/// The extent that patch centers are divided by before they are mapped to [-1, 1].
 enum class patch_normalisation {
   separate,  // height by height, width by width: the image fills the square
-  largest,   // both by the larger extent: proportions stay, the longer side fills [-1, 1]
+  largest,   // both by the larger extent: keeps proportions, the longer side fills [-1, 1]
   smallest   // both by the smaller extent
 };
 /// The centers of patches, [height * width, 2], row-major.
@@ -20531,15 +20530,14 @@ owned_array<Real> patch_centers(Index height, Index width, patch_normalisation n
 
 #ifndef ROPE_POSITIONS_HUNYUAN_POSITIONS_HPP
 #define ROPE_POSITIONS_HUNYUAN_POSITIONS_HPP
-/// The coordinates of every token of a prompt with images for HunYuan VL (XD-RoPE).
+/// The coordinates of every token of a HunYuan VL prompt with images (XD-RoPE).
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// hunyuan_vl_positions, with the type of the runs as a parameter so that only programs that call it compile
-/// it.
+/// hunyuan_vl_positions, with the type of the runs as a parameter so that it is compiled only if called.
 template <class Integer, class Runs>
 prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& runs, Index axes) {
   tokens_of_prompt(function, runs);
-  Runs with_ends = runs;  // with the token that ends each row of an image
+  Runs with_ends = runs;  // includes the token that ends each row of an image
   for (auto& run : with_ends)
     if (auto* image = std::get_if<vision_run>(&run)) {
       if (image->frames > 1) throw_invalid(function, "an image must be one frame, got ", image->frames);
@@ -20569,16 +20567,16 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
 }
 }  // namespace detail
 /// Positions of HunYuan VL: four coordinates per token, (position, width, height, image), or the last three,
-/// as many as the model has sections. A token of text has its index in the prompt on all of them; a token of
-/// an image has
+/// one per section of the model. All coordinates of a text token are its index in the prompt. A token of an
+/// image has
 ///
 ///     position  its index in the prompt
 ///     width     its column, from 0; column vision_run::width is a token that ends the row
 ///     height    its row, from 0
 ///     image     the number of its image in the prompt, from 0
 ///
-/// The tokens that open and close an image count as text. Generation goes on at the index of the next token,
-/// so delta() is 0.
+/// The tokens that open and close an image count as text. Generation continues at the index of the next
+/// token, so delta() is 0.
 ///
 ///     const auto prompt = hunyuan_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}}, 4);
 ///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
@@ -20600,33 +20598,33 @@ prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& ru
 
 #ifndef ROPE_POSITIONS_OMNI_POSITIONS_HPP
 #define ROPE_POSITIONS_OMNI_POSITIONS_HPP
-/// The (time, height, width) of every token of a prompt with videos that have sound (TMRoPE): tokens of
-/// frames and of sound take turns in the order of time. The unit of time is what one token of sound lasts.
+/// The (time, height, width) of every token of a prompt with videos that have sound (TMRoPE). Tokens of
+/// frames and of sound alternate in time order. The unit of time is the duration of one token of sound.
 namespace rope::inline ROPE_ABI {
-/// A video and its sound, between two tokens that open both and two that close them. Sound without a picture
-/// is a text_run, and so are the tokens around an image or a silent video.
+/// A video with sound, between two opening and two closing tokens. Sound without video is a text_run, and so
+/// are the tokens around an image or a silent video.
 ///
 ///     const sounding_video_run clip = {.video = merged_patches(30, 16, 24, 2, 25.0), .audio_tokens = 750};
 struct sounding_video_run {
-  vision_run video;        // frame_step: position_id_per_seconds * second_per_grid
+  vision_run video;        // its frame_step: position_id_per_seconds * second_per_grid
   Index audio_tokens = 0;  // of the sound, not negative
 };
-/// A piece of such a prompt.
+/// A piece of a prompt with sound.
 using omni_run = std::variant<text_run, vision_run, sounding_video_run>;
 namespace detail {
-/// The coordinates of a prompt, token by token.
+/// The coordinates of a prompt, added token by token.
 template <class Scalar>
 struct omni_prompt {
   prompt_positions<Scalar> prompt;
   Index token = 0;
-  Scalar last = 0;  // the largest coordinate of the piece that came last
+  Scalar last = 0;  // the largest coordinate of the last piece
   using place = place_of_token<Scalar>;
   void add(const place& coordinates) { coordinates.write(prompt.coordinates, token++); }
   void add(Scalar position) { add({position, position, position}); }
   static Scalar time_of(Index frame, const vision_run& run) {
-    return static_cast<Scalar>(static_cast<double>(frame) * run.frame_step);  // of integers: rounded down
+    return static_cast<Scalar>(static_cast<double>(frame) * run.frame_step);  // rounded down for integers
   }
-  /// Tokens first .. end - 1 of a video, which are the piece that `last` is about.
+  /// Adds tokens first .. end - 1 of a video and sets `last` to their largest coordinate.
   void add_video(Scalar start, const vision_run& run, Index first, Index end) {
     for (Index i = first; i < end; ++i) {
       const Index frame = i / (run.height * run.width), at = i % (run.height * run.width);
@@ -20640,7 +20638,7 @@ struct omni_prompt {
     for (Index i = first; i < end; ++i) add(last = start + static_cast<Scalar>(i));
   }
 };
-/// Where a chunk ends: the first token from `first` on whose time is end_time or later, or `tokens`.
+/// The end of a chunk: the first token from `first` on whose time is at least end_time, or `tokens`.
 template <class TimeOf>
 Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeOf& time_of) {
   Index i = first;
@@ -20650,7 +20648,7 @@ Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeO
 inline Index tokens_of_run(const char* function, const sounding_video_run& run) {
   const Index video = tokens_of_run(function, run.video);
   const Index both = with_tokens_before(function, video, tokens_of_run(function, text_run{run.audio_tokens}));
-  return with_tokens_before(function, both, 4);  // two open it, two close it
+  return with_tokens_before(function, both, 4);  // two opening and two closing tokens
 }
 /// Checks every run and returns the number of tokens.
 template <class Runs>
@@ -20666,8 +20664,7 @@ Index tokens_of_omni_prompt(const char* function, const Runs& runs) {
   }
   return total;
 }
-/// The coordinates of all runs, where both(walk, run) adds those of a sounding video and sets
-/// walk.prompt.next.
+/// The coordinates of all runs. both(walk, run) adds those of a video with sound and sets walk.prompt.next.
 template <class Scalar, class Runs, class Both>
 prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs, Scalar start,
                                           const Both& both) {
@@ -20692,7 +20689,7 @@ prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs
   return std::move(walk.prompt);
 }
 }  // namespace detail
-/// Positions of Qwen2.5-Omni, whose videos and sound take turns by chunks of time.
+/// Positions of Qwen2.5-Omni, in which chunks of video and sound alternate.
 ///
 ///     text, image, video:  as qwen_vl_positions
 ///     a sounding video:    both opening tokens at start; frames and sound from start + 1 on: chunk 1 of the
@@ -20703,7 +20700,8 @@ prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs
 ///     const auto prompt = qwen2_5_omni_positions(runs);
 ///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
 ///
-/// \param chunk  positions of a chunk: int(position_id_per_seconds * seconds_per_chunk), as released 50
+/// \param chunk  positions of a chunk: int(position_id_per_seconds * seconds_per_chunk), 50 in the released
+///               model
 ///
 /// Throws:  as qwen_vl_positions; std::invalid_argument unless chunk is from 1 to 2^53
 /// Source:  Xu et al. 2025, Qwen2.5-Omni, arXiv:2503.20215; get_rope_index of Hugging Face transformers
@@ -20722,7 +20720,8 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
         const auto time_of = [&](Index i) { return walk.time_of(i / frame, run.video); };
         const auto sound_time = [](Index i) { return std::int64_t{i}; };
         Index seen = 0, heard = 0;
-        // A token whose time lies beyond several chunks ends one chunk, and the next token another.
+        // If the time of a token lies several chunks later, the token ends one chunk and the next token
+        // another.
         for (std::int64_t end = chunk; seen < pictures || heard < run.audio_tokens; end += chunk) {
           const Index see = detail::end_of_chunk(seen + (end > chunk ? 1 : 0), pictures, end, time_of);
           const Index hear =
@@ -20737,8 +20736,8 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
         walk.prompt.next = walk.last + 2;
       });
 }
-/// Positions of Qwen3-Omni, whose videos and sound take turns token by token, and whose frames may be between
-/// two positions.
+/// Positions of Qwen3-Omni, in which tokens of video and sound alternate one by one, and frames may lie
+/// between two integer positions.
 ///
 ///     text, image, video:  as qwen_vl_positions, but time = start + frame * frame_step
 ///     a sounding video:    the opening tokens at start and start + 1; then the earlier of the next token of
@@ -20783,27 +20782,27 @@ prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
 #ifndef ROPE_POSITIONS_POSITION_MAPS_HPP
 #define ROPE_POSITIONS_POSITION_MAPS_HPP
 /// Longer contexts without new frequencies: rules that keep the distances between queries and keys in the
-/// range that a model was trained on, by position ids alone. A rule is a map of distances,
+/// trained range by changing position ids only. A rule maps positions to a distance,
 ///
-///     distance(p, k), at which a query at position p meets a key at k <= p,
+///     distance(p, k), the distance between a query at position p and a key at k <= p,
 ///
-/// with the ids whose rotations produce it. Two ways to attend under a rule:
+/// and has the ids whose rotations produce it. Two ways to attend under a rule:
 ///
 ///   - One query at p, a decoding step: rotate it at p and the unrotated keys 0 .. p at
 ///     `key_positions(rule, p, 0, p + 1)`, then attend as usual.
-///   - Many queries: rotate them once for each kind of key, near and far or by chunk, at the ids below;
-///     attend to every kind apart, with attention_options::log_sum_exp, and weight the parts by its
-///     exponential (tests/attention/laws/position_maps_prefill.test.cpp).
+///   - Many queries: rotate them once for each kind of key (near and far, or by chunk) at the ids below.
+///     Attend to each kind in a separate call with attention_options::log_sum_exp, and weight each output by
+///     the exponential of its log_sum_exp (tests/attention/laws/position_maps_prefill.test.cpp).
 ///
-/// A table of positions 0 .. p serves both.
+/// Both need a table of positions 0 .. p.
 namespace rope::inline ROPE_ABI {
-/// Self-Extend: keys nearer than `window` keep their distance; farther ones are counted in groups, and the
-/// two parts meet at the window.
+/// Self-Extend: keys nearer than `window` keep their distance. Positions of farther keys are divided by
+/// `group`, and both parts are continuous at the window.
 ///
 ///     distance = p - k                                                          p - k < window
 ///     distance = (floor(p / group) + window - floor(window / group)) - floor(k / group)    else
 ///
-/// The far part is: queries at query(p), keys at key(k), for k <= p - window.
+/// Far part, for k <= p - window: queries at query(p), keys at key(k).
 ///
 ///     const auto ids = key_positions(self_extend{.group = 8, .window = 1024}, p, 0, p + 1);
 ///
@@ -20816,14 +20815,14 @@ struct self_extend {
   std::int64_t query(std::int64_t p) const;
   /// The id of a far key at k: floor(k / group).
   std::int64_t key(std::int64_t k) const;
-  /// The distance at which a query at p meets a key at k.
+  /// The distance between a query at p and a key at k.
   std::int64_t distance(std::int64_t p, std::int64_t k) const;
 };
-/// ReRoPE: no key is farther than `window`.
+/// ReRoPE: distances are limited to `window`.
 ///
 ///     distance = min(p - k, window)
 ///
-/// The far part is: queries at query(p) = window, keys at key(k) = 0, so not rotated, for k <= p - window.
+/// Far part, for k <= p - window: queries at query(p) = window, keys at key(k) = 0 (not rotated).
 ///
 ///     const auto ids = key_positions(rerope{.window = 1024}, p, 0, p + 1);
 ///
@@ -20835,20 +20834,18 @@ struct rerope {
   std::int64_t query(std::int64_t p) const;
   /// The id of a far key: 0, for every k.
   std::int64_t key(std::int64_t k) const;
-  /// The distance at which a query at p meets a key at k.
+  /// The distance between a query at p and a key at k.
   std::int64_t distance(std::int64_t p, std::int64_t k) const;
 };
-/// Dual chunk attention: positions restart in chunks of `length()` = chunk_size - local_size tokens, and a
-/// query meets the keys of its own chunk, of the chunk before, and of all earlier ones at three positions of
-/// its own.
+/// Dual chunk attention: positions restart in chunks of `length()` = chunk_size - local_size tokens. A query
+/// has one position for the keys of its own chunk, one for the previous chunk and one for all earlier chunks.
 ///
 ///     key and query, own chunk:   p mod length
 ///     query, chunk before:        min((p mod length) + length, chunk_size)
 ///     query, earlier chunks:      min(2 length - 1, chunk_size)
 ///
-/// Distances up to local_size <= length are kept; none exceeds chunk_size. A sparse attention that looks at
-/// few chosen keys uses `successive_critical` and `earlier_critical` instead, which keep the order of the
-/// queries.
+/// Distances up to local_size <= length are kept; none exceeds chunk_size. A sparse attention that selects a
+/// few keys uses `successive_critical` and `earlier_critical` instead, which keep the order of the queries.
 ///
 ///     const dual_chunk rule = {.chunk_size = 262144, .local_size = 8192};
 ///     const auto ids = key_positions(rule, p, 0, p + 1);
@@ -20866,29 +20863,29 @@ struct dual_chunk {
   std::int64_t key(std::int64_t k) const;
   /// The id of a query at p for the keys of its own chunk: p mod length().
   std::int64_t query(std::int64_t p) const { return key(p); }
-  /// The id of a query at p for the keys of the chunk before: min((p mod length()) + length(), chunk_size).
+  /// The id of a query at p for the keys of the previous chunk: min((p mod length()) + length(), chunk_size).
   std::int64_t successive(std::int64_t p) const { return (std::min)(successive_critical(p), chunk_size); }
   /// The id of every query for the keys of earlier chunks: min(2 length() - 1, chunk_size).
   std::int64_t earlier() const { return (std::min)(2 * length() - 1, chunk_size); }
-  /// In place of successive(p), where the order of the queries counts: (p mod length()) + length().
+  /// Replaces successive(p) if the order of queries matters: (p mod length()) + length().
   std::int64_t successive_critical(std::int64_t p) const { return key(p) + length(); }
-  /// In place of earlier(), where the order of the queries counts: (p mod length()) + chunk_size.
+  /// Replaces earlier() if the order of queries matters: (p mod length()) + chunk_size.
   std::int64_t earlier_critical(std::int64_t p) const { return key(p) + chunk_size; }
-  /// The distance at which a query at p meets a key at k.
+  /// The distance between a query at p and a key at k.
   std::int64_t distance(std::int64_t p, std::int64_t k) const;
 };
-/// A rule of distances: one of those above, or a caller's own type.
+/// A rule of distances: one of the three above, or your own type.
 template <class X>
 concept distance_rule = requires(const X& rule, std::int64_t p) {
   { rule.distance(p, p) } -> std::same_as<std::int64_t>;
 };
-/// Where to rotate keys `first` .. first + count - 1, so that a query rotated at `position` meets each of
-/// them at the distance of the rule.
+/// The positions at which to rotate keys `first` .. first + count - 1, so that their distances to a query
+/// rotated at `position` are those of the rule.
 ///
 ///     ids[j] = position - rule.distance(position, first + j)
 ///
 /// Throws:  std::invalid_argument unless count is not negative and 0 <= first + j <= position for every key;
-///          std::out_of_range if the distance of a caller's rule leads out of 64 bits
+///          std::out_of_range if a distance of your own rule gives an id outside 64 bits
 template <distance_rule Rule>
 std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position, std::int64_t first,
                                         Index count) {
@@ -20906,13 +20903,13 @@ std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position,
 ///     const auto ids = mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); });
 ///
 /// Throws:  std::invalid_argument if count is negative; std::out_of_range if a token's position exceeds 64
-///          bits; what the map throws
+///          bits; and any exception of the map
 template <class Map>
 std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, const Map& map) {
   if (count < 0) detail::throw_invalid("mapped_positions", "count must not be negative, got ", count);
   if (count > 0) detail::position_sum("mapped_positions", first, count - 1);
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
-  // Unsigned: where g++ 12 sees the numbers, it warns of the overflow that was refused above.
+  // Unsigned, because g++ 12 warns of an overflow at known values although the check above has excluded it.
   for (Index t = 0; t < count; ++t)
     ids[static_cast<std::size_t>(t)] =
         map(static_cast<std::int64_t>(static_cast<std::uint64_t>(first) + static_cast<std::uint64_t>(t)));
@@ -20930,8 +20927,8 @@ inline std::int64_t self_extend::key(std::int64_t k) const {
   return k / group;
 }
 inline std::int64_t self_extend::query(std::int64_t p) const {
-  const std::int64_t grouped = key(p);         // checks the group before it divides
-  return grouped + (window - window / group);  // a sum in this order is at most the larger of p and window
+  const std::int64_t grouped = key(p);         // checks group and window before they are used
+  return grouped + (window - window / group);  // in this order no sum exceeds max(p, window)
 }
 inline std::int64_t self_extend::distance(std::int64_t p, std::int64_t k) const {
   detail::check_distance("self_extend", p, k);
@@ -20952,7 +20949,7 @@ inline std::int64_t dual_chunk::length() const {
   if (local_size <= 0 || local_size >= chunk_size)
     detail::throw_invalid("dual_chunk", "local_size must be in (0, chunk_size), got ", local_size, " of ",
                           chunk_size);
-  // The sum of two numbers up to chunk_size is then a position.
+  // Then the sum of two numbers up to chunk_size fits 64 bits.
   if (chunk_size > std::int64_t{1} << 62)
     detail::throw_invalid("dual_chunk", "chunk_size must be at most 2^62, got ", chunk_size);
   return chunk_size - local_size;
@@ -20971,22 +20968,23 @@ inline std::int64_t dual_chunk::distance(std::int64_t p, std::int64_t k) const {
 
 #ifndef ROPE_POSITIONS_TOKEN_ORDER_HPP
 #define ROPE_POSITIONS_TOKEN_ORDER_HPP
-/// Orders of tokens other than that of their grid: patches that are merged later, class tokens, several
-/// images in one batch, a sequence that is cut between devices. Each is a choice of rows of coordinates.
+/// Orders of tokens that differ from the order of their grid: patches that are merged later, class tokens,
+/// several images in one batch, a sequence split across devices. Each function selects rows of coordinates or
+/// positions.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// rows + more, neither of them negative.
+/// rows + more.  Requires: neither is negative
 ///
-/// Throws:  std::length_error if an Index does not hold the sum
+/// Throws:  std::length_error if the sum does not fit an Index
 inline Index added_rows(const char* function, Index rows, Index more) {
   if (more > (std::numeric_limits<Index>::max)() - rows)
     throw_length(function, rows, " + ", more, " rows exceed the address space");
   return rows + more;
 }
 }  // namespace detail
-/// Rows of coordinates in another order, repeated or left out: row r of the result is row order[r].
+/// Reorders, repeats or drops rows of coordinates: row r of the result is row order[r].
 ///
-/// Throws:  std::out_of_range if there is no such row
+/// Throws:  std::out_of_range if a row does not exist
 template <class Derived>
 auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vector<std::int64_t>& order) {
   owned_array<typename Derived::Scalar> rows(static_cast<Index>(order.size()), coordinates.cols());
@@ -20999,8 +20997,8 @@ auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vect
   return rows;
 }
 /// The rows of a row-major grid [frames, height, width] in spatial-merge order: the merge x merge patches
-/// that a later layer fuses into one token lie together, blocks in row-major order, patches of a block in
-/// row-major order.
+/// that a later layer merges into one token are adjacent. Blocks are in row-major order, and so are the
+/// patches of a block.
 ///
 ///     const auto order = spatial_merge_order(1, height, width, 2);
 ///     const auto positions = rows_in_order(grid_positions({height, width}), order);
@@ -21029,9 +21027,9 @@ inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height,
             order.push_back((t * height + row) * width + column);
   return order;
 }
-/// Adds tokens that do not rotate before and after coordinates: class and register tokens in front, or, as in
-/// Llama 4, behind. Their coordinates are 0 on every axis, where a table with an attention_factor of 1 leaves
-/// every bit as it is.
+/// Adds tokens without rotation before and after the coordinates: class and register tokens in front or, as
+/// in Llama 4, at the end. Their coordinates are 0 on every axis. A table with attention_factor 1 leaves all
+/// bits of such tokens unchanged.
 ///
 /// Throws:  std::invalid_argument if a count is negative; std::length_error if the rows exceed the address
 ///          space
@@ -21048,11 +21046,12 @@ auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index b
   if (coordinates.size() > 0) rows.middleRows(before, coordinates.rows()) = coordinates.derived();
   return rows;
 }
-/// Coordinates one below the other: images of different size laid end to end, each from its own origin.
+/// Concatenates the rows of several coordinates: images of different sizes in one sequence, each from its own
+/// origin.
 ///
-/// \param parts  of one type: what a builder returns, or Eigen arrays
+/// \param parts  of one type: results of a builder, or Eigen arrays
 ///
-/// Throws:  std::invalid_argument if the parts are none or differ in axes; std::length_error if the rows
+/// Throws:  std::invalid_argument if there are no parts or their axes differ; std::length_error if the rows
 ///          exceed the address space
 template <class Part>
 owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) {
@@ -21070,9 +21069,9 @@ owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) 
   }
   return all;
 }
-/// The positions that one rank holds when a sequence is cut for context parallelism: of 2 * ranks equal
-/// chunks, number `rank` from the front and from the end, so that every rank has the same work under a causal
-/// mask.
+/// The positions of one rank in context parallelism. The sequence is split into 2 * ranks equal chunks, and a
+/// rank gets chunk `rank` from the front and chunk `rank` from the end. Under a causal mask every rank then
+/// has the same work.
 ///
 ///     16 tokens, 4 ranks:  (0 1 14 15)  (2 3 12 13)  (4 5 10 11)  (6 7 8 9)
 ///

@@ -20,8 +20,8 @@
 ///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
 ///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
 ///
-/// What a builder returns is an Eigen array (base/owned_array.hpp), so that shifts and scales, as the random
-/// ones in DINOv3's training, are expressions such as `coordinates.col(axis) += shift`.
+/// A builder returns an Eigen array (base/owned_array.hpp), so shifts and scales, such as the random ones in
+/// DINOv3's training, are expressions: `coordinates.col(axis) += shift`.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -54,7 +54,7 @@ using integer_coordinates = owned_array<std::int64_t>;
 
 namespace detail {
 
-/// The coordinates [cells, axes] of a grid in row-major order, the last axis fastest: coordinate a of cell
+/// The coordinates [cells, axes] of a grid in row-major order, the last axis fastest. Coordinate a of cell
 /// (i_0, i_1, ...) is at(a, i_a).
 template <class Scalar, class At>
 number_array<Scalar> walk_grid(const char* function, const std::vector<Index>& extents, const At& at) {
@@ -85,9 +85,9 @@ inline void require_count(const char* function, Index count) {
 ///     row (i_0 extents[1] + i_1) extents[2] + i_2  =  (first[0] + i_0, first[1] + i_1, first[2] + i_2)
 ///
 /// \param extents  cells per axis, not negative: {height, width} or {time, height, width}
-/// \param first    coordinate of the first cell of each axis; empty: 0
+/// \param first    coordinate of the first cell on each axis; empty: all 0
 ///
-/// Requires:  an Integer of less than 64 bits holds every coordinate
+/// Requires:  Integer can hold every coordinate
 /// Throws:    std::invalid_argument if there is no extent, one is negative, or first is neither empty nor one
 ///            per axis; std::length_error if the grid exceeds the address space; std::out_of_range if a
 ///            coordinate exceeds 64 bits
@@ -120,16 +120,16 @@ owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
                                  [&](std::size_t a, Index i) { return lists[a](i); });
 }
 
-/// The rows of the cells of a grid in the table of a larger grid with the same origin, so that one table per
-/// model serves images of every size.
+/// The rows of the cells of a grid in the table of a larger grid with the same origin. One table per model
+/// then serves images of every size.
 ///
 ///     id(i_0, i_1) = i_0 * table_extents[1] + i_1
 ///
 ///     rotate<half_split>(patches, table, grid_ids({height, width}, {64, 64}));
 ///
-/// Throws:  std::invalid_argument if the axes are none or differ in number, or an extent is negative;
-///          std::out_of_range if an axis of the table is too short; std::length_error if a grid exceeds the
-///          address space
+/// Throws:  std::invalid_argument if there is no axis, the grids differ in the number of axes, or an extent
+///          is negative; std::out_of_range if an axis of the table is too short; std::length_error if a grid
+///          exceeds the address space
 /// Source:  `position_ids_in_meshgrid` of Hugging Face transformers (Pixtral)
 inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
                                           const std::vector<Index>& table_extents) {
@@ -152,8 +152,8 @@ inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
   return ids;
 }
 
-/// `count` coordinates from `first` to `last`, both included; one alone is `first`. The two halves are formed
-/// from their ends, so that for first = -last they are exact negatives of each other.
+/// `count` coordinates from `first` to `last`, both included; a single coordinate is `first`. Each half is
+/// computed from its own end, so for first = -last the halves are exact negatives of each other.
 ///
 /// Throws:  std::invalid_argument if count is negative; std::length_error if the coordinates exceed the
 ///          address space
@@ -170,7 +170,7 @@ owned_array<Real, 1> evenly_spaced(Index count, std::type_identity_t<Real> first
   return axis;
 }
 
-/// `count` coordinates from `first` up to but without `end`: first + (end - first) i / count.
+/// `count` coordinates from `first` up to, but not including, `end`: first + (end - first) i / count.
 ///
 /// Throws:  as evenly_spaced
 /// Source:  with (0, reference_extent), timm's `ref_feat_shape`
@@ -184,12 +184,12 @@ owned_array<Real, 1> evenly_spaced_before(Index count, std::type_identity_t<Real
   return axis;
 }
 
-/// The coordinates that diffusers gives `count` cells which cover the part [first, end) of an axis of a base
+/// The coordinates that diffusers assigns to `count` cells over the part [first, end) of an axis of a base
 /// grid.
 ///
 ///     first + (end (count - 1) / count - first) i / (count - 1)
 ///
-/// For first = 0 they are those of evenly_spaced_before. Otherwise the last one is lower by first / count.
+/// For first = 0 they are those of evenly_spaced_before. Otherwise the last one is smaller by first / count.
 ///
 /// Throws:    as evenly_spaced
 /// Accuracy:  in double; diffusers rounds every coordinate to float
@@ -203,7 +203,7 @@ owned_array<Real, 1> evenly_spaced_in_crop(Index count, std::type_identity_t<Rea
   return evenly_spaced<Real>(count, first, end * static_cast<Real>(count - 1) / static_cast<Real>(count));
 }
 
-/// The patches of a video, and those of the base grid that its model was trained on.
+/// The patches of a video, and the base grid that its model was trained on.
 ///
 ///     const auto at = cogvideox_positions({.frames = 13, .height = 30, .width = 45});
 struct cogvideox_grid {
@@ -218,8 +218,8 @@ struct cogvideox_grid {
 ///
 ///     time = frame;  height and width by evenly_spaced_in_crop over the part that the video covers
 ///
-/// The video covers the largest part of the base grid that has its proportions, in the middle of the grid.
-/// CogVideoX 1.5 counts cells instead: grid_positions.
+/// The video covers the largest centered part of the base grid with the proportions of the video. CogVideoX
+/// 1.5 counts cells instead: use grid_positions.
 ///
 /// Throws:  std::invalid_argument if frames, height or width is negative, or there is a cell and the base
 ///          grid is not positive; std::length_error if the grid exceeds the address space
@@ -269,10 +269,10 @@ inline std::int64_t centered_first(Index count) {
   return -before;
 }
 
-/// What the centers of patches are divided by before they are mapped to [-1, 1].
+/// The extent that patch centers are divided by before they are mapped to [-1, 1].
 enum class patch_normalisation {
   separate,  // height by height, width by width: the image fills the square
-  largest,   // both by the larger extent: proportions stay, the longer side fills [-1, 1]
+  largest,   // both by the larger extent: keeps proportions, the longer side fills [-1, 1]
   smallest   // both by the smaller extent
 };
 

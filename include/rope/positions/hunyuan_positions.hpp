@@ -11,17 +11,16 @@
 #include <rope/config.hpp>
 #include <rope/positions/multimodal_positions.hpp>
 
-/// The coordinates of every token of a prompt with images for HunYuan VL (XD-RoPE).
+/// The coordinates of every token of a HunYuan VL prompt with images (XD-RoPE).
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// hunyuan_vl_positions, with the type of the runs as a parameter so that only programs that call it compile
-/// it.
+/// hunyuan_vl_positions, with the type of the runs as a parameter so that it is compiled only if called.
 template <class Integer, class Runs>
 prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& runs, Index axes) {
   tokens_of_prompt(function, runs);
-  Runs with_ends = runs;  // with the token that ends each row of an image
+  Runs with_ends = runs;  // includes the token that ends each row of an image
   for (auto& run : with_ends)
     if (auto* image = std::get_if<vision_run>(&run)) {
       if (image->frames > 1) throw_invalid(function, "an image must be one frame, got ", image->frames);
@@ -53,16 +52,16 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
 }  // namespace detail
 
 /// Positions of HunYuan VL: four coordinates per token, (position, width, height, image), or the last three,
-/// as many as the model has sections. A token of text has its index in the prompt on all of them; a token of
-/// an image has
+/// one per section of the model. All coordinates of a text token are its index in the prompt. A token of an
+/// image has
 ///
 ///     position  its index in the prompt
 ///     width     its column, from 0; column vision_run::width is a token that ends the row
 ///     height    its row, from 0
 ///     image     the number of its image in the prompt, from 0
 ///
-/// The tokens that open and close an image count as text. Generation goes on at the index of the next token,
-/// so delta() is 0.
+/// The tokens that open and close an image count as text. Generation continues at the index of the next
+/// token, so delta() is 0.
 ///
 ///     const auto prompt = hunyuan_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}}, 4);
 ///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));

@@ -14,8 +14,8 @@
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
 
-/// The (time, height, width) of every token of a prompt that mixes text, images and videos. A token of text
-/// is at the same position on all axes; the patches of an image share their time.
+/// The (time, height, width) of every token of a prompt that mixes text, images and videos. A text token has
+/// one position on all axes. The patches of an image share their time.
 ///
 ///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
 ///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
@@ -34,7 +34,7 @@ struct text_run {
   Index tokens;  // not negative
 };
 
-/// Tokens of an image (one frame) or video, row by row, frame by frame. Extents count merged patches.
+/// Tokens of an image (one frame) or video, row by row and frame by frame. Extents count merged patches.
 ///
 ///     const vision_run image = {.height = 16, .width = 24};  // of 32 x 48 patches, merged 2 x 2
 struct vision_run {
@@ -58,9 +58,9 @@ inline vision_run merged_patches(Index frames, Index height, Index width, Index 
   return {frames, height / merge, width / merge, frame_step};
 }
 
-/// The video of Qwen3-VL: every frame is an image of its own, behind the text of its timestamp.
+/// A video of Qwen3-VL: every frame is an image of its own, after the text of its timestamp.
 ///
-/// \param text_tokens  [frames], tokens of text before each frame
+/// \param text_tokens  [frames], the number of text tokens before each frame
 ///
 /// Throws:  std::invalid_argument unless there is one count per frame
 template <class Run = prompt_run>
@@ -76,7 +76,7 @@ std::vector<Run> frames_with_timestamps(const vision_run& video, const std::vect
   return runs;
 }
 
-/// Where the tokens of a prompt are, and where generation goes on.
+/// The coordinates of the tokens of a prompt, and the position at which generation continues.
 ///
 ///     const prompt_positions<std::int64_t> prompt = qwen_vl_positions(runs);
 ///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
@@ -86,8 +86,8 @@ struct prompt_positions {
   owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL has its own
   Scalar next;                      // of the first token after the prompt, on all axes
 
-  /// The position of a later token minus its index (`rope_deltas`): token n is at n + delta() on all axes, so
-  /// that a one-axis table at this position decodes with the same bits.
+  /// The position of a later token minus its index (`rope_deltas`). Token n is at n + delta() on all axes: a
+  /// one-axis table at this position decodes with the same bits.
   Scalar delta() const { return next - static_cast<Scalar>(coordinates.rows()); }
 };
 
@@ -106,24 +106,24 @@ struct place_of_token {
   }
 };
 
-/// The largest of coordinates that are not empty.
+/// The largest coordinate.  Requires: at least one
 template <class Scalar>
 Scalar largest_coordinate(const owned_array<Scalar>& coordinates) {
   return *std::max_element(coordinates.data(), coordinates.data() + coordinates.size());
 }
 
-/// Whether |x| <= 2^53, as tables need. Read from the bits, so that NaN is outside under -ffast-math too.
+/// Whether |x| <= 2^53, as tables need. Tests the bits, so that NaN is rejected under -ffast-math too.
 inline bool is_within_2_53(double x) {
   constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
   return (std::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
 }
 
-/// The most tokens of a prompt: few enough that an Index counts the bytes of their coordinates.
+/// The largest number of tokens of a prompt: the bytes of their coordinates fit an Index.
 inline constexpr Index max_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
 
-/// The tokens of a run and of the runs before it.
+/// The sum of the tokens of a run and of the runs before it.
 ///
-/// Throws:  std::length_error if they are too many
+/// Throws:  std::length_error if the sum is too large
 inline Index with_tokens_before(const char* function, Index before, Index tokens) {
   if (tokens > max_tokens_of_prompt - before)
     throw_length(function, "the prompt exceeds the address space, got ", before, " + ", tokens, " tokens");
@@ -132,7 +132,7 @@ inline Index with_tokens_before(const char* function, Index before, Index tokens
 
 /// The number of tokens of a run.
 ///
-/// Throws:  std::invalid_argument, std::length_error for a run that cannot be one
+/// Throws:  std::invalid_argument, std::length_error if the run is invalid
 inline Index tokens_of_run(const char* function, const text_run& text) {
   if (text.tokens < 0) throw_invalid(function, "the tokens of a run must not be negative, got ", text.tokens);
   return text.tokens;
@@ -168,8 +168,8 @@ Index tokens_of_prompt(const char* function, const Runs& runs) {
   return total;
 }
 
-/// The coordinates of all runs, where place(start, frame, row, column, run) are those of a token of vision,
-/// and after(start, run) is where the run behind it starts.
+/// The coordinates of all runs. place(start, frame, row, column, run) returns those of a vision token.
+/// after(start, run) returns the start of the next run.
 template <class Scalar, class Runs, class Place, class After>
 prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start, const Place& place,
                                      const After& after) {
@@ -199,28 +199,28 @@ prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Sca
 
 }  // namespace detail
 
-/// Where the run after an image or a video starts. The two differ only after a video that has more
-/// positions of time than rows and columns; Qwen3-VL has none, as each of its frames is a run of its own.
+/// The start of the run after an image or a video. The choices differ only after a video with more time
+/// positions than rows and columns. Qwen3-VL has none, because each of its frames is a run of its own.
 enum class vision_advance {
   past_time_and_sides,  // one after the largest position: the papers, vLLM, transformers before 5.3
   past_sides            // max(height, width) after the start: transformers since 5.3
 };
 
-/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL; and of ERNIE 4.5 VL, which counts temporal_merge_size
+/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. Also of ERNIE 4.5 VL, which counts temporal_merge_size
 /// frames of a video as one.
 ///
 ///     text:    time = height = width = start + t
 ///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
 ///     the next run starts as `advance` says; generation goes on one after the largest position of all
 ///
-/// With past_sides a video may reach beyond the text behind it, so that a prompt cannot go on at `next` of
-/// another: give all of it at once.
+/// With past_sides, the times of a video may exceed the positions of the text after it. `next` is then no
+/// valid start for a continued prompt: pass the whole prompt in one call.
 ///
 /// Throws:  std::invalid_argument if a count is negative, a frame_step is negative or not finite, or frames *
 ///          frame_step exceeds 2^53; std::length_error if the tokens exceed the address space;
 ///          std::out_of_range if a run starts above 2^53 in magnitude
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
-///          transformers and of vLLM, which truncate frame times as well
+///          transformers and of vLLM, which also truncate frame times
 template <class Integer = std::int64_t>
 prompt_positions<Integer> qwen_vl_positions(const std::vector<prompt_run>& runs,
                                             std::type_identity_t<Integer> start = 0,
@@ -243,14 +243,14 @@ prompt_positions<Integer> qwen_vl_positions(const std::vector<prompt_run>& runs,
   return prompt;
 }
 
-/// Positions of VideoRoPE: every frame is centered on the diagonal that text runs along.
+/// Positions of VideoRoPE: every frame is centered on the diagonal of the text positions.
 ///
 ///     text:    time = height = width = start + t
 ///     vision:  time = start + frame * frame_step,
 ///              height = time + row - floor((rows - 1) / 2), width = time + column - floor((columns - 1) / 2)
 ///     the next run starts one after the time of the last frame
 ///
-/// The released model has a frame_step of 2; on_axes with height_width_then_time(24, 16) are its frequencies.
+/// The released model has frame_step 2 and the frequencies of on_axes with height_width_then_time(24, 16).
 ///
 /// Throws:  as qwen_vl_positions
 /// Source:  Wei et al. 2025, VideoRoPE, arXiv:2502.05173; Wiselnn570/VideoRoPE

@@ -13,40 +13,40 @@
 #include <rope/config.hpp>
 #include <rope/positions/multimodal_positions.hpp>
 
-/// The (time, height, width) of every token of a prompt with videos that have sound (TMRoPE): tokens of
-/// frames and of sound take turns in the order of time. The unit of time is what one token of sound lasts.
+/// The (time, height, width) of every token of a prompt with videos that have sound (TMRoPE). Tokens of
+/// frames and of sound alternate in time order. The unit of time is the duration of one token of sound.
 
 namespace rope::inline ROPE_ABI {
 
-/// A video and its sound, between two tokens that open both and two that close them. Sound without a picture
-/// is a text_run, and so are the tokens around an image or a silent video.
+/// A video with sound, between two opening and two closing tokens. Sound without video is a text_run, and so
+/// are the tokens around an image or a silent video.
 ///
 ///     const sounding_video_run clip = {.video = merged_patches(30, 16, 24, 2, 25.0), .audio_tokens = 750};
 struct sounding_video_run {
-  vision_run video;        // frame_step: position_id_per_seconds * second_per_grid
+  vision_run video;        // its frame_step: position_id_per_seconds * second_per_grid
   Index audio_tokens = 0;  // of the sound, not negative
 };
 
-/// A piece of such a prompt.
+/// A piece of a prompt with sound.
 using omni_run = std::variant<text_run, vision_run, sounding_video_run>;
 
 namespace detail {
 
-/// The coordinates of a prompt, token by token.
+/// The coordinates of a prompt, added token by token.
 template <class Scalar>
 struct omni_prompt {
   prompt_positions<Scalar> prompt;
   Index token = 0;
-  Scalar last = 0;  // the largest coordinate of the piece that came last
+  Scalar last = 0;  // the largest coordinate of the last piece
 
   using place = place_of_token<Scalar>;
   void add(const place& coordinates) { coordinates.write(prompt.coordinates, token++); }
   void add(Scalar position) { add({position, position, position}); }
 
   static Scalar time_of(Index frame, const vision_run& run) {
-    return static_cast<Scalar>(static_cast<double>(frame) * run.frame_step);  // of integers: rounded down
+    return static_cast<Scalar>(static_cast<double>(frame) * run.frame_step);  // rounded down for integers
   }
-  /// Tokens first .. end - 1 of a video, which are the piece that `last` is about.
+  /// Adds tokens first .. end - 1 of a video and sets `last` to their largest coordinate.
   void add_video(Scalar start, const vision_run& run, Index first, Index end) {
     for (Index i = first; i < end; ++i) {
       const Index frame = i / (run.height * run.width), at = i % (run.height * run.width);
@@ -61,7 +61,7 @@ struct omni_prompt {
   }
 };
 
-/// Where a chunk ends: the first token from `first` on whose time is end_time or later, or `tokens`.
+/// The end of a chunk: the first token from `first` on whose time is at least end_time, or `tokens`.
 template <class TimeOf>
 Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeOf& time_of) {
   Index i = first;
@@ -72,7 +72,7 @@ Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeO
 inline Index tokens_of_run(const char* function, const sounding_video_run& run) {
   const Index video = tokens_of_run(function, run.video);
   const Index both = with_tokens_before(function, video, tokens_of_run(function, text_run{run.audio_tokens}));
-  return with_tokens_before(function, both, 4);  // two open it, two close it
+  return with_tokens_before(function, both, 4);  // two opening and two closing tokens
 }
 
 /// Checks every run and returns the number of tokens.
@@ -90,8 +90,7 @@ Index tokens_of_omni_prompt(const char* function, const Runs& runs) {
   return total;
 }
 
-/// The coordinates of all runs, where both(walk, run) adds those of a sounding video and sets
-/// walk.prompt.next.
+/// The coordinates of all runs. both(walk, run) adds those of a video with sound and sets walk.prompt.next.
 template <class Scalar, class Runs, class Both>
 prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs, Scalar start,
                                           const Both& both) {
@@ -118,7 +117,7 @@ prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs
 
 }  // namespace detail
 
-/// Positions of Qwen2.5-Omni, whose videos and sound take turns by chunks of time.
+/// Positions of Qwen2.5-Omni, in which chunks of video and sound alternate.
 ///
 ///     text, image, video:  as qwen_vl_positions
 ///     a sounding video:    both opening tokens at start; frames and sound from start + 1 on: chunk 1 of the
@@ -129,7 +128,8 @@ prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs
 ///     const auto prompt = qwen2_5_omni_positions(runs);
 ///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
 ///
-/// \param chunk  positions of a chunk: int(position_id_per_seconds * seconds_per_chunk), as released 50
+/// \param chunk  positions of a chunk: int(position_id_per_seconds * seconds_per_chunk), 50 in the released
+///               model
 ///
 /// Throws:  as qwen_vl_positions; std::invalid_argument unless chunk is from 1 to 2^53
 /// Source:  Xu et al. 2025, Qwen2.5-Omni, arXiv:2503.20215; get_rope_index of Hugging Face transformers
@@ -148,7 +148,8 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
         const auto time_of = [&](Index i) { return walk.time_of(i / frame, run.video); };
         const auto sound_time = [](Index i) { return std::int64_t{i}; };
         Index seen = 0, heard = 0;
-        // A token whose time lies beyond several chunks ends one chunk, and the next token another.
+        // If the time of a token lies several chunks later, the token ends one chunk and the next token
+        // another.
         for (std::int64_t end = chunk; seen < pictures || heard < run.audio_tokens; end += chunk) {
           const Index see = detail::end_of_chunk(seen + (end > chunk ? 1 : 0), pictures, end, time_of);
           const Index hear =
@@ -164,8 +165,8 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
       });
 }
 
-/// Positions of Qwen3-Omni, whose videos and sound take turns token by token, and whose frames may be between
-/// two positions.
+/// Positions of Qwen3-Omni, in which tokens of video and sound alternate one by one, and frames may lie
+/// between two integer positions.
 ///
 ///     text, image, video:  as qwen_vl_positions, but time = start + frame * frame_step
 ///     a sounding video:    the opening tokens at start and start + 1; then the earlier of the next token of

@@ -13,29 +13,29 @@
 #include <rope/config.hpp>
 
 /// Longer contexts without new frequencies: rules that keep the distances between queries and keys in the
-/// range that a model was trained on, by position ids alone. A rule is a map of distances,
+/// trained range by changing position ids only. A rule maps positions to a distance,
 ///
-///     distance(p, k), at which a query at position p meets a key at k <= p,
+///     distance(p, k), the distance between a query at position p and a key at k <= p,
 ///
-/// with the ids whose rotations produce it. Two ways to attend under a rule:
+/// and has the ids whose rotations produce it. Two ways to attend under a rule:
 ///
 ///   - One query at p, a decoding step: rotate it at p and the unrotated keys 0 .. p at
 ///     `key_positions(rule, p, 0, p + 1)`, then attend as usual.
-///   - Many queries: rotate them once for each kind of key, near and far or by chunk, at the ids below;
-///     attend to every kind apart, with attention_options::log_sum_exp, and weight the parts by its
-///     exponential (tests/attention/laws/position_maps_prefill.test.cpp).
+///   - Many queries: rotate them once for each kind of key (near and far, or by chunk) at the ids below.
+///     Attend to each kind in a separate call with attention_options::log_sum_exp, and weight each output by
+///     the exponential of its log_sum_exp (tests/attention/laws/position_maps_prefill.test.cpp).
 ///
-/// A table of positions 0 .. p serves both.
+/// Both need a table of positions 0 .. p.
 
 namespace rope::inline ROPE_ABI {
 
-/// Self-Extend: keys nearer than `window` keep their distance; farther ones are counted in groups, and the
-/// two parts meet at the window.
+/// Self-Extend: keys nearer than `window` keep their distance. Positions of farther keys are divided by
+/// `group`, and both parts are continuous at the window.
 ///
 ///     distance = p - k                                                          p - k < window
 ///     distance = (floor(p / group) + window - floor(window / group)) - floor(k / group)    else
 ///
-/// The far part is: queries at query(p), keys at key(k), for k <= p - window.
+/// Far part, for k <= p - window: queries at query(p), keys at key(k).
 ///
 ///     const auto ids = key_positions(self_extend{.group = 8, .window = 1024}, p, 0, p + 1);
 ///
@@ -49,15 +49,15 @@ struct self_extend {
   std::int64_t query(std::int64_t p) const;
   /// The id of a far key at k: floor(k / group).
   std::int64_t key(std::int64_t k) const;
-  /// The distance at which a query at p meets a key at k.
+  /// The distance between a query at p and a key at k.
   std::int64_t distance(std::int64_t p, std::int64_t k) const;
 };
 
-/// ReRoPE: no key is farther than `window`.
+/// ReRoPE: distances are limited to `window`.
 ///
 ///     distance = min(p - k, window)
 ///
-/// The far part is: queries at query(p) = window, keys at key(k) = 0, so not rotated, for k <= p - window.
+/// Far part, for k <= p - window: queries at query(p) = window, keys at key(k) = 0 (not rotated).
 ///
 ///     const auto ids = key_positions(rerope{.window = 1024}, p, 0, p + 1);
 ///
@@ -70,21 +70,19 @@ struct rerope {
   std::int64_t query(std::int64_t p) const;
   /// The id of a far key: 0, for every k.
   std::int64_t key(std::int64_t k) const;
-  /// The distance at which a query at p meets a key at k.
+  /// The distance between a query at p and a key at k.
   std::int64_t distance(std::int64_t p, std::int64_t k) const;
 };
 
-/// Dual chunk attention: positions restart in chunks of `length()` = chunk_size - local_size tokens, and a
-/// query meets the keys of its own chunk, of the chunk before, and of all earlier ones at three positions of
-/// its own.
+/// Dual chunk attention: positions restart in chunks of `length()` = chunk_size - local_size tokens. A query
+/// has one position for the keys of its own chunk, one for the previous chunk and one for all earlier chunks.
 ///
 ///     key and query, own chunk:   p mod length
 ///     query, chunk before:        min((p mod length) + length, chunk_size)
 ///     query, earlier chunks:      min(2 length - 1, chunk_size)
 ///
-/// Distances up to local_size <= length are kept; none exceeds chunk_size. A sparse attention that looks at
-/// few chosen keys uses `successive_critical` and `earlier_critical` instead, which keep the order of the
-/// queries.
+/// Distances up to local_size <= length are kept; none exceeds chunk_size. A sparse attention that selects a
+/// few keys uses `successive_critical` and `earlier_critical` instead, which keep the order of the queries.
 ///
 ///     const dual_chunk rule = {.chunk_size = 262144, .local_size = 8192};
 ///     const auto ids = key_positions(rule, p, 0, p + 1);
@@ -103,31 +101,31 @@ struct dual_chunk {
   std::int64_t key(std::int64_t k) const;
   /// The id of a query at p for the keys of its own chunk: p mod length().
   std::int64_t query(std::int64_t p) const { return key(p); }
-  /// The id of a query at p for the keys of the chunk before: min((p mod length()) + length(), chunk_size).
+  /// The id of a query at p for the keys of the previous chunk: min((p mod length()) + length(), chunk_size).
   std::int64_t successive(std::int64_t p) const { return (std::min)(successive_critical(p), chunk_size); }
   /// The id of every query for the keys of earlier chunks: min(2 length() - 1, chunk_size).
   std::int64_t earlier() const { return (std::min)(2 * length() - 1, chunk_size); }
-  /// In place of successive(p), where the order of the queries counts: (p mod length()) + length().
+  /// Replaces successive(p) if the order of queries matters: (p mod length()) + length().
   std::int64_t successive_critical(std::int64_t p) const { return key(p) + length(); }
-  /// In place of earlier(), where the order of the queries counts: (p mod length()) + chunk_size.
+  /// Replaces earlier() if the order of queries matters: (p mod length()) + chunk_size.
   std::int64_t earlier_critical(std::int64_t p) const { return key(p) + chunk_size; }
-  /// The distance at which a query at p meets a key at k.
+  /// The distance between a query at p and a key at k.
   std::int64_t distance(std::int64_t p, std::int64_t k) const;
 };
 
-/// A rule of distances: one of those above, or a caller's own type.
+/// A rule of distances: one of the three above, or your own type.
 template <class X>
 concept distance_rule = requires(const X& rule, std::int64_t p) {
   { rule.distance(p, p) } -> std::same_as<std::int64_t>;
 };
 
-/// Where to rotate keys `first` .. first + count - 1, so that a query rotated at `position` meets each of
-/// them at the distance of the rule.
+/// The positions at which to rotate keys `first` .. first + count - 1, so that their distances to a query
+/// rotated at `position` are those of the rule.
 ///
 ///     ids[j] = position - rule.distance(position, first + j)
 ///
 /// Throws:  std::invalid_argument unless count is not negative and 0 <= first + j <= position for every key;
-///          std::out_of_range if the distance of a caller's rule leads out of 64 bits
+///          std::out_of_range if a distance of your own rule gives an id outside 64 bits
 template <distance_rule Rule>
 std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position, std::int64_t first,
                                         Index count) {
@@ -146,13 +144,13 @@ std::vector<std::int64_t> key_positions(const Rule& rule, std::int64_t position,
 ///     const auto ids = mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); });
 ///
 /// Throws:  std::invalid_argument if count is negative; std::out_of_range if a token's position exceeds 64
-///          bits; what the map throws
+///          bits; and any exception of the map
 template <class Map>
 std::vector<std::int64_t> mapped_positions(std::int64_t first, Index count, const Map& map) {
   if (count < 0) detail::throw_invalid("mapped_positions", "count must not be negative, got ", count);
   if (count > 0) detail::position_sum("mapped_positions", first, count - 1);
   std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
-  // Unsigned: where g++ 12 sees the numbers, it warns of the overflow that was refused above.
+  // Unsigned, because g++ 12 warns of an overflow at known values although the check above has excluded it.
   for (Index t = 0; t < count; ++t)
     ids[static_cast<std::size_t>(t)] =
         map(static_cast<std::int64_t>(static_cast<std::uint64_t>(first) + static_cast<std::uint64_t>(t)));
@@ -175,8 +173,8 @@ inline std::int64_t self_extend::key(std::int64_t k) const {
 }
 
 inline std::int64_t self_extend::query(std::int64_t p) const {
-  const std::int64_t grouped = key(p);         // checks the group before it divides
-  return grouped + (window - window / group);  // a sum in this order is at most the larger of p and window
+  const std::int64_t grouped = key(p);         // checks group and window before they are used
+  return grouped + (window - window / group);  // in this order no sum exceeds max(p, window)
 }
 
 inline std::int64_t self_extend::distance(std::int64_t p, std::int64_t k) const {
@@ -202,7 +200,7 @@ inline std::int64_t dual_chunk::length() const {
   if (local_size <= 0 || local_size >= chunk_size)
     detail::throw_invalid("dual_chunk", "local_size must be in (0, chunk_size), got ", local_size, " of ",
                           chunk_size);
-  // The sum of two numbers up to chunk_size is then a position.
+  // Then the sum of two numbers up to chunk_size fits 64 bits.
   if (chunk_size > std::int64_t{1} << 62)
     detail::throw_invalid("dual_chunk", "chunk_size must be at most 2^62, got ", chunk_size);
   return chunk_size - local_size;

@@ -12,15 +12,16 @@
 #include <rope/config.hpp>
 #include <rope/positions/grid_positions.hpp>
 
-/// Orders of tokens other than that of their grid: patches that are merged later, class tokens, several
-/// images in one batch, a sequence that is cut between devices. Each is a choice of rows of coordinates.
+/// Orders of tokens that differ from the order of their grid: patches that are merged later, class tokens,
+/// several images in one batch, a sequence split across devices. Each function selects rows of coordinates or
+/// positions.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// rows + more, neither of them negative.
+/// rows + more.  Requires: neither is negative
 ///
-/// Throws:  std::length_error if an Index does not hold the sum
+/// Throws:  std::length_error if the sum does not fit an Index
 inline Index added_rows(const char* function, Index rows, Index more) {
   if (more > (std::numeric_limits<Index>::max)() - rows)
     throw_length(function, rows, " + ", more, " rows exceed the address space");
@@ -29,9 +30,9 @@ inline Index added_rows(const char* function, Index rows, Index more) {
 
 }  // namespace detail
 
-/// Rows of coordinates in another order, repeated or left out: row r of the result is row order[r].
+/// Reorders, repeats or drops rows of coordinates: row r of the result is row order[r].
 ///
-/// Throws:  std::out_of_range if there is no such row
+/// Throws:  std::out_of_range if a row does not exist
 template <class Derived>
 auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vector<std::int64_t>& order) {
   owned_array<typename Derived::Scalar> rows(static_cast<Index>(order.size()), coordinates.cols());
@@ -45,8 +46,8 @@ auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vect
 }
 
 /// The rows of a row-major grid [frames, height, width] in spatial-merge order: the merge x merge patches
-/// that a later layer fuses into one token lie together, blocks in row-major order, patches of a block in
-/// row-major order.
+/// that a later layer merges into one token are adjacent. Blocks are in row-major order, and so are the
+/// patches of a block.
 ///
 ///     const auto order = spatial_merge_order(1, height, width, 2);
 ///     const auto positions = rows_in_order(grid_positions({height, width}), order);
@@ -76,9 +77,9 @@ inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height,
   return order;
 }
 
-/// Adds tokens that do not rotate before and after coordinates: class and register tokens in front, or, as in
-/// Llama 4, behind. Their coordinates are 0 on every axis, where a table with an attention_factor of 1 leaves
-/// every bit as it is.
+/// Adds tokens without rotation before and after the coordinates: class and register tokens in front or, as
+/// in Llama 4, at the end. Their coordinates are 0 on every axis. A table with attention_factor 1 leaves all
+/// bits of such tokens unchanged.
 ///
 /// Throws:  std::invalid_argument if a count is negative; std::length_error if the rows exceed the address
 ///          space
@@ -96,11 +97,12 @@ auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index b
   return rows;
 }
 
-/// Coordinates one below the other: images of different size laid end to end, each from its own origin.
+/// Concatenates the rows of several coordinates: images of different sizes in one sequence, each from its own
+/// origin.
 ///
-/// \param parts  of one type: what a builder returns, or Eigen arrays
+/// \param parts  of one type: results of a builder, or Eigen arrays
 ///
-/// Throws:  std::invalid_argument if the parts are none or differ in axes; std::length_error if the rows
+/// Throws:  std::invalid_argument if there are no parts or their axes differ; std::length_error if the rows
 ///          exceed the address space
 template <class Part>
 owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) {
@@ -119,9 +121,9 @@ owned_array<typename Part::Scalar> stacked_rows(const std::vector<Part>& parts) 
   return all;
 }
 
-/// The positions that one rank holds when a sequence is cut for context parallelism: of 2 * ranks equal
-/// chunks, number `rank` from the front and from the end, so that every rank has the same work under a causal
-/// mask.
+/// The positions of one rank in context parallelism. The sequence is split into 2 * ranks equal chunks, and a
+/// rank gets chunk `rank` from the front and chunk `rank` from the end. Under a causal mask every rank then
+/// has the same work.
 ///
 ///     16 tokens, 4 ranks:  (0 1 14 15)  (2 3 12 13)  (4 5 10 11)  (6 7 8 9)
 ///
