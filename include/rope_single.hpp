@@ -12225,25 +12225,25 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate_to, 2);
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_HEAD_NORM_HPP
-/// What happens to the heads of queries and keys between projection and attention: norm and rotation.
+/// Norm and rotation of the heads of queries and keys, between projection and attention.
 namespace rope::inline ROPE_ABI::detail {
-/// Normalises every head of x into y, which may be x. Does nothing where the norm has no weights.
+/// Normalises every head of x into y, which may be x. Without norm weights it does nothing.
 template <class T, class Threads>
 void normalize_if(const head_norm<T>& norm, const head_view<T>& x, const head_view<T>& y,
                   const Threads& threads) {
   if (!norm.weight.empty()) normalize_heads_to(x, y, norm, threads);
 }
-/// Whether positions fall into segments that must not see each other.
+/// Whether positions are `segments`, which must not attend to each other.
 template <class P>
 inline constexpr bool is_segmented = false;
 template <class Integer>
 inline constexpr bool is_segmented<segments<Integer>> = true;
-/// Queries and keys that are not rotated.
+/// Queries and keys without rotation.
 struct block_without_rotation {
   void check_call(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
   void check_queries(Index /*batch*/, Index /*queries*/, Index /*head_dim*/) const {}
   void check_keys(Index /*batch*/, Index /*keys*/, Index /*head_dim*/) const {}
-  /// Normalises where there is a norm, and rotates.
+  /// Normalises the heads if there is a norm.
   template <class T, class Threads>
   void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {
     normalize_if(norm, q, q, threads);
@@ -12256,8 +12256,8 @@ struct block_without_rotation {
   void apply_transpose(const head_view<T>& /*d_q*/, const head_view<T>& /*d_k*/,
                        const Threads& /*threads*/) const {}
   void check_options(const attention_options& /*options*/) const {}
-  /// Segments are sequences that must not see each other. Per segment: the options of attention, and its
-  /// tokens in a view of queries or of keys.
+  /// Segments are sequences that must not attend to each other. These functions return the attention options
+  /// of a segment, and its tokens in a view of queries or keys.
   Index segment_count() const { return 1; }
   attention_options options_of(const attention_options& options, Index /*segment*/) const { return options; }
   template <class T>
@@ -12269,7 +12269,7 @@ struct block_without_rotation {
     return x;
   }
 };
-/// Queries and keys that are rotated by one table, at positions of their own.
+/// Queries and keys rotated by one table, each at their own positions.
 template <class Layout, class S, class PQ, class PK>
 struct block_rotation {
   placed_table<S> table;
@@ -12299,7 +12299,8 @@ struct block_rotation {
     check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
                            position_source(key_positions, keys));
   }
-  /// Throws:  std::invalid_argument if the options place tokens that segments place
+  /// Throws:  std::invalid_argument if there are segments and the options also give positions, counts or
+  ///          offsets
   void check_options(const attention_options& options) const {
     if constexpr (is_segmented<PQ>)
       if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
@@ -12323,7 +12324,7 @@ struct block_rotation {
     rotate_gradient<Layout>(d_q, table, query_positions, threads);
     rotate_gradient<Layout>(d_k, table, key_positions, threads);
   }
-  /// How many segments the queries are in; 0: positions say nothing of segments.
+  /// The number of segments of the queries; 0 if positions are not `segments`.
   std::size_t segments() const {
     if constexpr (is_segmented<PQ>)
       return static_cast<std::size_t>(segment_count());
@@ -12336,8 +12337,8 @@ struct block_rotation {
     else
       return 1;
   }
-  /// The options of the attention within one segment: the part of a bias or mask of the whole call that
-  /// belongs to it. The caller sets log_sum_exp.
+  /// The options of the attention within one segment, with its part of the bias or mask of the whole call.
+  /// The caller sets log_sum_exp.
   attention_options options_of(attention_options options, Index segment) const {
     if constexpr (is_segmented<PQ>) {
       options.bias = scores_of(options.bias, segment);
@@ -12402,11 +12403,11 @@ namespace detail {
 template <class W, class Map>
 concept no_map = !std::convertible_to<W, Map>;
 }  // namespace detail
-/// y = x W^T + b on rows of tokens. Owns nothing.
+/// A linear layer: y = x W^T + b for rows of tokens. Does not own its weights.
 ///
 ///     const projection<const float> q(q_proj.data(), heads * head_dim, model_dim);
 ///
-/// \tparam T  float or double, const where it is only read
+/// \tparam T  float or double, const if it is only read
 template <class T>
 struct projection {
   /// float or double.
@@ -12415,9 +12416,9 @@ struct projection {
   using matrix = Eigen::Matrix<scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   /// One row.
   using vector = Eigen::Matrix<scalar, 1, Eigen::Dynamic>;
-  /// A weight in the caller's memory.
+  /// A weight in your memory.
   using weight_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const matrix, matrix>>;
-  /// A bias, or the weight of a norm, in the caller's memory.
+  /// A bias, or the weight of a norm, in your memory.
   using bias_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const vector, vector>>;
   /// W [out_features, in_features], row-major: `nn.Linear.weight` of PyTorch, `*_proj.weight` of Hugging
   /// Face.
@@ -12431,9 +12432,9 @@ struct projection {
   /// \param w  [out_features, in_features]
   /// \param b  [out_features] or empty
   projection(weight_map w, bias_map b) : weight(w), bias(b) {}
-  /// A row-major Eigen matrix, without or with a bias, a vector of either orientation. It is not copied.
+  /// A row-major Eigen matrix, and optionally a bias, a vector of either orientation. Neither is copied.
   ///
-  /// Throws:  std::invalid_argument if its rows have gaps, as those of a block of a larger matrix
+  /// Throws:  std::invalid_argument if its rows are not contiguous, as in a block of a larger matrix
   template <detail::dense W>
   requires detail::no_map<W, weight_map> projection(W&& w)
       : projection(checked_data(w), w.rows(), w.cols()) {}
@@ -12446,7 +12447,7 @@ struct projection {
     static_assert(bool(detail::dense_type<B>::IsVectorAtCompileTime) && detail::dense_in_memory<B>,
                   "projection: a bias is an Eigen vector in memory with an inner stride of 1");
   }
-  /// Row-major memory.
+  /// A row-major array in memory.
   ///
   /// \param w  [out_features, in_features]
   /// \param b  [out_features] or null
@@ -12469,7 +12470,7 @@ struct projection {
     }
   }
 };
-/// Every parameter of a block. Keys and values have kv_heads heads; rows of a weight are heads after heads.
+/// All parameters of a block. Keys and values have kv_heads heads. The rows of a weight are ordered by head.
 ///
 ///     const multi_head_weights<float> weights = {.q = {wq.data(), heads * head_dim, model_dim},
 ///                                                .k = {wk.data(), kv_heads * head_dim, model_dim},
@@ -12487,25 +12488,25 @@ struct multi_head_parameters {
   projection<T> o = {};  // [out_dim, heads * value_dim]
   /// [head_dim], or empty: the weight of the RMS norm of every query head, before its rotation.
   norm_map q_norm{nullptr, 0};
-  /// [head_dim], or empty: the same of every key head.
+  /// [head_dim], or empty: the weight of the RMS norm of every key head, before its rotation.
   norm_map k_norm{nullptr, 0};
 };
 /// The weights of a block; float or double, read-only.
 template <class T>
 using multi_head_weights = multi_head_parameters<const T>;
-/// What a block does with its weights.
+/// The sizes and constants of a block that its weights do not determine, and its attention options.
 ///
 ///     const multi_head_options options = {.heads = 32, .kv_heads = 8, .norm_epsilon = 1e-5};
 struct multi_head_options {
-  /// Heads of queries; to be given, as weights do not tell.
+  /// The number of query heads. Required, because it does not follow from the weights.
   Index heads = 0;
-  /// Heads of keys and values; 0: as many as heads. Source: grouped queries, arXiv:2305.13245.
+  /// The number of key and value heads; 0: equal to heads. Source: grouped-query attention, arXiv:2305.13245.
   Index kv_heads = 0;
   /// Added to the mean square of a head under q_norm and k_norm (`rms_norm_eps`).
   double norm_epsilon = 1e-6;
-  /// Added to the weights of q_norm and k_norm: 1 for Gemma, whose checkpoints store the gain less 1.
+  /// Added to the weights of q_norm and k_norm: 1 for Gemma, whose checkpoints store the gain minus 1.
   double norm_offset = 0;
-  /// How queries attend to keys, in every call; lists, a bias and a mask have the extents of the call.
+  /// The attention options of every call; lists, bias and mask have the extents of the call.
   attention_options attention = {};
 };
 /// The sizes of a block.
@@ -12522,7 +12523,7 @@ struct multi_head_shape {
   Index value_dim;    // channels of a value head
 };
 namespace detail {
-/// Throws:  std::invalid_argument if weights and options do not fit each other
+/// Throws:  std::invalid_argument if weights and options do not fit together
 template <class T>
 multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
   const auto demand = [](bool holds, const char* rule, Index first, Index second) {
@@ -12575,12 +12576,12 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BLOCK_WEIGHTS_HPP
-/// The products of a linear layer, forward and backward, ready to be run tile by tile.
+/// The matrix products of a linear layer, forward and backward, as tiles that can run in parallel.
 namespace rope::inline ROPE_ABI::detail {
-/// [rows, cols] in rows of contiguous numbers, `stride` apart. Made from a row-major Eigen matrix, map or
-/// block, which is never copied, as Eigen::Ref<const ...> would with any other.
+/// A matrix [rows, cols] with contiguous rows and a row stride of `stride`. Made from a row-major Eigen
+/// matrix, map or block without a copy; Eigen::Ref<const ...> would copy other types.
 ///
-/// \tparam T  float or double, const where it is only read
+/// \tparam T  float or double, const if it is only read
 template <class T>
 class token_view {
  public:
@@ -12588,7 +12589,7 @@ class token_view {
       : data_(data), rows_(rows), cols_(cols), stride_(stride) {}
   template <class Matrix, class Expression = std::remove_cvref_t<Matrix>>
   requires std::is_base_of_v<Eigen::DenseBase<Expression>, Expression> token_view(Matrix&& matrix)
-      : data_(const_cast<T*>(matrix.data())),  // a const map of numbers that may be written
+      : data_(const_cast<T*>(matrix.data())),  // also of a const map of writable numbers
         rows_(matrix.rows()),
         cols_(matrix.cols()),
         stride_(matrix.outerStride()) {
@@ -12617,23 +12618,23 @@ class token_view {
   T* data_;
   Index rows_, cols_, stride_;
 };
-// The product of two matrices for one tile of the result, in memory of our own: Eigen's product has its
-// packed operands from an allocator, and under a name, that translation units of other instruction sets
-// share, and then finds them packed or aligned for another one.
+// The product of two matrices for one tile of the result, with scratch of this library. Eigen's product
+// allocates and packs its operands in functions whose symbols are shared with translation units for other
+// instruction sets. It could then find its operands packed or aligned for another instruction set.
 /// Element (r, c) of an operand is data[r * row_stride + c * col_stride]; one of the strides is 1.
 template <class A>
 struct operand {
   const A* data;
   Index row_stride, col_stride;
-  /// The operand from that element on.
+  /// The operand from element (r, c) on.
   operand from(Index r, Index c) const {
     return {data + r * row_stride + c * col_stride, row_stride, col_stride};
   }
 };
-/// Operands are packed for so many terms of a sum at a time: a strip stays in the nearest cache and the
-/// panels of a tile in a core's own.
+/// Terms of a sum for which operands are packed at a time: a strip then fits L1, and the panels of a tile fit
+/// L2.
 inline constexpr Index terms_per_pass = 256;
-/// Rows that are packed together: whole strips and whole packets.
+/// Rows that are packed together: a multiple of the strip and of the packet size.
 template <class A>
 inline constexpr Index rows_per_pass = std::lcm(Index{panel_shape<A>::rows}, Index{lanes<packet<A>>});
 /// out[r * stride + n] = sum_d strip[d * rows_per_pass + r] * panel[d * width + n], or += if `add`, for one
@@ -12652,7 +12653,7 @@ EIGEN_DONT_INLINE void multiply_panel(const A* strip, const A* panel, Index term
     store(to, add ? rope::detail::add(load<P>(to), sum) : sum);
   });
 }
-/// The same for a strip or a panel of which only rows [0, rows) and columns [0, cols) are there.
+/// multiply_panel for a strip or panel with only rows [0, rows) and columns [0, cols).
 template <class A>
 void multiply_edge(const A* strip, const A* panel, Index terms, bool add, A* out, Index stride, Index rows,
                    Index cols) {
@@ -12665,7 +12666,7 @@ void multiply_edge(const A* strip, const A* panel, Index terms, bool add, A* out
       to = add ? to + whole[r * shape::width + c] : whole[r * shape::width + c];
     }
 }
-/// packed[d * rows_per_pass + r] = a(r, d), zero for r from `rows` on.
+/// packed[d * rows_per_pass + r] = a(r, d), or zero for r >= rows.
 template <class A>
 void pack_rows(const operand<A>& a, Index rows, Index terms, A* packed) {
   constexpr Index all = rows_per_pass<A>;
@@ -12675,7 +12676,7 @@ void pack_rows(const operand<A>& a, Index rows, Index terms, A* packed) {
     std::fill_n(packed + d * all + rows, all - rows, A(0));
   }
 }
-/// packed[(c / width * terms + d) * width + c % width] = b(d, c), zero up to a whole panel.
+/// packed[(c / width * terms + d) * width + c % width] = b(d, c), zero-padded to whole panels.
 template <class A>
 void pack_panels(const operand<A>& b, Index terms, Index cols, A* packed) {
   constexpr Index width = panel_shape<A>::width;
@@ -12688,8 +12689,8 @@ void pack_panels(const operand<A>& b, Index terms, Index cols, A* packed) {
                       packed + c * terms, width);
   }
 }
-/// out(r, c) = sum_d a(r, d) b(d, c), or += if `add`: [rows, depth] times [depth, cols]. Sums are formed for
-/// terms_per_pass terms and then added.
+/// out(r, c) = sum_d a(r, d) b(d, c), or += if `add`: [rows, depth] times [depth, cols]. Partial sums of
+/// terms_per_pass terms are added to the result.
 template <class A>
 void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index depth, Index cols, bool add,
                    A* out, Index stride) {
@@ -12720,11 +12721,11 @@ void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index d
     }
   }
 }
-/// Tokens and rows of a weight whose products of one another are formed at once.
+/// Rows of a weight that are multiplied by `tokens` tokens in one pass.
 template <int tokens>
 inline constexpr int weights_beside = tokens == 1 ? 8 : 4;
-/// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in
-/// [0, cols): both operands are read where they are. A sum has the same bits whatever is formed beside it.
+/// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in [0,
+/// cols). Both operands are read in place. The bits of a sum do not depend on `tokens` or `cols`.
 template <int tokens, class A>
 EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
                                     Index cols, A* out, Index out_stride) {
@@ -12754,12 +12755,12 @@ EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Inde
       }
   }
 }
-/// The same for any number of tokens: faster than packing for few.
+/// multiply_few for any number of tokens. For few tokens it is faster than packing.
 template <class A>
 void multiply_few(Index tokens, const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
                   Index cols, A* out, Index out_stride) {
   constexpr int per_pass = registers >= 32 ? 4 : 2;
-  // A few weights stay in the nearest cache while all tokens meet them.
+  // A few weights stay in L1 while all tokens are multiplied by them.
   constexpr Index weights_per_pass = 8;
   for (Index c = 0; c < cols; c += weights_per_pass) {
     const Index here = (std::min)(weights_per_pass, cols - c);
@@ -12774,8 +12775,8 @@ void multiply_few(Index tokens, const A* x, Index x_stride, const A* w, Index w_
     run(std::integral_constant<int, 1>{});
   }
 }
-// Products of matrices on the caller's threads, each cut into tiles of its result by its shape alone, so
-// that the bits do not depend on how many threads there are.
+// Products of matrices on the caller's threads. The tiles of a result depend on its shape only, so the bits
+// do not depend on the number of threads.
 /// Rows [row, row + rows) and columns [col, col + cols) of a result.
 struct tile {
   Index row, rows, col, cols;
@@ -12795,15 +12796,15 @@ class tiles {
   static Index pieces(Index extent, Index tile) { return (extent + tile - 1) / tile; }
   Index rows_, cols_, tile_rows_, tile_cols_;
 };
-/// The tiles of a result with one row per token: so large that packing the operands is a small part of the
-/// work, and not so large that there are few of them. Few tokens read a matrix that no cache of a core
-/// holds; 64 of its rows stay there from one use to the next, which is faster than the whole.
+/// The tiles of a result with one row per token. They are large enough that packing the operands is a small
+/// part of the work, and small enough to give every thread some. For few tokens the matrix exceeds L2. Tiles
+/// of 64 of its rows stay in the cache from one use to the next, which is faster than using the whole matrix.
 inline tiles token_tiles(Index tokens, Index cols) {
   return {tokens, cols, cols <= 256 ? 256 : 1024, tokens <= 64 || cols <= 1024 ? 64 : 256};
 }
-/// The tiles of a sum over tokens, the gradient with respect to a weight.
+/// The tiles of a sum over tokens: the gradient with respect to a weight.
 inline tiles weight_tiles(Index rows, Index cols) { return {rows, cols, rows <= 1024 ? 128 : 256, 1024}; }
-/// One product: run(tile) finds a tile of the result, of sums of `depth` terms.
+/// One product. run(tile) computes a tile of the result; each element is a sum of `depth` terms.
 template <class Run>
 struct product {
   tiles result;
@@ -12813,7 +12814,7 @@ struct product {
 };
 template <class Run>
 product(tiles, Index, Run) -> product<Run>;
-/// Runs products that do not need each other, side by side.
+/// Runs independent products in parallel.
 template <class Threads, class... Run>
 void run_products(const Threads& threads, const product<Run>&... products) {
   const Index tasks = (products.result.count() + ...);
@@ -12828,12 +12829,12 @@ void run_products(const Threads& threads, const product<Run>&... products) {
     (void)(runs(products) || ...);
   });
 }
-/// Tokens [batch * tokens, dim] as a caller gives them.
+/// The caller's tokens [batch * tokens, dim].
 template <class T>
 using token_ref = token_view<const T>;
 template <class T>
 using writable_token_ref = token_view<T>;
-/// A map of n numbers, to be added to.
+/// A map of n numbers.
 template <class T>
 Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>> numbers(T* data, Index n) {
   return {data, n};
@@ -12844,12 +12845,12 @@ Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>> numbers(const T* data, Inde
 }
 /// y = x W^T + b.
 ///
-/// Requires:  what is given lives until the product has run. The same holds below
+/// Requires:  arguments outlive the product, here and in the functions below
 template <class T>
 auto projected(const token_ref<T>& x, const projection<const T>& by, const writable_token_ref<T>& y) {
   const auto run = [x, &by, y](const tile& at) {
-    // Few tokens meet the weight where it is; for more it is packed first, which takes longer than a few
-    // passes over a tile that stays in the cache.
+    // For few tokens the weight is read in place. For more tokens it is first packed, which costs more than a
+    // few passes over a tile that stays in the cache.
     constexpr Index few_tokens = 32;
     const Index depth = x.cols(), w_stride = by.weight.outerStride();
     const T *tokens = x.data() + at.row * x.stride(), *weight = by.weight.data() + at.col * w_stride;
@@ -12865,7 +12866,7 @@ auto projected(const token_ref<T>& x, const projection<const T>& by, const writa
   };
   return product{token_tiles(x.rows(), by.weight.rows()), x.cols(), run};
 }
-/// d_y and the weight W of a projection: its tokens have the gradient d_y W.
+/// d_y and the weight W of a projection. The gradient with respect to its input tokens is d_y W.
 template <class T>
 struct projected_back {
   token_ref<T> d_y;
@@ -12877,7 +12878,7 @@ struct projected_back {
                      d_x.data() + at.row * d_x.stride() + at.col, d_x.stride());
   }
 };
-/// The gradient with respect to tokens that went through one or more projections: d_x = sum of d_y W.
+/// The gradient with respect to the input tokens of one or more projections: d_x = sum of d_y W.
 template <class T, class... More>
 auto gradient_by_tokens(const writable_token_ref<T>& d_x, const projected_back<T>& first,
                         const More&... more) {
@@ -12887,20 +12888,19 @@ auto gradient_by_tokens(const writable_token_ref<T>& d_x, const projected_back<T
   };
   return product{token_tiles(d_x.rows(), d_x.cols()), (first.d_y.cols() + ... + more.d_y.cols()), run};
 }
-/// d_W = d_y^T x,  d_b = sum over tokens of d_y,  each where memory is given for it.
+/// d_W = d_y^T x and d_b = sum over tokens of d_y. A gradient without memory is not computed.
 template <class T>
 auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, const projection<T>& d) {
   const auto run = [x, d_y, &d](const tile& at) {
     const T* const by = d_y.data() + at.row;
     if (d.weight.size() > 0) {
       const Index stride = d.weight.outerStride();
-      T* const to = const_cast<T*>(d.weight.data()) + at.row * stride + at.col;  // a map of what is written
+      T* const to = const_cast<T*>(d.weight.data()) + at.row * stride + at.col;  // a map of writable numbers
       multiply_tile<T>({by, 1, d_y.stride()}, {x.data() + at.col, x.stride(), 1}, at.rows, x.rows(), at.cols,
                        false, to, stride);
     }
     if (d.bias.size() > 0 && at.col == 0) {
-      // As in multiply_tile: sums of some tokens are formed and then added, which many tokens lose no digits
-      // in.
+      // As in multiply_tile, partial sums over some tokens are added up, to keep precision with many tokens.
       struct sums_of_some_tokens {};
       auto some = numbers(workspace<sums_of_some_tokens, T>(at.rows), at.rows);
       auto sums = numbers(const_cast<T*>(d.bias.data()) + at.row, at.rows);
@@ -16929,7 +16929,7 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_CACHE_STEP_HPP
-/// The keys and values of the context of cross-attention, kept from step to step of a decoder.
+/// The keys and values of the context of cross-attention, for all steps of a decoder.
 namespace rope::inline ROPE_ABI {
 /// The keys and values of a context: projected, normalised and rotated once, by
 /// `multi_head_attention::project_context`.
@@ -16937,8 +16937,8 @@ namespace rope::inline ROPE_ABI {
 ///     const projected_context<float> encoded = block.project_context(context, batch);
 ///     block.cross(token, encoded, out);
 ///
-/// Memory of its own, independent of the context, of the block and of its weights. May be shared between
-/// threads. Empty once it was moved from.
+/// Owns its memory and does not depend on the context, the block or its weights. May be shared between
+/// threads. Empty after it was moved from.
 template <class T>
 class projected_context {
  public:
@@ -16952,10 +16952,10 @@ class projected_context {
   Index head_dim() const { return head_dim_; }
   /// Channels of a value head.
   Index value_dim() const { return value_dim_; }
-  /// The keys, [batch, tokens, kv_heads, head_dim], rotated where project_context was given a table; valid
-  /// while this lives.
+  /// The keys, [batch, tokens, kv_heads, head_dim], rotated if project_context got a table; valid while this
+  /// object lives.
   head_view<const T> keys() const { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
-  /// The values, [batch, tokens, kv_heads, value_dim]; valid while this lives.
+  /// The values, [batch, tokens, kv_heads, value_dim]; valid while this object lives.
   head_view<const T> values() const { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
  private:
   template <class, class>
@@ -16970,8 +16970,8 @@ class projected_context {
         values_(static_cast<std::size_t>(batch * tokens * shape.kv_heads * shape.value_dim)) {}
   head_view<T> writable_keys() { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
   head_view<T> writable_values() { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
-  /// Throws:  std::invalid_argument unless this is of a block of that shape, and its keys were rotated by
-  ///          `given`, or not at all, in as many segments
+  /// Throws:  std::invalid_argument unless the context has the shape of the block, its keys have rotation
+  ///          `given` (or none), and it has `segments` segments
   void check_use(const multi_head_shape& shape, const detail::key_rotation& given,
                  std::size_t segments) const {
     const char* function = "multi_head_attention";
@@ -16993,18 +16993,18 @@ class projected_context {
   detail::moved_index batch_, tokens_, kv_heads_, head_dim_, value_dim_;
   detail::storage<T> keys_, values_;
   detail::key_rotation rotation_;
-  std::vector<std::int64_t> offsets_;  // of the keys, where they are in segments
+  std::vector<std::int64_t> offsets_;  // of the keys, if they are in segments
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BLOCK_PROJECTED_CONTEXT_HPP
-/// What can be wrong with the types of a call of a layer, each in one sentence. Numbers and order of a matrix
-/// are checked by token_view.
+/// Checks of the types of a call of a layer, each with one message. token_view checks the scalar type and
+/// storage order of a matrix.
 namespace rope::inline ROPE_ABI::detail {
 template <class X>
 inline constexpr bool is_projected = false;
 template <class T>
 inline constexpr bool is_projected<projected_context<T>> = true;
-/// Whether an argument that should be tokens is missing or no matrix; bit i of `places` stands for argument
+/// Whether an argument that should be tokens is missing or not a matrix. Bit i of `places` selects argument
 /// i.
 template <class T, class... Arguments>
 constexpr bool lacks_tokens(unsigned places) {
@@ -17013,31 +17013,31 @@ constexpr bool lacks_tokens(unsigned places) {
   ((lacks |= (places >> place++) % 2 == 1 && !std::is_convertible_v<Arguments, token_ref<T>>), ...);
   return lacks || places >> place != 0;
 }
-/// The same of forward(x, batch, out, ...), or with a cache in place of the batch.
+/// lacks_tokens for forward(x, batch, out, ...), or with a cache in place of the batch.
 template <class T, class X, class Rows, class... More>
 constexpr bool lacks_tokens_of_forward() {
   return !(std::is_convertible_v<Rows, Index> || is_cache<std::remove_reference_t<Rows>>) ||
          lacks_tokens<T, X, Rows, More...>(0b101);
 }
-/// The same of cross(x, context, batch, out, ...) or cross(x, projected, out, ...).
+/// lacks_tokens for cross(x, context, batch, out, ...) or cross(x, projected, out, ...).
 template <class T, class X, class Context, class... More>
 constexpr bool lacks_tokens_of_cross() {
   return lacks_tokens<T, X, Context, More...>(is_projected<std::remove_cvref_t<Context>> ? 0b101 : 0b1011);
 }
-/// Whether there is anything from argument `first` on but threads, or a table and at least `fewest` and at
-/// most `most` positions, and then the threads.
+/// Whether the arguments from `first` on are anything except threads, or a table, then `fewest` to `most`
+/// positions, then threads.
 template <class... Arguments>
 constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size_t most) {
   constexpr std::size_t count = sizeof...(Arguments);
-  // One more than there are: a list of none is no list.
+  // One entry more than there are arguments: an array must not be empty.
   constexpr bool tables[] = {rotation_table<std::remove_cvref_t<Arguments>>..., false},
                  threads[] = {parallel_executor<std::remove_cvref_t<Arguments>>..., false};
   if (count <= first) return false;
   if (tables[first]) return count < first + 1 + fewest || count > first + 1 + most + 1;
   return !threads[first] || count > first + 1;
 }
-/// Whether forward is given other things behind out than a table, the counts of a cache or else positions,
-/// and threads. Positions and threads have sentences of their own.
+/// Whether forward gets anything after out except a table, then positions (or counts for a cache), then
+/// threads. Wrong positions and threads have their own messages.
 template <class X, class Rows, class Out, class... More>
 constexpr bool misplaced_behind_forward() {
   constexpr bool tables[] = {rotation_table<std::remove_cvref_t<More>>..., false},
@@ -17045,15 +17045,15 @@ constexpr bool misplaced_behind_forward() {
   if (is_cache<std::remove_reference_t<Rows>>) return lacks_list<row_counts, More...>(tables[0] ? 1 : 0);
   return sizeof...(More) > 0 && !tables[0] && !threads[0];
 }
-/// The same of cross.
+/// misplaced_behind for the arguments of cross after out.
 template <class X, class Context, class... More>
 constexpr bool misplaced_behind_cross() {
   return is_projected<std::remove_cvref_t<Context>> ? misplaced_behind<X, Context, More...>(3, 0, 1)
                                                     : misplaced_behind<X, Context, More...>(4, 2, 2);
 }
 }  // namespace rope::inline ROPE_ABI::detail
-/// An overload of `function` for calls that no other takes: of tokens that are no matrices, or with something
-/// else behind them than `behind`.
+/// An overload of `function` for calls that no other overload accepts: tokens are not matrices, or the
+/// arguments after them are not those in `behind`.
 #define ROPE_DETAIL_ASK_OF_LAYER(function, lacking, calls, misplaced, behind)                         \
   template <class... Arguments>                                                                       \
   requires((lacking) || (misplaced)) void function(Arguments&&...) const {                            \
@@ -17082,8 +17082,8 @@ constexpr bool misplaced_behind_cross() {
                            "project_context(context, batch, ...)",                        \
                            (detail::misplaced_behind<Arguments...>(2, 0, 1)),             \
                            "the batch comes a table where it rotates, with positions, then the threads")
-/// An overload of a gradient for calls that no other takes: with something else behind the gradients than a
-/// table, at least `fewest` and at most `most` positions, and the threads.
+/// An overload of a gradient for calls that no other overload accepts: the arguments after the gradients are
+/// not a table, `fewest` to `most` positions, and threads.
 #define ROPE_DETAIL_ASK_OF_GRADIENT(function, fewest, most, positions)                                 \
   template <class T, class Layout, class... More>                                                      \
   requires(detail::misplaced_behind<More...>(0, fewest, most)) void function(                          \
@@ -17098,9 +17098,9 @@ constexpr bool misplaced_behind_cross() {
 
 #ifndef ROPE_BLOCK_DETAIL_PASS_HPP
 #define ROPE_BLOCK_DETAIL_PASS_HPP
-/// The steps of an attention block that its forward and its backward pass share.
+/// The steps that the forward and the backward pass of an attention block share.
 namespace rope::inline ROPE_ABI::detail {
-/// The purposes that a block has scratch for, the same whatever runs it.
+/// Tags for the scratch buffers of a block, shared by all passes.
 struct block_scratch {
   struct queries;
   struct keys;
@@ -17117,13 +17117,13 @@ struct block_scratch {
   struct d_keys;
   struct d_values;
 };
-/// The tokens of heads as rows [batch * tokens, heads * head_dim] of contiguous scratch.
+/// The tokens of contiguous heads as rows [batch * tokens, heads * head_dim].
 template <class T>
 token_view<T> as_rows(const head_view<T>& heads) {
   const Index numbers = heads.heads * heads.head_dim;
   return {heads.data, heads.batch * heads.tokens, numbers, numbers};
 }
-/// A block in pieces, each with scratch of its own.
+/// The steps of a block. Each has its own scratch.
 template <class T>
 struct block_pass {
   const multi_head_weights<T>& weights;
@@ -17156,13 +17156,13 @@ struct block_pass {
            "the rows of x must be a multiple of batch", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
-  /// What can be wrong with positions, before the first product.
+  /// Checks positions, before the first product.
   template <class Rotation>
   void check_positions(const Rotation& rotation, const token_ref<T>& x, const token_ref<T>& context,
                        Index batch) const {
     rotation.check_call(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
   }
-  /// What can be wrong with the options of attention once the tokens are known, before the first product.
+  /// Checks the options of attention against the tokens, before the first product.
   template <class Rotation>
   void check_attention(const Rotation& rotation, const attention_options& attention, const token_ref<T>& x,
                        const token_ref<T>& context, Index batch) const {
@@ -17174,14 +17174,14 @@ struct block_pass {
     check_options("multi_head_attention", attention, {batch, queries, keys, shape.heads, shape.head_dim});
     rotation.check_options(attention);
   }
-  /// [batch, rows / batch, heads, head_dim] in scratch of one purpose; valid until the next call for the same
-  /// purpose on the thread.
+  /// [batch, rows / batch, heads, head_dim] in the scratch of `Purpose`; valid until the next call with that
+  /// Purpose on the thread.
   template <class Purpose>
   static head_view<T> scratch_heads(Index rows, Index batch, Index heads, Index head_dim) {
     return bshd(workspace<Purpose, T>(rows * heads * head_dim), batch, batch == 0 ? 0 : rows / batch, heads,
                 head_dim);
   }
-  /// The heads of queries, keys and values, in scratch: projected, but neither normalised nor rotated.
+  /// The heads of queries, keys and values in scratch: projected, not yet normalised or rotated.
   struct projected_heads {
     head_view<T> q, k, v;
   };
@@ -17500,10 +17500,10 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_ATTENTION_HPP
-/// The forward pass of an attention block, to keys of the same call and to a cache.
+/// The forward pass of an attention block, with keys of the same call or with a cache.
 namespace rope::inline ROPE_ABI::detail {
-/// Where attention of queries [first, first + count) of every row, some of all queries of a call, writes its
-/// log-sum-exps: their place in `all` [batch, queries, heads] if that is in one piece, else scratch.
+/// Output memory for the log-sum-exps of queries [first, first + count) of every row of a call. It is the
+/// part of `all` [batch, queries, heads] if that part is contiguous, otherwise scratch.
 struct log_sums_of_part {
   std::span<double> all;
   Index batch, queries, heads, first, count;
@@ -17513,7 +17513,7 @@ struct log_sums_of_part {
     if (in_place()) return {all.data() + first * heads, size};
     return {workspace<block_scratch::log_sums, double>(batch * count * heads), size};
   }
-  /// Brings what was written to `part`, the result of span(), to its place.
+  /// Copies `part`, the result of span(), to its location in `all` unless it is there already.
   void put_back(std::span<const double> part) const {
     if (all.empty() || in_place()) return;
     for (Index b = 0; b < batch; ++b)
@@ -17522,7 +17522,7 @@ struct log_sums_of_part {
  private:
   bool in_place() const { return batch <= 1 || count == queries; }
 };
-/// A block that runs forward.
+/// The forward pass of a block.
 template <class T>
 class block_forward {
   using scratch = block_scratch;
@@ -17551,9 +17551,9 @@ class block_forward {
                  projected<T>(context, pass_.weights.v, as_rows(v)));
     rotation.apply_to_keys(k, pass_.k_norm(), threads);
   }
-  /// Attention to keys and values that project_context has written.
+  /// Attention to keys and values that project_context wrote.
   ///
-  /// Requires:  their shape fits the block
+  /// Requires:  the shape of the keys and values fits the block
   template <class Rotation, class Threads>
   void attend_projected(const token_ref<T>& x, const head_view<const T>& k, const head_view<const T>& v,
                         const writable_token_ref<T>& out, const attention_options& options,
@@ -17628,8 +17628,8 @@ class block_forward {
                     const Threads& threads) const {
     run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
   }
-  /// Calls run(options) for queries [first, first + count) of every row, and brings their log-sum-exps to
-  /// their place among those of all queries.
+  /// Calls run(options) for queries [first, first + count) of every row, and copies their log-sum-exps to
+  /// their location among those of all queries.
   template <class Run>
   static void attend_part(const head_view<T>& q, Index first, Index count, attention_options options,
                           const Run& run) {
@@ -17658,8 +17658,8 @@ class block_forward {
     }
     project_back(attended, out, threads);
   }
-  /// Writes the probabilities of one segment to their place among those of all queries and keys. Those of
-  /// queries and keys of different segments are 0 already.
+  /// Writes the probabilities of one segment to their location among those of all queries and keys.
+  /// Probabilities between different segments are already 0.
   template <class K, class Threads>
   void tell(const head_view<T>& q, Index first, const head_view<K>& k, Index first_key,
             const head_view<T>& asking, const head_view<K>& seen, const attention_options& options,
@@ -17683,23 +17683,23 @@ class block_forward {
 #endif  // ROPE_BLOCK_DETAIL_FORWARD_HPP
 /// The attention block of a transformer.
 namespace rope::inline ROPE_ABI {
-/// Where a block writes what it tells besides its output; what is left empty is not told.
+/// Buffers for a block's optional outputs. Empty ones are not written.
 ///
 ///     std::vector<float> probabilities(batch * heads * queries * keys);
 ///     block.reporting({.probabilities = probabilities}).forward(x, batch, out, table);
 ///
-/// \tparam T  that of the block
+/// \tparam T  the T of the block
 template <class T>
 struct multi_head_report {
-  /// [batch, queries, heads], as in attention_options; where it is given it takes the place of the one there.
+  /// [batch, queries, heads], as in attention_options. If given, it replaces the log_sum_exp of the options.
   std::span<double> log_sum_exp = {};
-  /// [batch, heads, queries, keys]: what `attention_weights` says of the projected heads, 0 for what a query
-  /// does not see, dropout included. For looking at: plain loops, beside the attention itself. Not told by a
-  /// call with a cache.
+  /// [batch, heads, queries, keys]: the `attention_weights` of the projected heads, including dropout, and 0
+  /// for keys that are not visible to a query. Meant for inspection: computed by plain loops in addition to
+  /// attention. Calls with a cache throw if it is not empty.
   std::span<T> probabilities = {};
 };
-/// Projects tokens to queries, keys and values, normalises and rotates the heads of q and k, attends, and
-/// projects the result.
+/// An attention layer: projects tokens to queries, keys and values, normalises and rotates the heads of q and
+/// k, attends, and projects the result.
 ///
 ///     q = R(norm(x Wq^T + bq)),  k = R(norm(c Wk^T + bk)),  v = c Wv^T + bv,   c = x or a context
 ///     out = attention(q, k, v) Wo^T + bo
@@ -17708,26 +17708,25 @@ struct multi_head_report {
 ///     block.forward(prompt, cache, out, table);
 ///     block.forward(token, cache, out, table);
 ///
-/// Tokens are row-major Eigen matrices, maps or blocks [batch * tokens, dim], row after row of the batch;
-/// they are never copied.
+/// Tokens are row-major Eigen matrices, maps or blocks [batch * tokens, dim], one row of the batch after
+/// another. They are never copied.
 ///
 /// \tparam T       float or double
-/// \tparam Layout  interleaved, half_split or a pair_layout; may be left out by a block that never rotates
+/// \tparam Layout  interleaved, half_split or a pair_layout; may be omitted if the block never rotates
 ///
-/// Every form takes the caller's threads last (base/parallel.hpp): projections, norms, rotation and attention
-/// run on all of them, and give the same bits for any number. Where positions or counts come before them and
-/// are not needed, give `{}`.
+/// Every function takes your threads as its last argument (base/parallel.hpp). Projections, norms, rotation
+/// and attention run on all of them, and the bits do not depend on their number. To pass threads without
+/// positions or counts, write `{}` for those:
 ///
 ///     block.forward(token, cache, out, table, {}, pool);
 ///
-/// The options of attention hold for every call: a bias, a mask and lists have the extents of the whole call,
-/// of all its segments together. Their log_sum_exp [batch, queries, heads] receives that of the latest call.
+/// The attention options apply to every call. Bias, mask and lists have the extents of the whole call, over
+/// all segments. log_sum_exp [batch, queries, heads] is overwritten by each call.
 ///
-/// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads,
-///            unless its options have a log_sum_exp to write to
-/// Cost:      2 flops per token and weight, and those of attention; nothing is allocated once a call of the
-///            same size has been made on the thread, which keeps the heads of a call as scratch
-///            (base/scratch.hpp)
+/// Requires:  the weights outlive the block. The block is immutable and may be shared between threads, unless
+///            its options have a log_sum_exp, which calls write
+/// Cost:      2 flops per token and weight, plus attention. The thread's scratch holds the heads of a call:
+///            no allocation after the first call of this size on the thread (base/scratch.hpp)
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
 ///            `Gemma3Attention` of Hugging Face transformers
 template <class T, class Layout = detail::unnamed_layout>
@@ -17735,14 +17734,14 @@ class multi_head_attention {
   static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>,
                 "multi_head_attention: T is float or double; a cache may store half or bfloat16");
  public:
-  /// Tokens that are read: row-major [batch * tokens, dim], a matrix, map or block of Eigen.
+  /// Input tokens: a row-major Eigen matrix, map or block [batch * tokens, dim].
   using tokens = detail::token_ref<T>;
-  /// Tokens that are written.
+  /// Output tokens.
   using writable_tokens = detail::writable_token_ref<T>;
-  /// Throws:  std::invalid_argument if the weights do not fit each other or the options
+  /// Throws:  std::invalid_argument if weights and options do not fit together
   multi_head_attention(const multi_head_weights<T>& weights, const multi_head_options& options)
       : weights_(weights), options_(options), shape_(detail::checked_shape(weights, options)) {
-    attention_options numbers = options.attention;  // lists and views are checked when the tokens are known
+    attention_options numbers = options.attention;  // calls check lists and views
     numbers.query_positions = numbers.key_positions = numbers.query_counts = numbers.key_counts = {};
     numbers.query_offsets = numbers.key_offsets = {};
     numbers.bias = {};
@@ -17752,11 +17751,11 @@ class multi_head_attention {
     detail::check_magnitudes<T>("multi_head_attention", numbers, shape_.head_dim);
     detail::check_products<T, T, false>("multi_head_attention", numbers.products, shape_.head_dim);
   }
-  /// The weights it was made with.
+  /// The weights passed to the constructor.
   const multi_head_weights<T>& weights() const { return weights_; }
-  /// The options it was made with, or that `reporting` put in their place.
+  /// The options passed to the constructor, with the log_sum_exp of `reporting` if given.
   const multi_head_options& options() const { return options_; }
-  /// The sizes that follow from weights and options.
+  /// The sizes derived from weights and options.
   const multi_head_shape& shape() const { return shape_; }
   /// Self-attention without rotation.
   ///
@@ -17764,15 +17763,15 @@ class multi_head_attention {
   /// \param out  [batch * tokens, out_dim]
   ///
   /// Requires:  out shares no element with x or a weight
-  /// Throws:    std::invalid_argument if shapes disagree; out is then unchanged. The same holds below
+  /// Throws:    std::invalid_argument if shapes disagree; out is then unchanged, here and below
   template <parallel_executor Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Threads& threads = {}) const {
     run().attend(x, x, batch, out, options_.attention, detail::block_without_rotation{}, threads);
   }
   /// Self-attention with rotation.
   ///
-  /// \param positions  as in `rotate`. Tokens in different `segments` do not see each other; otherwise the
-  ///                   causal mask goes by the order of tokens
+  /// \param positions  as in `rotate`. Tokens of different `segments` do not attend to each other. Otherwise
+  ///                   the causal mask uses the order of tokens
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table
   template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
@@ -17785,15 +17784,16 @@ class multi_head_attention {
                                                                               positions, positions},
                  threads);
   }
-  /// Self-attention to everything in a cache, to which the new tokens are appended. They start at the
-  /// positions the cache gives them.
+  /// Self-attention to all tokens of a cache. The new tokens are appended first, at the positions that the
+  /// cache assigns.
   ///
-  /// \param cache   kv_cache or ring_cache, of kv_heads heads; T or, for float, a 16-bit type. A ring takes
-  ///                any number of tokens, chunk by chunk
-  /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens; the rest sees nothing
+  /// \param cache   kv_cache or ring_cache with kv_heads heads, of T or, for float, a 16-bit type. A
+  ///                ring_cache accepts any number of tokens and processes them in chunks
+  /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens; its other tokens attend
+  ///                to nothing
   ///
-  /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged. Where memory runs
-  ///          out or the caller's threads fail, tokens may have been appended already: ask the cache its size
+  /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged. If memory runs
+  ///          out or your threads fail, tokens may already be appended: check the size of the cache
   template <class Cache, class Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const detail::row_counts& counts = {},
@@ -17801,8 +17801,8 @@ class multi_head_attention {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
     run().template attend_to_cache<Layout, float>(x, cache, out, nullptr, counts, threads);
   }
-  /// The same with rotation: of the queries, and of the keys before they are stored or, raw ones, while they
-  /// are read.  Throws: as above
+  /// Self-attention to a cache, with rotation. Queries are rotated. Keys are rotated before they are stored
+  /// or, in a cache of raw keys, when they are read.  Throws: as above
   template <class Cache, rotation_table Table, class Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const Table& table,
@@ -17815,13 +17815,13 @@ class multi_head_attention {
     run().template attend_to_cache<Layout>(x, cache, out, &rotation, counts, threads);
   }
   ROPE_DETAIL_ASK_OF_FORWARD(T);
-  /// Cross-attention: queries from x, keys and values from a context, every one of which a query sees.
+  /// Cross-attention: queries from x, keys and values from a context. Every key is visible to every query.
   ///
   /// \param x        [batch * queries, model_dim]
   /// \param context  [batch * keys, context_dim]
   /// \param out      [batch * queries, out_dim]
   ///
-  /// Throws:  std::invalid_argument if shapes disagree; out is then unchanged. The same holds below
+  /// Throws:  std::invalid_argument if shapes disagree; out is then unchanged, here and below
   template <parallel_executor Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
              const Threads& threads = {}) const {
@@ -17833,7 +17833,7 @@ class multi_head_attention {
   /// \param key_positions    of the tokens of the context, as in `rotate`
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table; std::invalid_argument if only
-  ///          one of the two has segments, or not the same number
+  ///          one of the two has segments or their numbers of segments differ
   template <rotation_table Table, class PQ, class PK, class Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out, const Table& table,
              const PQ& query_positions, const PK& key_positions, const Threads& threads = {}) const {
@@ -17853,7 +17853,7 @@ class multi_head_attention {
                                        const Threads& threads = {}) const {
     return project(context, batch, detail::block_without_rotation{}, threads);
   }
-  /// The same with rotated keys.
+  /// The rotated keys and the values of a context.
   ///
   /// \param positions  of the keys, as in `rotate`
   ///
@@ -17872,10 +17872,10 @@ class multi_head_attention {
     return to;
   }
   ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T);
-  /// Cross-attention to a projected context: the bits of the call with the context itself.
+  /// Cross-attention to a projected context. The bits are those of the call with the context itself.
   ///
-  /// Throws:  as above; std::invalid_argument if the context is of another kv_heads, head_dim or value_dim,
-  ///          or unless its keys were rotated by this layout and table, or not at all where none is given
+  /// Throws:  as above; std::invalid_argument if kv_heads, head_dim or value_dim of the context differ, or
+  ///          unless its keys were rotated by the layout and table of this call (not at all without a table)
   template <parallel_executor Threads = this_thread>
   void cross(const tokens& x, const projected_context<T>& context, writable_tokens out,
              const Threads& threads = {}) const {
@@ -17883,7 +17883,8 @@ class multi_head_attention {
     run().attend_projected(x, context.keys(), context.values(), out, all_visible(),
                            detail::block_without_rotation{}, threads);
   }
-  /// The same with rotated queries.  Throws: as above; std::out_of_range if a position is outside the table
+  /// Cross-attention to a projected context, with rotated queries.  Throws: as above; std::out_of_range if a
+  /// position is outside the table
   template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
   void cross(const tokens& x, const projected_context<T>& context, writable_tokens out, const Table& table,
              const P& query_positions = P{}, const Threads& threads = {}) const {
@@ -17902,12 +17903,11 @@ class multi_head_attention {
       attend(std::int64_t{0});
   }
   ROPE_DETAIL_ASK_OF_CROSS(T);
-  /// The same block, whose calls also write the report. Copies the views and options of the block, no
-  /// weights.
+  /// A copy of the block whose calls also write the report. It refers to the same weights.
   ///
   ///     block.reporting({.log_sum_exp = sums}).forward(x, batch, out, table);
   ///
-  /// Throws:  nothing here; the calls throw std::invalid_argument if a length differs
+  /// Throws:  nothing; calls of the copy throw std::invalid_argument if a length differs
   multi_head_attention reporting(const multi_head_report<T>& report) const {
     multi_head_attention block = *this;
     if (!report.log_sum_exp.empty()) block.options_.attention.log_sum_exp = report.log_sum_exp;
@@ -18078,7 +18078,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
 #endif  // ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
 /// The backward pass of an attention block.
 namespace rope::inline ROPE_ABI {
-/// A forward pass of a block, and the gradient with respect to its output.
+/// The inputs of a forward pass of a block, and the gradient with respect to its output.
 ///
 ///     cross_attention_gradient(
 ///         block, {.x = x, .context = context, .batch = batch, .d_out = d_out}, gradients);
@@ -18089,14 +18089,14 @@ struct multi_head_tape {
   Index batch;                                     // rows of the batch
   detail::token_ref<T> d_out;                      // [batch * tokens, out_dim]
 };
-/// Where the gradients of a block go, each in the shape of what it is taken with respect to; those without
-/// memory are left out.
+/// Memory for the gradients of a block, each with the shape of its parameter or input. Gradients without
+/// memory are not computed.
 ///
 ///     multi_head_gradients<float> gradients = {.x = {d_x.data(), d_x.rows(), d_x.cols()}};
 ///     multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out}, gradients);
 template <class T>
 struct multi_head_gradients {
-  using token_map = typename projection<T>::weight_map;  // row-major [rows, columns], written to
+  using token_map = typename projection<T>::weight_map;  // row-major [rows, columns], writable
   /// With respect to the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and
   /// values, in cross-attention through the queries.
   token_map x{nullptr, 0, 0};
@@ -18104,14 +18104,14 @@ struct multi_head_gradients {
   token_map context{nullptr, 0, 0};
   /// With respect to the weights, each in the shape of the weight.
   multi_head_parameters<T> weights = {};
-  /// With respect to sink_logits and bias of the attention options; not with more than one segment.
+  /// With respect to sink_logits and bias of the attention options. Throws if there is more than one segment.
   option_gradients options = {};
 };
 namespace detail {
 template <class T, class Layout, class Rotation, class Threads>
 class block_gradient {
  public:
-  /// \param self  whether keys and values are those of x
+  /// \param self  whether keys and values are projected from x (self-attention)
   block_gradient(const multi_head_attention<T, Layout>& block, const multi_head_tape<T>& tape,
                  const multi_head_gradients<T>& gradients, bool self, const Rotation& rotation,
                  const Threads& threads)
@@ -18202,7 +18202,8 @@ class block_gradient {
                     "gradients with respect to options are those of one segment, got ",
                     rotation_.segment_count());
   }
-  /// The forward pass has written the log-sum-exps of the options; here they are formed again, in scratch.
+  /// The options without log_sum_exp: the forward pass already wrote it, and here it is recomputed in
+  /// scratch.
   static attention_options without_report(attention_options options) {
     options.log_sum_exp = {};
     return options;
@@ -18211,7 +18212,7 @@ class block_gradient {
   head_view<T> like(const head_view<T>& x, Index head_dim) const {
     return pass_.template scratch_heads<Purpose>(x.batch * x.tokens, x.batch, x.heads, head_dim);
   }
-  /// A copy of the heads after their norm; what is before it is needed again.
+  /// A normalised copy of the heads. The heads before the norm are needed again.
   template <class Purpose>
   head_view<T> normalised(const head_view<T>& x, const head_norm<T>& norm) const {
     if (norm.weight.empty()) return x;
@@ -18219,7 +18220,7 @@ class block_gradient {
     normalize_heads_to(x, y, norm, threads_);
     return y;
   }
-  /// Forward and backward through the attention of one segment.
+  /// Forward and backward pass through the attention of one segment.
   void attend_back(Index s, const head_view<T>& q, const head_view<T>& k, const head_view<T>& v,
                    const head_view<T>& out, const head_view<T>& d_out, const head_view<T>& d_q,
                    const head_view<T>& d_k, const head_view<T>& d_v) const {
@@ -18240,7 +18241,7 @@ class block_gradient {
                                          .d_v = of_keys(d_v)},
                        options, gradients_.options, threads_);
   }
-  /// Turns the gradient with respect to the output of a norm into that with respect to its input.
+  /// Replaces the gradient with respect to the output of a norm by the gradient with respect to its input.
   template <class Map>
   void by_norm(Map d_weight, const head_norm<T>& norm, const head_view<T>& before,
                const head_view<T>& d) const {
@@ -18263,23 +18264,23 @@ block_gradient(const multi_head_attention<T, Layout>&, const multi_head_tape<T>&
                const multi_head_gradients<T>&, bool, const Rotation&, const Threads&)
     -> block_gradient<T, Layout, Rotation, Threads>;
 }  // namespace detail
-/// Gradients of a loss whose gradient with respect to the output of `block.forward(x, batch, out)` is d_out.
+/// Gradients of a loss. d_out is its gradient with respect to the output of `block.forward(x, batch, out)`.
 ///
 ///     multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out},
 ///                                   multi_head_gradients<float>{
 ///                                       .x = {d_x.data(), d_x.rows(), d_x.cols()},
 ///                                       .weights = {.q = {d_wq.data(), d_wq.rows(), d_wq.cols()}}});
 ///
-/// Nothing is kept between the passes: the forward pass is run again, except for its last product.
+/// No activations are stored between the passes: the forward pass is run again, except for its last product.
 ///
-/// \param tape       what the forward pass was given, and d_out
-/// \param gradients  where the gradients go; those that are empty are left out
-/// \param threads    the caller's threads, see base/parallel.hpp; the bits do not depend on them
+/// \param tape       the inputs of the forward pass, and d_out
+/// \param gradients  memory for the gradients; empty ones are not computed
+/// \param threads    your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Requires:  the gradients share no element with each other or with an input
-/// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is written then
-/// Cost:      about three times the forward pass; scratch as for it, and again for the gradients with respect
-///            to heads (base/scratch.hpp)
+/// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is then written
+/// Cost:      about three times the forward pass; scratch of the forward pass, and as much again for the
+///            gradients with respect to heads (base/scratch.hpp)
 /// Source:    the chain rule; attention/gradient.hpp, rotation/gradient.hpp
 template <class T, class Layout, parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
@@ -18287,9 +18288,9 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const multi_head_gradients<T>& gradients, const Threads& threads = {}) {
   detail::block_gradient(block, tape, gradients, true, detail::block_without_rotation{}, threads).run();
 }
-/// The same for `block.forward(x, batch, out, table, positions)`.
+/// Gradients for `block.forward(x, batch, out, table, positions)`.
 ///
-/// Throws:  as above; std::out_of_range if a position is outside the table; nothing is written then
+/// Throws:  as above; std::out_of_range if a position is outside the table; nothing is then written
 template <class T, class Layout, rotation_table Table, class P = std::int64_t, class Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const std::type_identity_t<multi_head_tape<T>>& tape,
@@ -18301,7 +18302,7 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                                                               positions, positions};
   detail::block_gradient(block, tape, gradients, true, rotation, threads).run();
 }
-/// The same for `block.cross(x, context, batch, out)`.
+/// Gradients for `block.cross(x, context, batch, out)`.
 ///
 /// Throws:  as above
 template <class T, class Layout, parallel_executor Threads = this_thread>
@@ -18310,9 +18311,9 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
                               const multi_head_gradients<T>& gradients, const Threads& threads = {}) {
   detail::block_gradient(block, tape, gradients, false, detail::block_without_rotation{}, threads).run();
 }
-/// The same for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
+/// Gradients for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
 ///
-/// Throws:  as above; std::out_of_range if a position is outside the table; nothing is written then
+/// Throws:  as above; std::out_of_range if a position is outside the table; nothing is then written
 template <class T, class Layout, rotation_table Table, class PQ, class PK, class Threads = this_thread>
 void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
                               const std::type_identity_t<multi_head_tape<T>>& tape,

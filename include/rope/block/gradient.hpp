@@ -27,7 +27,7 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// A forward pass of a block, and the gradient with respect to its output.
+/// The inputs of a forward pass of a block, and the gradient with respect to its output.
 ///
 ///     cross_attention_gradient(
 ///         block, {.x = x, .context = context, .batch = batch, .d_out = d_out}, gradients);
@@ -39,14 +39,14 @@ struct multi_head_tape {
   detail::token_ref<T> d_out;                      // [batch * tokens, out_dim]
 };
 
-/// Where the gradients of a block go, each in the shape of what it is taken with respect to; those without
-/// memory are left out.
+/// Memory for the gradients of a block, each with the shape of its parameter or input. Gradients without
+/// memory are not computed.
 ///
 ///     multi_head_gradients<float> gradients = {.x = {d_x.data(), d_x.rows(), d_x.cols()}};
 ///     multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out}, gradients);
 template <class T>
 struct multi_head_gradients {
-  using token_map = typename projection<T>::weight_map;  // row-major [rows, columns], written to
+  using token_map = typename projection<T>::weight_map;  // row-major [rows, columns], writable
   /// With respect to the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and
   /// values, in cross-attention through the queries.
   token_map x{nullptr, 0, 0};
@@ -54,7 +54,7 @@ struct multi_head_gradients {
   token_map context{nullptr, 0, 0};
   /// With respect to the weights, each in the shape of the weight.
   multi_head_parameters<T> weights = {};
-  /// With respect to sink_logits and bias of the attention options; not with more than one segment.
+  /// With respect to sink_logits and bias of the attention options. Throws if there is more than one segment.
   option_gradients options = {};
 };
 
@@ -63,7 +63,7 @@ namespace detail {
 template <class T, class Layout, class Rotation, class Threads>
 class block_gradient {
  public:
-  /// \param self  whether keys and values are those of x
+  /// \param self  whether keys and values are projected from x (self-attention)
   block_gradient(const multi_head_attention<T, Layout>& block, const multi_head_tape<T>& tape,
                  const multi_head_gradients<T>& gradients, bool self, const Rotation& rotation,
                  const Threads& threads)
@@ -160,7 +160,8 @@ class block_gradient {
                     rotation_.segment_count());
   }
 
-  /// The forward pass has written the log-sum-exps of the options; here they are formed again, in scratch.
+  /// The options without log_sum_exp: the forward pass already wrote it, and here it is recomputed in
+  /// scratch.
   static attention_options without_report(attention_options options) {
     options.log_sum_exp = {};
     return options;
@@ -169,7 +170,7 @@ class block_gradient {
   head_view<T> like(const head_view<T>& x, Index head_dim) const {
     return pass_.template scratch_heads<Purpose>(x.batch * x.tokens, x.batch, x.heads, head_dim);
   }
-  /// A copy of the heads after their norm; what is before it is needed again.
+  /// A normalised copy of the heads. The heads before the norm are needed again.
   template <class Purpose>
   head_view<T> normalised(const head_view<T>& x, const head_norm<T>& norm) const {
     if (norm.weight.empty()) return x;
@@ -178,7 +179,7 @@ class block_gradient {
     return y;
   }
 
-  /// Forward and backward through the attention of one segment.
+  /// Forward and backward pass through the attention of one segment.
   void attend_back(Index s, const head_view<T>& q, const head_view<T>& k, const head_view<T>& v,
                    const head_view<T>& out, const head_view<T>& d_out, const head_view<T>& d_q,
                    const head_view<T>& d_k, const head_view<T>& d_v) const {
@@ -200,7 +201,7 @@ class block_gradient {
                        options, gradients_.options, threads_);
   }
 
-  /// Turns the gradient with respect to the output of a norm into that with respect to its input.
+  /// Replaces the gradient with respect to the output of a norm by the gradient with respect to its input.
   template <class Map>
   void by_norm(Map d_weight, const head_norm<T>& norm, const head_view<T>& before,
                const head_view<T>& d) const {
@@ -227,23 +228,23 @@ block_gradient(const multi_head_attention<T, Layout>&, const multi_head_tape<T>&
 
 }  // namespace detail
 
-/// Gradients of a loss whose gradient with respect to the output of `block.forward(x, batch, out)` is d_out.
+/// Gradients of a loss. d_out is its gradient with respect to the output of `block.forward(x, batch, out)`.
 ///
 ///     multi_head_attention_gradient(block, {.x = x, .batch = batch, .d_out = d_out},
 ///                                   multi_head_gradients<float>{
 ///                                       .x = {d_x.data(), d_x.rows(), d_x.cols()},
 ///                                       .weights = {.q = {d_wq.data(), d_wq.rows(), d_wq.cols()}}});
 ///
-/// Nothing is kept between the passes: the forward pass is run again, except for its last product.
+/// No activations are stored between the passes: the forward pass is run again, except for its last product.
 ///
-/// \param tape       what the forward pass was given, and d_out
-/// \param gradients  where the gradients go; those that are empty are left out
-/// \param threads    the caller's threads, see base/parallel.hpp; the bits do not depend on them
+/// \param tape       the inputs of the forward pass, and d_out
+/// \param gradients  memory for the gradients; empty ones are not computed
+/// \param threads    your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Requires:  the gradients share no element with each other or with an input
-/// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is written then
-/// Cost:      about three times the forward pass; scratch as for it, and again for the gradients with respect
-///            to heads (base/scratch.hpp)
+/// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is then written
+/// Cost:      about three times the forward pass; scratch of the forward pass, and as much again for the
+///            gradients with respect to heads (base/scratch.hpp)
 /// Source:    the chain rule; attention/gradient.hpp, rotation/gradient.hpp
 template <class T, class Layout, parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
@@ -252,9 +253,9 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
   detail::block_gradient(block, tape, gradients, true, detail::block_without_rotation{}, threads).run();
 }
 
-/// The same for `block.forward(x, batch, out, table, positions)`.
+/// Gradients for `block.forward(x, batch, out, table, positions)`.
 ///
-/// Throws:  as above; std::out_of_range if a position is outside the table; nothing is written then
+/// Throws:  as above; std::out_of_range if a position is outside the table; nothing is then written
 template <class T, class Layout, rotation_table Table, class P = std::int64_t, class Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const std::type_identity_t<multi_head_tape<T>>& tape,
@@ -267,7 +268,7 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
   detail::block_gradient(block, tape, gradients, true, rotation, threads).run();
 }
 
-/// The same for `block.cross(x, context, batch, out)`.
+/// Gradients for `block.cross(x, context, batch, out)`.
 ///
 /// Throws:  as above
 template <class T, class Layout, parallel_executor Threads = this_thread>
@@ -277,9 +278,9 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
   detail::block_gradient(block, tape, gradients, false, detail::block_without_rotation{}, threads).run();
 }
 
-/// The same for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
+/// Gradients for `block.cross(x, context, batch, out, table, query_positions, key_positions)`.
 ///
-/// Throws:  as above; std::out_of_range if a position is outside the table; nothing is written then
+/// Throws:  as above; std::out_of_range if a position is outside the table; nothing is then written
 template <class T, class Layout, rotation_table Table, class PQ, class PK, class Threads = this_thread>
 void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
                               const std::type_identity_t<multi_head_tape<T>>& tape,

@@ -25,24 +25,24 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// Where a block writes what it tells besides its output; what is left empty is not told.
+/// Buffers for a block's optional outputs. Empty ones are not written.
 ///
 ///     std::vector<float> probabilities(batch * heads * queries * keys);
 ///     block.reporting({.probabilities = probabilities}).forward(x, batch, out, table);
 ///
-/// \tparam T  that of the block
+/// \tparam T  the T of the block
 template <class T>
 struct multi_head_report {
-  /// [batch, queries, heads], as in attention_options; where it is given it takes the place of the one there.
+  /// [batch, queries, heads], as in attention_options. If given, it replaces the log_sum_exp of the options.
   std::span<double> log_sum_exp = {};
-  /// [batch, heads, queries, keys]: what `attention_weights` says of the projected heads, 0 for what a query
-  /// does not see, dropout included. For looking at: plain loops, beside the attention itself. Not told by a
-  /// call with a cache.
+  /// [batch, heads, queries, keys]: the `attention_weights` of the projected heads, including dropout, and 0
+  /// for keys that are not visible to a query. Meant for inspection: computed by plain loops in addition to
+  /// attention. Calls with a cache throw if it is not empty.
   std::span<T> probabilities = {};
 };
 
-/// Projects tokens to queries, keys and values, normalises and rotates the heads of q and k, attends, and
-/// projects the result.
+/// An attention layer: projects tokens to queries, keys and values, normalises and rotates the heads of q and
+/// k, attends, and projects the result.
 ///
 ///     q = R(norm(x Wq^T + bq)),  k = R(norm(c Wk^T + bk)),  v = c Wv^T + bv,   c = x or a context
 ///     out = attention(q, k, v) Wo^T + bo
@@ -51,26 +51,25 @@ struct multi_head_report {
 ///     block.forward(prompt, cache, out, table);
 ///     block.forward(token, cache, out, table);
 ///
-/// Tokens are row-major Eigen matrices, maps or blocks [batch * tokens, dim], row after row of the batch;
-/// they are never copied.
+/// Tokens are row-major Eigen matrices, maps or blocks [batch * tokens, dim], one row of the batch after
+/// another. They are never copied.
 ///
 /// \tparam T       float or double
-/// \tparam Layout  interleaved, half_split or a pair_layout; may be left out by a block that never rotates
+/// \tparam Layout  interleaved, half_split or a pair_layout; may be omitted if the block never rotates
 ///
-/// Every form takes the caller's threads last (base/parallel.hpp): projections, norms, rotation and attention
-/// run on all of them, and give the same bits for any number. Where positions or counts come before them and
-/// are not needed, give `{}`.
+/// Every function takes your threads as its last argument (base/parallel.hpp). Projections, norms, rotation
+/// and attention run on all of them, and the bits do not depend on their number. To pass threads without
+/// positions or counts, write `{}` for those:
 ///
 ///     block.forward(token, cache, out, table, {}, pool);
 ///
-/// The options of attention hold for every call: a bias, a mask and lists have the extents of the whole call,
-/// of all its segments together. Their log_sum_exp [batch, queries, heads] receives that of the latest call.
+/// The attention options apply to every call. Bias, mask and lists have the extents of the whole call, over
+/// all segments. log_sum_exp [batch, queries, heads] is overwritten by each call.
 ///
-/// Requires:  the weights outlive the block. The block itself is immutable and may be shared between threads,
-///            unless its options have a log_sum_exp to write to
-/// Cost:      2 flops per token and weight, and those of attention; nothing is allocated once a call of the
-///            same size has been made on the thread, which keeps the heads of a call as scratch
-///            (base/scratch.hpp)
+/// Requires:  the weights outlive the block. The block is immutable and may be shared between threads, unless
+///            its options have a log_sum_exp, which calls write
+/// Cost:      2 flops per token and weight, plus attention. The thread's scratch holds the heads of a call:
+///            no allocation after the first call of this size on the thread (base/scratch.hpp)
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
 ///            `Gemma3Attention` of Hugging Face transformers
 template <class T, class Layout = detail::unnamed_layout>
@@ -79,15 +78,15 @@ class multi_head_attention {
                 "multi_head_attention: T is float or double; a cache may store half or bfloat16");
 
  public:
-  /// Tokens that are read: row-major [batch * tokens, dim], a matrix, map or block of Eigen.
+  /// Input tokens: a row-major Eigen matrix, map or block [batch * tokens, dim].
   using tokens = detail::token_ref<T>;
-  /// Tokens that are written.
+  /// Output tokens.
   using writable_tokens = detail::writable_token_ref<T>;
 
-  /// Throws:  std::invalid_argument if the weights do not fit each other or the options
+  /// Throws:  std::invalid_argument if weights and options do not fit together
   multi_head_attention(const multi_head_weights<T>& weights, const multi_head_options& options)
       : weights_(weights), options_(options), shape_(detail::checked_shape(weights, options)) {
-    attention_options numbers = options.attention;  // lists and views are checked when the tokens are known
+    attention_options numbers = options.attention;  // calls check lists and views
     numbers.query_positions = numbers.key_positions = numbers.query_counts = numbers.key_counts = {};
     numbers.query_offsets = numbers.key_offsets = {};
     numbers.bias = {};
@@ -98,11 +97,11 @@ class multi_head_attention {
     detail::check_products<T, T, false>("multi_head_attention", numbers.products, shape_.head_dim);
   }
 
-  /// The weights it was made with.
+  /// The weights passed to the constructor.
   const multi_head_weights<T>& weights() const { return weights_; }
-  /// The options it was made with, or that `reporting` put in their place.
+  /// The options passed to the constructor, with the log_sum_exp of `reporting` if given.
   const multi_head_options& options() const { return options_; }
-  /// The sizes that follow from weights and options.
+  /// The sizes derived from weights and options.
   const multi_head_shape& shape() const { return shape_; }
 
   /// Self-attention without rotation.
@@ -111,7 +110,7 @@ class multi_head_attention {
   /// \param out  [batch * tokens, out_dim]
   ///
   /// Requires:  out shares no element with x or a weight
-  /// Throws:    std::invalid_argument if shapes disagree; out is then unchanged. The same holds below
+  /// Throws:    std::invalid_argument if shapes disagree; out is then unchanged, here and below
   template <parallel_executor Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Threads& threads = {}) const {
     run().attend(x, x, batch, out, options_.attention, detail::block_without_rotation{}, threads);
@@ -119,8 +118,8 @@ class multi_head_attention {
 
   /// Self-attention with rotation.
   ///
-  /// \param positions  as in `rotate`. Tokens in different `segments` do not see each other; otherwise the
-  ///                   causal mask goes by the order of tokens
+  /// \param positions  as in `rotate`. Tokens of different `segments` do not attend to each other. Otherwise
+  ///                   the causal mask uses the order of tokens
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table
   template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
@@ -134,15 +133,16 @@ class multi_head_attention {
                  threads);
   }
 
-  /// Self-attention to everything in a cache, to which the new tokens are appended. They start at the
-  /// positions the cache gives them.
+  /// Self-attention to all tokens of a cache. The new tokens are appended first, at the positions that the
+  /// cache assigns.
   ///
-  /// \param cache   kv_cache or ring_cache, of kv_heads heads; T or, for float, a 16-bit type. A ring takes
-  ///                any number of tokens, chunk by chunk
-  /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens; the rest sees nothing
+  /// \param cache   kv_cache or ring_cache with kv_heads heads, of T or, for float, a 16-bit type. A
+  ///                ring_cache accepts any number of tokens and processes them in chunks
+  /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens; its other tokens attend
+  ///                to nothing
   ///
-  /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged. Where memory runs
-  ///          out or the caller's threads fail, tokens may have been appended already: ask the cache its size
+  /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged. If memory runs
+  ///          out or your threads fail, tokens may already be appended: check the size of the cache
   template <class Cache, class Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const detail::row_counts& counts = {},
@@ -150,8 +150,8 @@ class multi_head_attention {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
     run().template attend_to_cache<Layout, float>(x, cache, out, nullptr, counts, threads);
   }
-  /// The same with rotation: of the queries, and of the keys before they are stored or, raw ones, while they
-  /// are read.  Throws: as above
+  /// Self-attention to a cache, with rotation. Queries are rotated. Keys are rotated before they are stored
+  /// or, in a cache of raw keys, when they are read.  Throws: as above
   template <class Cache, rotation_table Table, class Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const Table& table,
@@ -166,13 +166,13 @@ class multi_head_attention {
 
   ROPE_DETAIL_ASK_OF_FORWARD(T);
 
-  /// Cross-attention: queries from x, keys and values from a context, every one of which a query sees.
+  /// Cross-attention: queries from x, keys and values from a context. Every key is visible to every query.
   ///
   /// \param x        [batch * queries, model_dim]
   /// \param context  [batch * keys, context_dim]
   /// \param out      [batch * queries, out_dim]
   ///
-  /// Throws:  std::invalid_argument if shapes disagree; out is then unchanged. The same holds below
+  /// Throws:  std::invalid_argument if shapes disagree; out is then unchanged, here and below
   template <parallel_executor Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out,
              const Threads& threads = {}) const {
@@ -185,7 +185,7 @@ class multi_head_attention {
   /// \param key_positions    of the tokens of the context, as in `rotate`
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table; std::invalid_argument if only
-  ///          one of the two has segments, or not the same number
+  ///          one of the two has segments or their numbers of segments differ
   template <rotation_table Table, class PQ, class PK, class Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out, const Table& table,
              const PQ& query_positions, const PK& key_positions, const Threads& threads = {}) const {
@@ -206,7 +206,7 @@ class multi_head_attention {
                                        const Threads& threads = {}) const {
     return project(context, batch, detail::block_without_rotation{}, threads);
   }
-  /// The same with rotated keys.
+  /// The rotated keys and the values of a context.
   ///
   /// \param positions  of the keys, as in `rotate`
   ///
@@ -226,10 +226,10 @@ class multi_head_attention {
   }
   ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T);
 
-  /// Cross-attention to a projected context: the bits of the call with the context itself.
+  /// Cross-attention to a projected context. The bits are those of the call with the context itself.
   ///
-  /// Throws:  as above; std::invalid_argument if the context is of another kv_heads, head_dim or value_dim,
-  ///          or unless its keys were rotated by this layout and table, or not at all where none is given
+  /// Throws:  as above; std::invalid_argument if kv_heads, head_dim or value_dim of the context differ, or
+  ///          unless its keys were rotated by the layout and table of this call (not at all without a table)
   template <parallel_executor Threads = this_thread>
   void cross(const tokens& x, const projected_context<T>& context, writable_tokens out,
              const Threads& threads = {}) const {
@@ -237,7 +237,8 @@ class multi_head_attention {
     run().attend_projected(x, context.keys(), context.values(), out, all_visible(),
                            detail::block_without_rotation{}, threads);
   }
-  /// The same with rotated queries.  Throws: as above; std::out_of_range if a position is outside the table
+  /// Cross-attention to a projected context, with rotated queries.  Throws: as above; std::out_of_range if a
+  /// position is outside the table
   template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
   void cross(const tokens& x, const projected_context<T>& context, writable_tokens out, const Table& table,
              const P& query_positions = P{}, const Threads& threads = {}) const {
@@ -257,12 +258,11 @@ class multi_head_attention {
   }
   ROPE_DETAIL_ASK_OF_CROSS(T);
 
-  /// The same block, whose calls also write the report. Copies the views and options of the block, no
-  /// weights.
+  /// A copy of the block whose calls also write the report. It refers to the same weights.
   ///
   ///     block.reporting({.log_sum_exp = sums}).forward(x, batch, out, table);
   ///
-  /// Throws:  nothing here; the calls throw std::invalid_argument if a length differs
+  /// Throws:  nothing; calls of the copy throw std::invalid_argument if a length differs
   multi_head_attention reporting(const multi_head_report<T>& report) const {
     multi_head_attention block = *this;
     if (!report.log_sum_exp.empty()) block.options_.attention.log_sum_exp = report.log_sum_exp;

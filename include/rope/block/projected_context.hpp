@@ -13,7 +13,7 @@
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
-/// The keys and values of the context of cross-attention, kept from step to step of a decoder.
+/// The keys and values of the context of cross-attention, for all steps of a decoder.
 
 namespace rope::inline ROPE_ABI {
 
@@ -23,8 +23,8 @@ namespace rope::inline ROPE_ABI {
 ///     const projected_context<float> encoded = block.project_context(context, batch);
 ///     block.cross(token, encoded, out);
 ///
-/// Memory of its own, independent of the context, of the block and of its weights. May be shared between
-/// threads. Empty once it was moved from.
+/// Owns its memory and does not depend on the context, the block or its weights. May be shared between
+/// threads. Empty after it was moved from.
 template <class T>
 class projected_context {
  public:
@@ -39,10 +39,10 @@ class projected_context {
   /// Channels of a value head.
   Index value_dim() const { return value_dim_; }
 
-  /// The keys, [batch, tokens, kv_heads, head_dim], rotated where project_context was given a table; valid
-  /// while this lives.
+  /// The keys, [batch, tokens, kv_heads, head_dim], rotated if project_context got a table; valid while this
+  /// object lives.
   head_view<const T> keys() const { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
-  /// The values, [batch, tokens, kv_heads, value_dim]; valid while this lives.
+  /// The values, [batch, tokens, kv_heads, value_dim]; valid while this object lives.
   head_view<const T> values() const { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
 
  private:
@@ -61,8 +61,8 @@ class projected_context {
   head_view<T> writable_keys() { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
   head_view<T> writable_values() { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
 
-  /// Throws:  std::invalid_argument unless this is of a block of that shape, and its keys were rotated by
-  ///          `given`, or not at all, in as many segments
+  /// Throws:  std::invalid_argument unless the context has the shape of the block, its keys have rotation
+  ///          `given` (or none), and it has `segments` segments
   void check_use(const multi_head_shape& shape, const detail::key_rotation& given,
                  std::size_t segments) const {
     const char* function = "multi_head_attention";
@@ -85,7 +85,7 @@ class projected_context {
   detail::moved_index batch_, tokens_, kv_heads_, head_dim_, value_dim_;
   detail::storage<T> keys_, values_;
   detail::key_rotation rotation_;
-  std::vector<std::int64_t> offsets_;  // of the keys, where they are in segments
+  std::vector<std::int64_t> offsets_;  // of the keys, if they are in segments
 };
 
 }  // namespace rope::inline ROPE_ABI

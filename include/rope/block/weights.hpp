@@ -23,11 +23,11 @@ concept no_map = !std::convertible_to<W, Map>;
 
 }  // namespace detail
 
-/// y = x W^T + b on rows of tokens. Owns nothing.
+/// A linear layer: y = x W^T + b for rows of tokens. Does not own its weights.
 ///
 ///     const projection<const float> q(q_proj.data(), heads * head_dim, model_dim);
 ///
-/// \tparam T  float or double, const where it is only read
+/// \tparam T  float or double, const if it is only read
 template <class T>
 struct projection {
   /// float or double.
@@ -36,9 +36,9 @@ struct projection {
   using matrix = Eigen::Matrix<scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   /// One row.
   using vector = Eigen::Matrix<scalar, 1, Eigen::Dynamic>;
-  /// A weight in the caller's memory.
+  /// A weight in your memory.
   using weight_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const matrix, matrix>>;
-  /// A bias, or the weight of a norm, in the caller's memory.
+  /// A bias, or the weight of a norm, in your memory.
   using bias_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const vector, vector>>;
 
   /// W [out_features, in_features], row-major: `nn.Linear.weight` of PyTorch, `*_proj.weight` of Hugging
@@ -54,9 +54,9 @@ struct projection {
   /// \param w  [out_features, in_features]
   /// \param b  [out_features] or empty
   projection(weight_map w, bias_map b) : weight(w), bias(b) {}
-  /// A row-major Eigen matrix, without or with a bias, a vector of either orientation. It is not copied.
+  /// A row-major Eigen matrix, and optionally a bias, a vector of either orientation. Neither is copied.
   ///
-  /// Throws:  std::invalid_argument if its rows have gaps, as those of a block of a larger matrix
+  /// Throws:  std::invalid_argument if its rows are not contiguous, as in a block of a larger matrix
   template <detail::dense W>
   requires detail::no_map<W, weight_map> projection(W&& w)
       : projection(checked_data(w), w.rows(), w.cols()) {}
@@ -69,7 +69,7 @@ struct projection {
     static_assert(bool(detail::dense_type<B>::IsVectorAtCompileTime) && detail::dense_in_memory<B>,
                   "projection: a bias is an Eigen vector in memory with an inner stride of 1");
   }
-  /// Row-major memory.
+  /// A row-major array in memory.
   ///
   /// \param w  [out_features, in_features]
   /// \param b  [out_features] or null
@@ -94,7 +94,7 @@ struct projection {
   }
 };
 
-/// Every parameter of a block. Keys and values have kv_heads heads; rows of a weight are heads after heads.
+/// All parameters of a block. Keys and values have kv_heads heads. The rows of a weight are ordered by head.
 ///
 ///     const multi_head_weights<float> weights = {.q = {wq.data(), heads * head_dim, model_dim},
 ///                                                .k = {wk.data(), kv_heads * head_dim, model_dim},
@@ -113,7 +113,7 @@ struct multi_head_parameters {
   projection<T> o = {};  // [out_dim, heads * value_dim]
   /// [head_dim], or empty: the weight of the RMS norm of every query head, before its rotation.
   norm_map q_norm{nullptr, 0};
-  /// [head_dim], or empty: the same of every key head.
+  /// [head_dim], or empty: the weight of the RMS norm of every key head, before its rotation.
   norm_map k_norm{nullptr, 0};
 };
 
@@ -121,19 +121,19 @@ struct multi_head_parameters {
 template <class T>
 using multi_head_weights = multi_head_parameters<const T>;
 
-/// What a block does with its weights.
+/// The sizes and constants of a block that its weights do not determine, and its attention options.
 ///
 ///     const multi_head_options options = {.heads = 32, .kv_heads = 8, .norm_epsilon = 1e-5};
 struct multi_head_options {
-  /// Heads of queries; to be given, as weights do not tell.
+  /// The number of query heads. Required, because it does not follow from the weights.
   Index heads = 0;
-  /// Heads of keys and values; 0: as many as heads. Source: grouped queries, arXiv:2305.13245.
+  /// The number of key and value heads; 0: equal to heads. Source: grouped-query attention, arXiv:2305.13245.
   Index kv_heads = 0;
   /// Added to the mean square of a head under q_norm and k_norm (`rms_norm_eps`).
   double norm_epsilon = 1e-6;
-  /// Added to the weights of q_norm and k_norm: 1 for Gemma, whose checkpoints store the gain less 1.
+  /// Added to the weights of q_norm and k_norm: 1 for Gemma, whose checkpoints store the gain minus 1.
   double norm_offset = 0;
-  /// How queries attend to keys, in every call; lists, a bias and a mask have the extents of the call.
+  /// The attention options of every call; lists, bias and mask have the extents of the call.
   attention_options attention = {};
 };
 
@@ -153,7 +153,7 @@ struct multi_head_shape {
 
 namespace detail {
 
-/// Throws:  std::invalid_argument if weights and options do not fit each other
+/// Throws:  std::invalid_argument if weights and options do not fit together
 template <class T>
 multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
   const auto demand = [](bool holds, const char* rule, Index first, Index second) {

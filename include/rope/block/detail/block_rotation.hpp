@@ -16,29 +16,29 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 
-/// What happens to the heads of queries and keys between projection and attention: norm and rotation.
+/// Norm and rotation of the heads of queries and keys, between projection and attention.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Normalises every head of x into y, which may be x. Does nothing where the norm has no weights.
+/// Normalises every head of x into y, which may be x. Without norm weights it does nothing.
 template <class T, class Threads>
 void normalize_if(const head_norm<T>& norm, const head_view<T>& x, const head_view<T>& y,
                   const Threads& threads) {
   if (!norm.weight.empty()) normalize_heads_to(x, y, norm, threads);
 }
 
-/// Whether positions fall into segments that must not see each other.
+/// Whether positions are `segments`, which must not attend to each other.
 template <class P>
 inline constexpr bool is_segmented = false;
 template <class Integer>
 inline constexpr bool is_segmented<segments<Integer>> = true;
 
-/// Queries and keys that are not rotated.
+/// Queries and keys without rotation.
 struct block_without_rotation {
   void check_call(Index /*batch*/, Index /*queries*/, Index /*keys*/, Index /*head_dim*/) const {}
   void check_queries(Index /*batch*/, Index /*queries*/, Index /*head_dim*/) const {}
   void check_keys(Index /*batch*/, Index /*keys*/, Index /*head_dim*/) const {}
-  /// Normalises where there is a norm, and rotates.
+  /// Normalises the heads if there is a norm.
   template <class T, class Threads>
   void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {
     normalize_if(norm, q, q, threads);
@@ -53,8 +53,8 @@ struct block_without_rotation {
 
   void check_options(const attention_options& /*options*/) const {}
 
-  /// Segments are sequences that must not see each other. Per segment: the options of attention, and its
-  /// tokens in a view of queries or of keys.
+  /// Segments are sequences that must not attend to each other. These functions return the attention options
+  /// of a segment, and its tokens in a view of queries or keys.
   Index segment_count() const { return 1; }
   attention_options options_of(const attention_options& options, Index /*segment*/) const { return options; }
   template <class T>
@@ -67,7 +67,7 @@ struct block_without_rotation {
   }
 };
 
-/// Queries and keys that are rotated by one table, at positions of their own.
+/// Queries and keys rotated by one table, each at their own positions.
 template <class Layout, class S, class PQ, class PK>
 struct block_rotation {
   placed_table<S> table;
@@ -99,7 +99,8 @@ struct block_rotation {
     check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
                            position_source(key_positions, keys));
   }
-  /// Throws:  std::invalid_argument if the options place tokens that segments place
+  /// Throws:  std::invalid_argument if there are segments and the options also give positions, counts or
+  ///          offsets
   void check_options(const attention_options& options) const {
     if constexpr (is_segmented<PQ>)
       if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
@@ -124,7 +125,7 @@ struct block_rotation {
     rotate_gradient<Layout>(d_k, table, key_positions, threads);
   }
 
-  /// How many segments the queries are in; 0: positions say nothing of segments.
+  /// The number of segments of the queries; 0 if positions are not `segments`.
   std::size_t segments() const {
     if constexpr (is_segmented<PQ>)
       return static_cast<std::size_t>(segment_count());
@@ -137,8 +138,8 @@ struct block_rotation {
     else
       return 1;
   }
-  /// The options of the attention within one segment: the part of a bias or mask of the whole call that
-  /// belongs to it. The caller sets log_sum_exp.
+  /// The options of the attention within one segment, with its part of the bias or mask of the whole call.
+  /// The caller sets log_sum_exp.
   attention_options options_of(attention_options options, Index segment) const {
     if constexpr (is_segmented<PQ>) {
       options.bias = scores_of(options.bias, segment);

@@ -12,8 +12,8 @@
 #include <rope/config.hpp>
 #include <rope/tables/placed_table.hpp>
 
-/// What can be wrong with the types of a call of a layer, each in one sentence. Numbers and order of a matrix
-/// are checked by token_view.
+/// Checks of the types of a call of a layer, each with one message. token_view checks the scalar type and
+/// storage order of a matrix.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -22,7 +22,7 @@ inline constexpr bool is_projected = false;
 template <class T>
 inline constexpr bool is_projected<projected_context<T>> = true;
 
-/// Whether an argument that should be tokens is missing or no matrix; bit i of `places` stands for argument
+/// Whether an argument that should be tokens is missing or not a matrix. Bit i of `places` selects argument
 /// i.
 template <class T, class... Arguments>
 constexpr bool lacks_tokens(unsigned places) {
@@ -32,25 +32,25 @@ constexpr bool lacks_tokens(unsigned places) {
   return lacks || places >> place != 0;
 }
 
-/// The same of forward(x, batch, out, ...), or with a cache in place of the batch.
+/// lacks_tokens for forward(x, batch, out, ...), or with a cache in place of the batch.
 template <class T, class X, class Rows, class... More>
 constexpr bool lacks_tokens_of_forward() {
   return !(std::is_convertible_v<Rows, Index> || is_cache<std::remove_reference_t<Rows>>) ||
          lacks_tokens<T, X, Rows, More...>(0b101);
 }
 
-/// The same of cross(x, context, batch, out, ...) or cross(x, projected, out, ...).
+/// lacks_tokens for cross(x, context, batch, out, ...) or cross(x, projected, out, ...).
 template <class T, class X, class Context, class... More>
 constexpr bool lacks_tokens_of_cross() {
   return lacks_tokens<T, X, Context, More...>(is_projected<std::remove_cvref_t<Context>> ? 0b101 : 0b1011);
 }
 
-/// Whether there is anything from argument `first` on but threads, or a table and at least `fewest` and at
-/// most `most` positions, and then the threads.
+/// Whether the arguments from `first` on are anything except threads, or a table, then `fewest` to `most`
+/// positions, then threads.
 template <class... Arguments>
 constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size_t most) {
   constexpr std::size_t count = sizeof...(Arguments);
-  // One more than there are: a list of none is no list.
+  // One entry more than there are arguments: an array must not be empty.
   constexpr bool tables[] = {rotation_table<std::remove_cvref_t<Arguments>>..., false},
                  threads[] = {parallel_executor<std::remove_cvref_t<Arguments>>..., false};
   if (count <= first) return false;
@@ -58,8 +58,8 @@ constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size
   return !threads[first] || count > first + 1;
 }
 
-/// Whether forward is given other things behind out than a table, the counts of a cache or else positions,
-/// and threads. Positions and threads have sentences of their own.
+/// Whether forward gets anything after out except a table, then positions (or counts for a cache), then
+/// threads. Wrong positions and threads have their own messages.
 template <class X, class Rows, class Out, class... More>
 constexpr bool misplaced_behind_forward() {
   constexpr bool tables[] = {rotation_table<std::remove_cvref_t<More>>..., false},
@@ -68,7 +68,7 @@ constexpr bool misplaced_behind_forward() {
   return sizeof...(More) > 0 && !tables[0] && !threads[0];
 }
 
-/// The same of cross.
+/// misplaced_behind for the arguments of cross after out.
 template <class X, class Context, class... More>
 constexpr bool misplaced_behind_cross() {
   return is_projected<std::remove_cvref_t<Context>> ? misplaced_behind<X, Context, More...>(3, 0, 1)
@@ -77,8 +77,8 @@ constexpr bool misplaced_behind_cross() {
 
 }  // namespace rope::inline ROPE_ABI::detail
 
-/// An overload of `function` for calls that no other takes: of tokens that are no matrices, or with something
-/// else behind them than `behind`.
+/// An overload of `function` for calls that no other overload accepts: tokens are not matrices, or the
+/// arguments after them are not those in `behind`.
 #define ROPE_DETAIL_ASK_OF_LAYER(function, lacking, calls, misplaced, behind)                         \
   template <class... Arguments>                                                                       \
   requires((lacking) || (misplaced)) void function(Arguments&&...) const {                            \
@@ -111,8 +111,8 @@ constexpr bool misplaced_behind_cross() {
                            (detail::misplaced_behind<Arguments...>(2, 0, 1)),             \
                            "the batch comes a table where it rotates, with positions, then the threads")
 
-/// An overload of a gradient for calls that no other takes: with something else behind the gradients than a
-/// table, at least `fewest` and at most `most` positions, and the threads.
+/// An overload of a gradient for calls that no other overload accepts: the arguments after the gradients are
+/// not a table, `fewest` to `most` positions, and threads.
 #define ROPE_DETAIL_ASK_OF_GRADIENT(function, fewest, most, positions)                                 \
   template <class T, class Layout, class... More>                                                      \
   requires(detail::misplaced_behind<More...>(0, fewest, most)) void function(                          \

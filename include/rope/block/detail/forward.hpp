@@ -18,12 +18,12 @@
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
-/// The forward pass of an attention block, to keys of the same call and to a cache.
+/// The forward pass of an attention block, with keys of the same call or with a cache.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Where attention of queries [first, first + count) of every row, some of all queries of a call, writes its
-/// log-sum-exps: their place in `all` [batch, queries, heads] if that is in one piece, else scratch.
+/// Output memory for the log-sum-exps of queries [first, first + count) of every row of a call. It is the
+/// part of `all` [batch, queries, heads] if that part is contiguous, otherwise scratch.
 struct log_sums_of_part {
   std::span<double> all;
   Index batch, queries, heads, first, count;
@@ -34,7 +34,7 @@ struct log_sums_of_part {
     if (in_place()) return {all.data() + first * heads, size};
     return {workspace<block_scratch::log_sums, double>(batch * count * heads), size};
   }
-  /// Brings what was written to `part`, the result of span(), to its place.
+  /// Copies `part`, the result of span(), to its location in `all` unless it is there already.
   void put_back(std::span<const double> part) const {
     if (all.empty() || in_place()) return;
     for (Index b = 0; b < batch; ++b)
@@ -45,7 +45,7 @@ struct log_sums_of_part {
   bool in_place() const { return batch <= 1 || count == queries; }
 };
 
-/// A block that runs forward.
+/// The forward pass of a block.
 template <class T>
 class block_forward {
   using scratch = block_scratch;
@@ -78,9 +78,9 @@ class block_forward {
     rotation.apply_to_keys(k, pass_.k_norm(), threads);
   }
 
-  /// Attention to keys and values that project_context has written.
+  /// Attention to keys and values that project_context wrote.
   ///
-  /// Requires:  their shape fits the block
+  /// Requires:  the shape of the keys and values fits the block
   template <class Rotation, class Threads>
   void attend_projected(const token_ref<T>& x, const head_view<const T>& k, const head_view<const T>& v,
                         const writable_token_ref<T>& out, const attention_options& options,
@@ -158,8 +158,8 @@ class block_forward {
     run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
   }
 
-  /// Calls run(options) for queries [first, first + count) of every row, and brings their log-sum-exps to
-  /// their place among those of all queries.
+  /// Calls run(options) for queries [first, first + count) of every row, and copies their log-sum-exps to
+  /// their location among those of all queries.
   template <class Run>
   static void attend_part(const head_view<T>& q, Index first, Index count, attention_options options,
                           const Run& run) {
@@ -189,8 +189,8 @@ class block_forward {
     }
     project_back(attended, out, threads);
   }
-  /// Writes the probabilities of one segment to their place among those of all queries and keys. Those of
-  /// queries and keys of different segments are 0 already.
+  /// Writes the probabilities of one segment to their location among those of all queries and keys.
+  /// Probabilities between different segments are already 0.
   template <class K, class Threads>
   void tell(const head_view<T>& q, Index first, const head_view<K>& k, Index first_key,
             const head_view<T>& asking, const head_view<K>& seen, const attention_options& options,

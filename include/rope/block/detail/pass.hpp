@@ -14,11 +14,11 @@
 #include <rope/rotation/head_norm.hpp>
 #include <rope/rotation/view.hpp>
 
-/// The steps of an attention block that its forward and its backward pass share.
+/// The steps that the forward and the backward pass of an attention block share.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The purposes that a block has scratch for, the same whatever runs it.
+/// Tags for the scratch buffers of a block, shared by all passes.
 struct block_scratch {
   struct queries;
   struct keys;
@@ -36,14 +36,14 @@ struct block_scratch {
   struct d_values;
 };
 
-/// The tokens of heads as rows [batch * tokens, heads * head_dim] of contiguous scratch.
+/// The tokens of contiguous heads as rows [batch * tokens, heads * head_dim].
 template <class T>
 token_view<T> as_rows(const head_view<T>& heads) {
   const Index numbers = heads.heads * heads.head_dim;
   return {heads.data, heads.batch * heads.tokens, numbers, numbers};
 }
 
-/// A block in pieces, each with scratch of its own.
+/// The steps of a block. Each has its own scratch.
 template <class T>
 struct block_pass {
   const multi_head_weights<T>& weights;
@@ -77,13 +77,13 @@ struct block_pass {
            "the rows of x must be a multiple of batch", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
-  /// What can be wrong with positions, before the first product.
+  /// Checks positions, before the first product.
   template <class Rotation>
   void check_positions(const Rotation& rotation, const token_ref<T>& x, const token_ref<T>& context,
                        Index batch) const {
     rotation.check_call(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
   }
-  /// What can be wrong with the options of attention once the tokens are known, before the first product.
+  /// Checks the options of attention against the tokens, before the first product.
   template <class Rotation>
   void check_attention(const Rotation& rotation, const attention_options& attention, const token_ref<T>& x,
                        const token_ref<T>& context, Index batch) const {
@@ -96,14 +96,14 @@ struct block_pass {
     rotation.check_options(attention);
   }
 
-  /// [batch, rows / batch, heads, head_dim] in scratch of one purpose; valid until the next call for the same
-  /// purpose on the thread.
+  /// [batch, rows / batch, heads, head_dim] in the scratch of `Purpose`; valid until the next call with that
+  /// Purpose on the thread.
   template <class Purpose>
   static head_view<T> scratch_heads(Index rows, Index batch, Index heads, Index head_dim) {
     return bshd(workspace<Purpose, T>(rows * heads * head_dim), batch, batch == 0 ? 0 : rows / batch, heads,
                 head_dim);
   }
-  /// The heads of queries, keys and values, in scratch: projected, but neither normalised nor rotated.
+  /// The heads of queries, keys and values in scratch: projected, not yet normalised or rotated.
   struct projected_heads {
     head_view<T> q, k, v;
   };

@@ -15,14 +15,14 @@
 #include <rope/block/weights.hpp>
 #include <rope/config.hpp>
 
-/// The products of a linear layer, forward and backward, ready to be run tile by tile.
+/// The matrix products of a linear layer, forward and backward, as tiles that can run in parallel.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// [rows, cols] in rows of contiguous numbers, `stride` apart. Made from a row-major Eigen matrix, map or
-/// block, which is never copied, as Eigen::Ref<const ...> would with any other.
+/// A matrix [rows, cols] with contiguous rows and a row stride of `stride`. Made from a row-major Eigen
+/// matrix, map or block without a copy; Eigen::Ref<const ...> would copy other types.
 ///
-/// \tparam T  float or double, const where it is only read
+/// \tparam T  float or double, const if it is only read
 template <class T>
 class token_view {
  public:
@@ -31,7 +31,7 @@ class token_view {
 
   template <class Matrix, class Expression = std::remove_cvref_t<Matrix>>
   requires std::is_base_of_v<Eigen::DenseBase<Expression>, Expression> token_view(Matrix&& matrix)
-      : data_(const_cast<T*>(matrix.data())),  // a const map of numbers that may be written
+      : data_(const_cast<T*>(matrix.data())),  // also of a const map of writable numbers
         rows_(matrix.rows()),
         cols_(matrix.cols()),
         stride_(matrix.outerStride()) {
@@ -64,9 +64,9 @@ class token_view {
   Index rows_, cols_, stride_;
 };
 
-// The product of two matrices for one tile of the result, in memory of our own: Eigen's product has its
-// packed operands from an allocator, and under a name, that translation units of other instruction sets
-// share, and then finds them packed or aligned for another one.
+// The product of two matrices for one tile of the result, with scratch of this library. Eigen's product
+// allocates and packs its operands in functions whose symbols are shared with translation units for other
+// instruction sets. It could then find its operands packed or aligned for another instruction set.
 
 /// Element (r, c) of an operand is data[r * row_stride + c * col_stride]; one of the strides is 1.
 template <class A>
@@ -74,17 +74,17 @@ struct operand {
   const A* data;
   Index row_stride, col_stride;
 
-  /// The operand from that element on.
+  /// The operand from element (r, c) on.
   operand from(Index r, Index c) const {
     return {data + r * row_stride + c * col_stride, row_stride, col_stride};
   }
 };
 
-/// Operands are packed for so many terms of a sum at a time: a strip stays in the nearest cache and the
-/// panels of a tile in a core's own.
+/// Terms of a sum for which operands are packed at a time: a strip then fits L1, and the panels of a tile fit
+/// L2.
 inline constexpr Index terms_per_pass = 256;
 
-/// Rows that are packed together: whole strips and whole packets.
+/// Rows that are packed together: a multiple of the strip and of the packet size.
 template <class A>
 inline constexpr Index rows_per_pass = std::lcm(Index{panel_shape<A>::rows}, Index{lanes<packet<A>>});
 
@@ -105,7 +105,7 @@ EIGEN_DONT_INLINE void multiply_panel(const A* strip, const A* panel, Index term
   });
 }
 
-/// The same for a strip or a panel of which only rows [0, rows) and columns [0, cols) are there.
+/// multiply_panel for a strip or panel with only rows [0, rows) and columns [0, cols).
 template <class A>
 void multiply_edge(const A* strip, const A* panel, Index terms, bool add, A* out, Index stride, Index rows,
                    Index cols) {
@@ -119,7 +119,7 @@ void multiply_edge(const A* strip, const A* panel, Index terms, bool add, A* out
     }
 }
 
-/// packed[d * rows_per_pass + r] = a(r, d), zero for r from `rows` on.
+/// packed[d * rows_per_pass + r] = a(r, d), or zero for r >= rows.
 template <class A>
 void pack_rows(const operand<A>& a, Index rows, Index terms, A* packed) {
   constexpr Index all = rows_per_pass<A>;
@@ -130,7 +130,7 @@ void pack_rows(const operand<A>& a, Index rows, Index terms, A* packed) {
   }
 }
 
-/// packed[(c / width * terms + d) * width + c % width] = b(d, c), zero up to a whole panel.
+/// packed[(c / width * terms + d) * width + c % width] = b(d, c), zero-padded to whole panels.
 template <class A>
 void pack_panels(const operand<A>& b, Index terms, Index cols, A* packed) {
   constexpr Index width = panel_shape<A>::width;
@@ -144,8 +144,8 @@ void pack_panels(const operand<A>& b, Index terms, Index cols, A* packed) {
   }
 }
 
-/// out(r, c) = sum_d a(r, d) b(d, c), or += if `add`: [rows, depth] times [depth, cols]. Sums are formed for
-/// terms_per_pass terms and then added.
+/// out(r, c) = sum_d a(r, d) b(d, c), or += if `add`: [rows, depth] times [depth, cols]. Partial sums of
+/// terms_per_pass terms are added to the result.
 template <class A>
 void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index depth, Index cols, bool add,
                    A* out, Index stride) {
@@ -177,12 +177,12 @@ void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index d
   }
 }
 
-/// Tokens and rows of a weight whose products of one another are formed at once.
+/// Rows of a weight that are multiplied by `tokens` tokens in one pass.
 template <int tokens>
 inline constexpr int weights_beside = tokens == 1 ? 8 : 4;
 
-/// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in
-/// [0, cols): both operands are read where they are. A sum has the same bits whatever is formed beside it.
+/// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in [0,
+/// cols). Both operands are read in place. The bits of a sum do not depend on `tokens` or `cols`.
 template <int tokens, class A>
 EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
                                     Index cols, A* out, Index out_stride) {
@@ -213,12 +213,12 @@ EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Inde
   }
 }
 
-/// The same for any number of tokens: faster than packing for few.
+/// multiply_few for any number of tokens. For few tokens it is faster than packing.
 template <class A>
 void multiply_few(Index tokens, const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
                   Index cols, A* out, Index out_stride) {
   constexpr int per_pass = registers >= 32 ? 4 : 2;
-  // A few weights stay in the nearest cache while all tokens meet them.
+  // A few weights stay in L1 while all tokens are multiplied by them.
   constexpr Index weights_per_pass = 8;
   for (Index c = 0; c < cols; c += weights_per_pass) {
     const Index here = (std::min)(weights_per_pass, cols - c);
@@ -234,8 +234,8 @@ void multiply_few(Index tokens, const A* x, Index x_stride, const A* w, Index w_
   }
 }
 
-// Products of matrices on the caller's threads, each cut into tiles of its result by its shape alone, so
-// that the bits do not depend on how many threads there are.
+// Products of matrices on the caller's threads. The tiles of a result depend on its shape only, so the bits
+// do not depend on the number of threads.
 
 /// Rows [row, row + rows) and columns [col, col + cols) of a result.
 struct tile {
@@ -261,17 +261,17 @@ class tiles {
   Index rows_, cols_, tile_rows_, tile_cols_;
 };
 
-/// The tiles of a result with one row per token: so large that packing the operands is a small part of the
-/// work, and not so large that there are few of them. Few tokens read a matrix that no cache of a core
-/// holds; 64 of its rows stay there from one use to the next, which is faster than the whole.
+/// The tiles of a result with one row per token. They are large enough that packing the operands is a small
+/// part of the work, and small enough to give every thread some. For few tokens the matrix exceeds L2. Tiles
+/// of 64 of its rows stay in the cache from one use to the next, which is faster than using the whole matrix.
 inline tiles token_tiles(Index tokens, Index cols) {
   return {tokens, cols, cols <= 256 ? 256 : 1024, tokens <= 64 || cols <= 1024 ? 64 : 256};
 }
 
-/// The tiles of a sum over tokens, the gradient with respect to a weight.
+/// The tiles of a sum over tokens: the gradient with respect to a weight.
 inline tiles weight_tiles(Index rows, Index cols) { return {rows, cols, rows <= 1024 ? 128 : 256, 1024}; }
 
-/// One product: run(tile) finds a tile of the result, of sums of `depth` terms.
+/// One product. run(tile) computes a tile of the result; each element is a sum of `depth` terms.
 template <class Run>
 struct product {
   tiles result;
@@ -283,7 +283,7 @@ struct product {
 template <class Run>
 product(tiles, Index, Run) -> product<Run>;
 
-/// Runs products that do not need each other, side by side.
+/// Runs independent products in parallel.
 template <class Threads, class... Run>
 void run_products(const Threads& threads, const product<Run>&... products) {
   const Index tasks = (products.result.count() + ...);
@@ -299,13 +299,13 @@ void run_products(const Threads& threads, const product<Run>&... products) {
   });
 }
 
-/// Tokens [batch * tokens, dim] as a caller gives them.
+/// The caller's tokens [batch * tokens, dim].
 template <class T>
 using token_ref = token_view<const T>;
 template <class T>
 using writable_token_ref = token_view<T>;
 
-/// A map of n numbers, to be added to.
+/// A map of n numbers.
 template <class T>
 Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>> numbers(T* data, Index n) {
   return {data, n};
@@ -317,12 +317,12 @@ Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>> numbers(const T* data, Inde
 
 /// y = x W^T + b.
 ///
-/// Requires:  what is given lives until the product has run. The same holds below
+/// Requires:  arguments outlive the product, here and in the functions below
 template <class T>
 auto projected(const token_ref<T>& x, const projection<const T>& by, const writable_token_ref<T>& y) {
   const auto run = [x, &by, y](const tile& at) {
-    // Few tokens meet the weight where it is; for more it is packed first, which takes longer than a few
-    // passes over a tile that stays in the cache.
+    // For few tokens the weight is read in place. For more tokens it is first packed, which costs more than a
+    // few passes over a tile that stays in the cache.
     constexpr Index few_tokens = 32;
     const Index depth = x.cols(), w_stride = by.weight.outerStride();
     const T *tokens = x.data() + at.row * x.stride(), *weight = by.weight.data() + at.col * w_stride;
@@ -339,7 +339,7 @@ auto projected(const token_ref<T>& x, const projection<const T>& by, const writa
   return product{token_tiles(x.rows(), by.weight.rows()), x.cols(), run};
 }
 
-/// d_y and the weight W of a projection: its tokens have the gradient d_y W.
+/// d_y and the weight W of a projection. The gradient with respect to its input tokens is d_y W.
 template <class T>
 struct projected_back {
   token_ref<T> d_y;
@@ -353,7 +353,7 @@ struct projected_back {
   }
 };
 
-/// The gradient with respect to tokens that went through one or more projections: d_x = sum of d_y W.
+/// The gradient with respect to the input tokens of one or more projections: d_x = sum of d_y W.
 template <class T, class... More>
 auto gradient_by_tokens(const writable_token_ref<T>& d_x, const projected_back<T>& first,
                         const More&... more) {
@@ -364,20 +364,19 @@ auto gradient_by_tokens(const writable_token_ref<T>& d_x, const projected_back<T
   return product{token_tiles(d_x.rows(), d_x.cols()), (first.d_y.cols() + ... + more.d_y.cols()), run};
 }
 
-/// d_W = d_y^T x,  d_b = sum over tokens of d_y,  each where memory is given for it.
+/// d_W = d_y^T x and d_b = sum over tokens of d_y. A gradient without memory is not computed.
 template <class T>
 auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, const projection<T>& d) {
   const auto run = [x, d_y, &d](const tile& at) {
     const T* const by = d_y.data() + at.row;
     if (d.weight.size() > 0) {
       const Index stride = d.weight.outerStride();
-      T* const to = const_cast<T*>(d.weight.data()) + at.row * stride + at.col;  // a map of what is written
+      T* const to = const_cast<T*>(d.weight.data()) + at.row * stride + at.col;  // a map of writable numbers
       multiply_tile<T>({by, 1, d_y.stride()}, {x.data() + at.col, x.stride(), 1}, at.rows, x.rows(), at.cols,
                        false, to, stride);
     }
     if (d.bias.size() > 0 && at.col == 0) {
-      // As in multiply_tile: sums of some tokens are formed and then added, which many tokens lose no digits
-      // in.
+      // As in multiply_tile, partial sums over some tokens are added up, to keep precision with many tokens.
       struct sums_of_some_tokens {};
       auto some = numbers(workspace<sums_of_some_tokens, T>(at.rows), at.rows);
       auto sums = numbers(const_cast<T*>(d.bias.data()) + at.row, at.rows);
