@@ -2733,7 +2733,7 @@ auto thd(Matrix&& m, Index heads) {
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
 auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
-/// A view of such a matrix [batch * tokens, heads * head_dim], sequence after sequence.
+/// A view of a row-major matrix [batch * tokens, heads * head_dim], sequence after sequence.
 ///
 /// Throws:  also std::invalid_argument unless batch is positive and divides the rows
 template <detail::dense Matrix>
@@ -3875,7 +3875,7 @@ template <class X>
 concept memory_without_axes =
     !is_head_view<X> &&
     (channel_pointer<std::decay_t<X>> || requires(X & x) { requires channel_pointer<decltype(x.data())>; });
-/// Whether an argument of a call is such memory. Bit i of `places` selects argument i.
+/// Whether an argument of a call is memory_without_axes. Bit i of `places` selects argument i.
 template <unsigned places, class... Arguments>
 constexpr bool has_memory_at() {
   unsigned place = 0;
@@ -4937,12 +4937,12 @@ ROPE_DETAIL_QUIET_END
 /// in packets of every width and in scalars. The bits are therefore equal for all widths, both layouts and
 /// any stride.
 namespace rope::inline ROPE_ABI::detail {
-/// Bytes.
+/// Bytes of a cache line.
 inline constexpr Index line_of_cache = 64;
 inline Index behind_line(const void* x) {
   return static_cast<Index>(reinterpret_cast<std::uintptr_t>(x) % line_of_cache);
 }
-/// One row of a table, and the direction it is used in.
+/// One row of a table, for a rotation or its inverse.
 ///
 /// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; otherwise cos and sin
 template <class S, bool is_inverse>
@@ -4982,8 +4982,7 @@ struct row_from_pair {
   const S* sin_;
   S last_cos_[std::size_t(2 * n)], last_sin_[std::size_t(2 * n)];
 };
-/// The heads of one token: `heads` rows of channels, read from `in` and written to `out`, which may be the
-/// same.
+/// The heads of one token: `heads` rows of channels, read from `in` and written to `out`, which may be `in`.
 template <class T>
 struct token_heads {
   const T* in;
@@ -5063,7 +5062,7 @@ struct rotation_step<half_split, Eigen::bfloat16, P> {
                    multiply_add(v.odd, c.odd, multiply(u.odd, s.odd)));
   }
 };
-/// interleaved: even channels are the first of pairs, odd ones the second.
+/// interleaved: u in even channels, v in odd channels.
 template <class T, class P>
 requires(can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> {
   static constexpr Index pairs = lanes<P>, channels = 2 * pairs;

@@ -3584,7 +3584,7 @@ auto thd(Matrix&& m, Index heads) {
 template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
 auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
-/// A view of such a matrix [batch * tokens, heads * head_dim], sequence after sequence.
+/// A view of a row-major matrix [batch * tokens, heads * head_dim], sequence after sequence.
 ///
 /// Throws:  also std::invalid_argument unless batch is positive and divides the rows
 template <detail::dense Matrix>
@@ -5275,7 +5275,7 @@ template <class X>
 concept memory_without_axes =
     !is_head_view<X> &&
     (channel_pointer<std::decay_t<X>> || requires(X & x) { requires channel_pointer<decltype(x.data())>; });
-/// Whether an argument of a call is such memory. Bit i of `places` selects argument i.
+/// Whether an argument of a call is memory_without_axes. Bit i of `places` selects argument i.
 template <unsigned places, class... Arguments>
 constexpr bool has_memory_at() {
   unsigned place = 0;
@@ -5643,7 +5643,7 @@ struct quantized_view {
   Index token_stride;            // integers from a token to the next
   Index head_stride;             // integers from a head to the next
   head_view<scale_type> scales;  // [batch, tokens, heads, 1]
-  /// The integers of one head of one token, [head_dim].
+  /// The int8 values of one head of one token, [head_dim].
   T* at(Index b, Index t, Index h) const {
     return data + b * batch_stride + t * token_stride + h * head_stride;
   }
@@ -6296,12 +6296,12 @@ ROPE_DETAIL_QUIET_END
 /// in packets of every width and in scalars. The bits are therefore equal for all widths, both layouts and
 /// any stride.
 namespace rope::inline ROPE_ABI::detail {
-/// Bytes.
+/// Bytes of a cache line.
 inline constexpr Index line_of_cache = 64;
 inline Index behind_line(const void* x) {
   return static_cast<Index>(reinterpret_cast<std::uintptr_t>(x) % line_of_cache);
 }
-/// One row of a table, and the direction it is used in.
+/// One row of a table, for a rotation or its inverse.
 ///
 /// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; otherwise cos and sin
 template <class S, bool is_inverse>
@@ -6341,8 +6341,7 @@ struct row_from_pair {
   const S* sin_;
   S last_cos_[std::size_t(2 * n)], last_sin_[std::size_t(2 * n)];
 };
-/// The heads of one token: `heads` rows of channels, read from `in` and written to `out`, which may be the
-/// same.
+/// The heads of one token: `heads` rows of channels, read from `in` and written to `out`, which may be `in`.
 template <class T>
 struct token_heads {
   const T* in;
@@ -6422,7 +6421,7 @@ struct rotation_step<half_split, Eigen::bfloat16, P> {
                    multiply_add(v.odd, c.odd, multiply(u.odd, s.odd)));
   }
 };
-/// interleaved: even channels are the first of pairs, odd ones the second.
+/// interleaved: u in even channels, v in odd channels.
 template <class T, class P>
 requires(can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> {
   static constexpr Index pairs = lanes<P>, channels = 2 * pairs;
@@ -15321,7 +15320,7 @@ enum class vision_advance {
 ///
 ///     text:    time = height = width = start + t
 ///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
-///     the next run starts as `advance` says; generation goes on one after the largest position of all
+///     the next run starts as `advance` defines; generation continues one after the largest position of all
 ///
 /// With past_sides, the times of a video may exceed the positions of the text after it. `next` is then no
 /// valid start for a continued prompt: pass the whole prompt in one call.
@@ -20347,7 +20346,7 @@ owned_array<Integer> grid_positions(const std::vector<Index>& extents,
     return static_cast<Integer>((first.empty() ? 0 : first[a]) + i);
   });
 }
-/// The grid whose axis a has the coordinates of argument a, in row-major order, the last axis fastest
+/// The grid with the coordinates of argument a on axis a, in row-major order, the last axis fastest
 /// (`meshgrid` with indexing 'ij').
 ///
 /// \param axes  one Eigen vector per axis: a builder below, or an expression of them
@@ -20693,9 +20692,9 @@ prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs
 /// Positions of Qwen2.5-Omni, in which chunks of video and sound alternate.
 ///
 ///     text, image, video:  as qwen_vl_positions
-///     a sounding video:    both opening tokens at start; frames and sound from start + 1 on: chunk 1 of the
+///     a video with sound:  both opening tokens at start; frames and sound from start + 1 on: chunk 1 of the
 ///                          frames, chunk 1 of the sound, chunk 2 of the frames, ...; both closing tokens one
-///                          after the largest coordinate of the chunk that came last
+///                          after the largest coordinate of the last chunk
 ///
 ///     const std::vector<omni_run> runs = {text_run{3}, sounding_video_run{{2, 1, 2, 25}, 50}, text_run{2}};
 ///     const auto prompt = qwen2_5_omni_positions(runs);
@@ -20740,10 +20739,10 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
 /// Positions of Qwen3-Omni, in which tokens of video and sound alternate one by one, and frames may lie
 /// between two integer positions.
 ///
-///     text, image, video:  as qwen_vl_positions, but time = start + frame * frame_step
-///     a sounding video:    the opening tokens at start and start + 1; then the earlier of the next token of
-///                          a frame and the next of sound, the frame if they are of one time; the closing
-///                          tokens one and two after what was left of either stream when the other ended
+///     text, image, video:  as qwen_vl_positions, except time = start + frame * frame_step
+///     a video with sound:  the opening tokens at start and start + 1; then the earlier of the next frame
+///                          token and the next sound token (at equal times the frame token); the closing
+///                          tokens one and two after the rest of one stream once the other has ended
 ///
 ///     const std::vector<omni_run> runs = {text_run{3}, sounding_video_run{{2, 1, 2, 13}, 26}, text_run{2}};
 ///     const auto prompt = qwen3_omni_positions(runs);
@@ -21425,9 +21424,9 @@ void transform_head(A* x, Index size) {
 ///     hadamard_transform(k);
 ///     quantize(k, keys);
 ///
-/// Append such keys to a cache of rotated keys with `append(k, v)`, and attend with such queries by
-/// attention(q, cache, out). Values may be transformed too. Attention then returns transformed outputs. The
-/// matrix is its own inverse: a second transform gives the outputs themselves.
+/// Append transformed keys to a cache of rotated keys by `append(k, v)`, and attend with transformed queries
+/// by attention(q, cache, out). Values may be transformed too. Attention then returns transformed outputs.
+/// The matrix is its own inverse: a second transform gives the outputs themselves.
 ///
 /// \param x        [batch, tokens, heads, head_dim] with head_dim a power of two; otherwise pass
 ///                 x.channels(...) with such a count

@@ -105,7 +105,7 @@ owned_array<Integer> grid_positions(const std::vector<Index>& extents,
   });
 }
 
-/// The grid whose axis a has the coordinates of argument a, in row-major order, the last axis fastest
+/// The grid with the coordinates of argument a on axis a, in row-major order, the last axis fastest
 /// (`meshgrid` with indexing 'ij').
 ///
 /// \param axes  one Eigen vector per axis: a builder below, or an expression of them

@@ -211,7 +211,7 @@ enum class vision_advance {
 ///
 ///     text:    time = height = width = start + t
 ///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
-///     the next run starts as `advance` says; generation goes on one after the largest position of all
+///     the next run starts as `advance` defines; generation continues one after the largest position of all
 ///
 /// With past_sides, the times of a video may exceed the positions of the text after it. `next` is then no
 /// valid start for a continued prompt: pass the whole prompt in one call.

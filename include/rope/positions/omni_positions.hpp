@@ -120,9 +120,9 @@ prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs
 /// Positions of Qwen2.5-Omni, in which chunks of video and sound alternate.
 ///
 ///     text, image, video:  as qwen_vl_positions
-///     a sounding video:    both opening tokens at start; frames and sound from start + 1 on: chunk 1 of the
+///     a video with sound:  both opening tokens at start; frames and sound from start + 1 on: chunk 1 of the
 ///                          frames, chunk 1 of the sound, chunk 2 of the frames, ...; both closing tokens one
-///                          after the largest coordinate of the chunk that came last
+///                          after the largest coordinate of the last chunk
 ///
 ///     const std::vector<omni_run> runs = {text_run{3}, sounding_video_run{{2, 1, 2, 25}, 50}, text_run{2}};
 ///     const auto prompt = qwen2_5_omni_positions(runs);
@@ -168,10 +168,10 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
 /// Positions of Qwen3-Omni, in which tokens of video and sound alternate one by one, and frames may lie
 /// between two integer positions.
 ///
-///     text, image, video:  as qwen_vl_positions, but time = start + frame * frame_step
-///     a sounding video:    the opening tokens at start and start + 1; then the earlier of the next token of
-///                          a frame and the next of sound, the frame if they are of one time; the closing
-///                          tokens one and two after what was left of either stream when the other ended
+///     text, image, video:  as qwen_vl_positions, except time = start + frame * frame_step
+///     a video with sound:  the opening tokens at start and start + 1; then the earlier of the next frame
+///                          token and the next sound token (at equal times the frame token); the closing
+///                          tokens one and two after the rest of one stream once the other has ended
 ///
 ///     const std::vector<omni_run> runs = {text_run{3}, sounding_video_run{{2, 1, 2, 13}, 26}, text_run{2}};
 ///     const auto prompt = qwen3_omni_positions(runs);

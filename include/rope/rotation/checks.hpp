@@ -45,7 +45,7 @@ concept memory_without_axes =
     !is_head_view<X> &&
     (channel_pointer<std::decay_t<X>> || requires(X & x) { requires channel_pointer<decltype(x.data())>; });
 
-/// Whether an argument of a call is such memory. Bit i of `places` selects argument i.
+/// Whether an argument of a call is memory_without_axes. Bit i of `places` selects argument i.
 template <unsigned places, class... Arguments>
 constexpr bool has_memory_at() {
   unsigned place = 0;

@@ -65,9 +65,9 @@ void transform_head(A* x, Index size) {
 ///     hadamard_transform(k);
 ///     quantize(k, keys);
 ///
-/// Append such keys to a cache of rotated keys with `append(k, v)`, and attend with such queries by
-/// attention(q, cache, out). Values may be transformed too. Attention then returns transformed outputs. The
-/// matrix is its own inverse: a second transform gives the outputs themselves.
+/// Append transformed keys to a cache of rotated keys by `append(k, v)`, and attend with transformed queries
+/// by attention(q, cache, out). Values may be transformed too. Attention then returns transformed outputs.
+/// The matrix is its own inverse: a second transform gives the outputs themselves.
 ///
 /// \param x        [batch, tokens, heads, head_dim] with head_dim a power of two; otherwise pass
 ///                 x.channels(...) with such a count

@@ -47,7 +47,7 @@ struct quantized_view {
   Index head_stride;             // integers from a head to the next
   head_view<scale_type> scales;  // [batch, tokens, heads, 1]
 
-  /// The integers of one head of one token, [head_dim].
+  /// The int8 values of one head of one token, [head_dim].
   T* at(Index b, Index t, Index h) const {
     return data + b * batch_stride + t * token_stride + h * head_stride;
   }

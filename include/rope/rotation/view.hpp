@@ -330,7 +330,7 @@ template <detail::dense Matrix>
 requires detail::owns_memory<Matrix>
 auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, heads); }
 
-/// A view of such a matrix [batch * tokens, heads * head_dim], sequence after sequence.
+/// A view of a row-major matrix [batch * tokens, heads * head_dim], sequence after sequence.
 ///
 /// Throws:  also std::invalid_argument unless batch is positive and divides the rows
 template <detail::dense Matrix>

@@ -23,13 +23,13 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Bytes.
+/// Bytes of a cache line.
 inline constexpr Index line_of_cache = 64;
 inline Index behind_line(const void* x) {
   return static_cast<Index>(reinterpret_cast<std::uintptr_t>(x) % line_of_cache);
 }
 
-/// One row of a table, and the direction it is used in.
+/// One row of a table, for a rotation or its inverse.
 ///
 /// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; otherwise cos and sin
 template <class S, bool is_inverse>
@@ -74,8 +74,7 @@ struct row_from_pair {
   S last_cos_[std::size_t(2 * n)], last_sin_[std::size_t(2 * n)];
 };
 
-/// The heads of one token: `heads` rows of channels, read from `in` and written to `out`, which may be the
-/// same.
+/// The heads of one token: `heads` rows of channels, read from `in` and written to `out`, which may be `in`.
 template <class T>
 struct token_heads {
   const T* in;
@@ -163,7 +162,7 @@ struct rotation_step<half_split, Eigen::bfloat16, P> {
   }
 };
 
-/// interleaved: even channels are the first of pairs, odd ones the second.
+/// interleaved: u in even channels, v in odd channels.
 template <class T, class P>
 requires(can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> {
   static constexpr Index pairs = lanes<P>, channels = 2 * pairs;
