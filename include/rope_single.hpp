@@ -21602,8 +21602,8 @@ namespace rope::inline ROPE_ABI {
 ///
 ///     softplus(x) = max(x, 0) + log1p(exp(-|x|))
 ///
-/// Accuracy:  3 ulp of double. PyTorch's returns x itself above its threshold of 20, where the two differ
-///            by less than 2.1e-9: below half an ulp of float
+/// Accuracy:  3 ulp of double. PyTorch's softplus returns x above its threshold of 20. The two differ there
+///            by less than 2.1e-9, less than half an ulp of float
 inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::exp(-(std::abs)(x))); }
 /// The frequencies of PoPE: one per channel.
 ///
