@@ -17,6 +17,7 @@ using column_tensor = Eigen::Tensor<float, 4>;
 using rope::half_split;
 
 void take(rope::head_view<float> view);
+void read(rope::head_view<const float> view);
 void take(const rope::projection<const float>& weight);
 rope::frequency_table<float> make_table();
 
@@ -55,7 +56,7 @@ void test(rows& r, Eigen::MatrixXf& matrix, tensor& t, std::vector<int>& list, f
   const rope::segments m{list};
   const rope::projection<const float> n(r), o(matrix.transpose());
   take(rope::bshd(tensor(t)));  // temporaries that live as long as the call
-  take(rope::staged<"bshd">(t).view());
+  read(rope::staged<"bshd">(t).view());
   take(rows(r * r));
   rope::rotate<half_split>(a, make_table(), rope::row_starts{std::vector<int>{1}});
   rope::attention(a, a, a, b, {.bias = rope::score_matrix(Eigen::MatrixXf(matrix))});

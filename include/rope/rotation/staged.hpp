@@ -104,11 +104,12 @@ class staged_tensor {
   }
 
   /// The copy, valid as long as this object.
-  head_view<T> view() ROPE_DETAIL_LIFETIMEBOUND {
+  head_view<T> view() & ROPE_DETAIL_LIFETIMEBOUND {
     return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
   }
-  /// A read-only view of the copy, valid as long as this object.
-  head_view<const T> view() const ROPE_DETAIL_LIFETIMEBOUND {
+  /// A read-only view of the copy, valid as long as this object. A temporary copy has only this view: what
+  /// was written to it would be lost.
+  head_view<const T> view() const& ROPE_DETAIL_LIFETIMEBOUND {
     return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
   }
 
