@@ -196,6 +196,7 @@ TEST_CASE("calls of the pages: caches", "[library]") {
   CHECK(*out.at(0, 0, 0) == 1);
   attention<Layout>(q, cache, out, table, options);
   attention<Layout>(q, cache, out, table, {}, {}, threads);
+  attention<Layout>(q, k, v, out, table, {}, threads);
   CHECK(*out.at(0, 0, 0) == 1);
   auto narrow = kv_cache<std::int8_t>(batch, capacity, kv_heads, head_dim);
   narrow.append<half_split>(k, v, table);

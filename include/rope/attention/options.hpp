@@ -43,8 +43,9 @@ struct int64_list : std::span<const std::int64_t> {
 /// Positions. Key j of a row is at position j and query i at keys - queries + i: the last query is aligned
 /// with the last key, so a prefill, its chunks and a decoding step against a cache are one rule. `keys` is
 /// key_counts[b] and `queries` query_counts[b] where counts are given: prompts that are padded on the right
-/// need both, the same list twice in self-attention. Explicit positions replace the rule; they need not be in
-/// order, as in a ring buffer. attention<Layout> rotates by the same positions.
+/// need both, the same list twice in self-attention. Prompts that are padded on the left need a mask that is
+/// false at the padding, and no counts: only distances matter. Explicit positions replace the rule; they need
+/// not be in order, as in a ring buffer. attention<Layout> rotates by the same positions.
 ///
 /// Throws if a row or segment has keys, but fewer than queries, positions matter (causal, window, rotation)
 /// and query_positions is empty: its first query would be at a negative position.
@@ -170,9 +171,11 @@ inline void check_alignment(const char* function, const attention_options& optio
   const auto check_row = [function](const char* name, std::size_t i, std::int64_t queries,
                                     std::int64_t keys) {
     if (keys > 0 && queries > keys)
-      throw_invalid(function, name, " ", i, " has ", queries, " queries and ", keys,
-                    " keys, so its first query would be at position ", keys - queries,
-                    "; give query_counts or query_positions, or causal = false for cross-attention");
+      throw_invalid(
+          function, name, " ", i, " has ", queries, " queries and ", keys,
+          " keys, so its first query would be at position ", keys - queries,
+          "; give query_counts or query_positions (padding on the left: a mask), or causal = false for "
+          "cross-attention");
   };
   const auto asking = options.query_offsets,
              seen = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
