@@ -2254,35 +2254,35 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_QUANTIZED_CHANNELS_HPP
-/// In which numbers attention multiplies.
+/// The precision of the products in attention.
 namespace rope::inline ROPE_ABI {
-/// The numbers in which attention multiplies queries with keys, and weights with values. Sums are in the
-/// arithmetic type where nothing else is said.
+/// The precision in which attention multiplies queries by keys, and weights by values. Sums are in the
+/// arithmetic type unless stated otherwise.
 enum class product_precision {
   /// The arithmetic type: float, or double for double.
   full,
-  /// bfloat16, where queries, keys and values are bfloat16: with AVX512_BF16 a prefill takes 0.55 to 0.7 of
-  /// the time, with AVX2 1.2 to 1.4 of it. Scores are as exact as in full; each weight is rounded, by at most
-  /// 2^-8 of itself, which adds at most 2^-8 sum_j w_ij |v_j| to the error of an output. Numbers below 2^-126
-  /// may count as 0. Gradients and probabilities are computed in full.
+  /// bfloat16, if queries, keys and values are bfloat16. A prefill takes 0.55 to 0.7 of the time of full with
+  /// AVX512_BF16, but 1.2 to 1.4 with AVX2. Scores are as exact as in full. Each weight is rounded, by at
+  /// most 2^-8 of itself, which adds at most 2^-8 sum_j w_ij |v_j| to the error of an output. Numbers below
+  /// 2^-126 may count as 0. Gradients and probabilities are computed in full.
   bfloat16,
-  /// Integers of 16 bits times those of 8 that keys and values are stored as, where these are quantized and
-  /// no table turns them. Of the time that full products take: 0.5 to 0.9 for a step with AVX512_VNNI, and
-  /// for many queries 0.7 with SSE2 and 0.73 to 0.77 with AVX2. A channel of a query is off by at most
-  /// 2^-15.9 of the largest of its head (2^-24.9 head_dim from head_dim 513 on), and a weight times the scale
-  /// of its value by at most 2^-15.9 of the largest of 128 keys: far below what storing 8 bits rounds. Sums
-  /// of products are exact integers for every 128 keys. head_dim is at most 65536.
+  /// 16-bit queries and weights times the stored 8-bit keys and values, if these are quantized and no table
+  /// rotates them. Time relative to full: 0.5 to 0.9 for a decoding step with AVX512_VNNI, and 0.7 with SSE2
+  /// or 0.73 to 0.77 with AVX2 for many queries. The error of a query channel is at most 2^-15.9 of the
+  /// largest channel of its head (2^-24.9 head_dim from head_dim 513 on). The error of a weight times the
+  /// scale of its value is at most 2^-15.9 of the largest such product of 128 keys. Both are far below the
+  /// rounding to 8 bits. Sums of products are exact integers for every 128 keys. head_dim is at most 65536.
   integers,
 };
 namespace detail {
-/// The most channels of a head for products of integers: queries have some 256 steps of either sign then, and
-/// more where channels are fewer.
+/// The largest head_dim for integer products. Queries then have about 256 steps of either sign, and more with
+/// a smaller head_dim.
 inline constexpr Index max_integer_products = 65536;
 /// \tparam T        channels of queries and outputs
 /// \tparam C        channels of keys and values
-/// \tparam rotates  whether keys are turned while they are read
+/// \tparam rotates  whether keys are rotated while they are read
 ///
-/// Throws:  std::invalid_argument if such channels, or heads of this size, have no such products
+/// Throws:  std::invalid_argument if these channel types or this head_dim do not support the products
 template <class T, class C, bool rotates>
 void check_products(const char* function, product_precision products, Index head_dim) {
   if (products == product_precision::full) return;
@@ -2543,14 +2543,15 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_INTEGER_RANGE_HPP
-/// A number for every score of a call of attention, in the memory of the caller: a mask or a bias.
+/// Views of a mask or a bias in the caller's memory: one entry per score of attention.
 namespace rope::inline ROPE_ABI {
-/// One number per score, [batch, heads, queries, keys], heads being those of the queries. An extent of 1
-/// stands for any extent: the entry is shared along that axis. Element (b, h, i, j) is at
+/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 shares its entry. Element
+/// (b, h, i, j) is at
 ///
 ///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
 ///
-/// with the stride of an extent of 1 taken as 0. Owns nothing; no data means that there is no such matrix.
+/// The stride of an axis of extent 1 counts as 0. A view does not own memory. Without data there is no
+/// matrix.
 ///
 ///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
 ///     attention(q, k, v, out, {.mask = mask});
@@ -2567,21 +2568,22 @@ struct score_view {
   Index key_stride = 0;     // elements from one key to the next
   /// Whether there is a matrix.
   explicit operator bool() const { return data != nullptr; }
-  /// The entry of key 0 for query i of head h in row b; that of key j is j * key_step() elements behind it.
+  /// The entry of key 0 for query i of head h in row b; the entry of key j is j * key_step() elements after
+  /// it.
   const X* at(Index b, Index h, Index i) const {
     return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
            (queries == 1 ? 0 : i * query_stride);
   }
-  /// key_stride, or 0 where all keys share one entry.
+  /// key_stride, or 0 if all keys share one entry.
   Index key_step() const { return keys == 1 ? 0 : key_stride; }
 };
 /// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
 ///
-/// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the
-///          entries
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the number of entries
+///          exceeds an Index
 template <class X>
 score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
-  // Strides are products of extents even where another one is zero.
+  // Strides are products of extents, even if another extent is zero.
   const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
               j = (std::max)(keys, Index{1});
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
@@ -2593,17 +2595,17 @@ score_view<X> score_matrix(const X* data, Index batch, Index heads, Index querie
   return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
 }
 namespace detail {
-/// An Eigen matrix, array, Map, Ref or Block in memory, at strides that it tells.
+/// An Eigen matrix, array, Map, Ref or Block with direct access to memory and strides.
 template <class X>
 concept dense_in_any_order = requires(const X& x) {
   dense_of(x).data();
   x.rowStride();
   requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
 };
-/// An object whose entries score_matrix finds.
+/// An object that score_matrix accepts.
 template <class X>
 concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
-/// The entries of such an object by its indices.
+/// A view of the entries of such an object, by its indices.
 template <scores_in_memory X>
 auto scores_by_index(const X& x) {
   score_view<std::remove_cvref_t<decltype(*x.data())>> view = {.data = x.data()};
@@ -2628,9 +2630,9 @@ auto scores_by_index(const X& x) {
   return view;
 }
 }  // namespace detail
-/// A view of an Eigen object by its indices, whatever its storage order and strides: a matrix, array, Map,
-/// Ref or Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys]
-/// or [batch, heads, queries, keys]. An extent of 1 is shared.
+/// A view of an Eigen object by its indices, of any storage order and strides: a matrix, array, Map, Ref or
+/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys] or
+/// [batch, heads, queries, keys]. An extent of 1 is shared.
 ///
 ///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
 ///
@@ -2922,10 +2924,10 @@ concept position_form = requires(const P& positions) {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_POSITIONS_HPP
-/// Which keys a query sees, how scores are formed, and what a call reports besides its output.
+/// Options of attention: which keys are visible, how scores are formed, and optional outputs.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// A list of std::int64_t, and a sentence for lists of other integers.
+/// A list of std::int64_t. A list of other integers gives a compile error with the fix.
 struct int64_list : std::span<const std::int64_t> {
   using std::span<const std::int64_t>::span;
   int64_list() = default;
@@ -2938,29 +2940,29 @@ struct int64_list : std::span<const std::int64_t> {
   }
 };
 }  // namespace detail
-/// Options of a call of attention; every default is the plain causal attention of a decoder.
+/// Options of `attention`. The defaults give plain causal decoder attention.
 ///
-/// Positions. Key j of a row is at position j and query i at keys - queries + i: the last query is aligned
-/// with the last key, so a prefill, its chunks and a decoding step against a cache are one rule. `keys` is
-/// key_counts[b] and `queries` query_counts[b] where counts are given: prompts that are padded on the right
-/// need both, the same list twice in self-attention. Prompts that are padded on the left need a mask that is
-/// false at the padding, and no counts: only distances matter. Explicit positions replace the rule; they need
-/// not be in order, as in a ring buffer. attention<Layout> rotates by the same positions.
+/// Positions. Key j of a row is at position j and query i at keys - queries + i. The last query is thus
+/// aligned with the last key: one rule for a prefill, its chunks and a decoding step against a cache. If
+/// counts are given, `keys` is key_counts[b] and `queries` is query_counts[b]. Prompts padded on the right
+/// need both: in self-attention, the same list twice. Prompts padded on the left need no counts, but a mask
+/// that is false at the padding: only distances matter. Explicit positions replace the rule and may be in any
+/// order, as in a ring buffer. attention<Layout> rotates by the same positions.
 ///
 /// Throws if a row or segment has keys, but fewer than queries, positions matter (causal, window, rotation)
 /// and query_positions is empty: its first query would be at a negative position.
 ///
-/// A key is visible to a query when every rule that is switched on admits it: causal, window (or sinks), the
-/// mask, the bias, the segments and the count of keys.
+/// A key is visible to a query if every active rule admits it: causal, window (or sinks), the mask, the bias,
+/// the segments and the count of keys.
 ///
 ///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
 ///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
 struct attention_options {
   /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
   double scale = 0;
-  /// A key is visible when its position <= the query's.
+  /// A key is visible if its position <= the position of the query.
   bool causal = true;
-  /// A key is visible when it is less than `window` positions away from the query; 0: no limit.
+  /// A key is visible if it is less than `window` positions away from the query; 0: no limit.
   Index window = 0;
   /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be in [2^-63, 2^63], for
   /// double in [2^-511, 2^511], so that neither it nor its products overflow. Source: Gemma 2,
@@ -2969,50 +2971,50 @@ struct attention_options {
   /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
   /// arXiv:2309.17453.
   Index sinks = 0;
-  /// [q.heads] or empty: one learned logit per query head, which takes its share of every softmax and has a
-  /// value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
+  /// [q.heads] or empty: one learned logit per query head. It takes part in every softmax, with a value of
+  /// zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
   std::span<const float> sink_logits = {};
   /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
-  /// or the most negative float, hides the key. A bias that depends on the distance j - i alone needs no
-  /// matrix: with numbers per head for distances 1 - n .. n - 1, and `zero` pointing to that of distance 0,
-  /// give {.data = zero, .heads = heads, .queries = n, .keys = n, .head_stride = 2 * n - 1,
+  /// or the most negative float, hides the key. A bias that depends only on the distance j - i needs no
+  /// matrix: store the numbers for distances 1 - n .. n - 1 per head, let `zero` point to the number for
+  /// distance 0, and pass {.data = zero, .heads = heads, .queries = n, .keys = n, .head_stride = 2 * n - 1,
   /// .query_stride = -1, .key_stride = 1}.
   score_view<float> bias = {};
-  /// A key is visible where the mask is true: score_matrix(m) of an Eigen::Array<bool, ...> of any storage
-  /// order, by its indices, or score_matrix(data, batch, heads, queries, keys) of row-major memory.
-  /// (std::vector<bool> has no bool in memory; std::unique_ptr<bool[]> has.)
+  /// A key is visible if the mask is true. Pass score_matrix(m) of an Eigen::Array<bool, ...> of any storage
+  /// order, or score_matrix(data, batch, heads, queries, keys) of row-major memory. (std::vector<bool> does
+  /// not store bools: use std::unique_ptr<bool[]>.)
   score_view<bool> mask = {};
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
   detail::int64_list query_positions = {};
-  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, also
-  /// a decoding step with a window; a cache knows the order of its tokens.
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, even
+  /// a decoding step with a window. A cache need not: it stores the order of its tokens.
   detail::int64_list key_positions = {};
-  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding, which sees
-  /// nothing: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts where
-  /// positions matter and are not listed.
+  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding without
+  /// visible keys: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts if
+  /// positions matter and query_positions is empty.
   detail::int64_list query_counts = {};
-  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1, the rest of the row is not read.
+  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1. The rest of the row is not read.
   detail::int64_list key_counts = {};
-  /// [segments + 1] or empty, for a batch of 1: sequences laid end to end (`cu_seqlens`). Queries
-  /// query_offsets[s] .. query_offsets[s + 1] - 1 see keys key_offsets[s] .. key_offsets[s + 1] - 1 only, and
-  /// positions are counted in each segment as they are in a row.
+  /// [segments + 1] or empty, for a batch of 1: packed sequences (`cu_seqlens`). Queries query_offsets[s] ..
+  /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions are
+  /// counted in each segment as in a row.
   detail::int64_list query_offsets = {};
-  /// [segments + 1], the same for keys; empty: equal to query_offsets. Needs query_offsets.
+  /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
   detail::int64_list key_offsets = {};
   /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
-  /// Which are dropped is a function of dropout_seed, row, head and positions alone (dropout.hpp).
+  /// Which ones are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
   double dropout = 0;
-  /// The seed of dropout. Every layer and step needs one of its own, and the gradient that of its forward
-  /// pass.
+  /// The seed of dropout: a different one for every layer and step. The gradient needs the seed of its
+  /// forward pass.
   std::uint64_t dropout_seed = 0;
-  /// What queries and keys, and weights and values, are multiplied in. All but `full` need channels of the
-  /// type that they name.
+  /// The precision of the products queries * keys and weights * values. All except `full` need channels of
+  /// the type in their name.
   product_precision products = product_precision::full;
-  /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
-  /// included; `no_keys` where a query sees nothing, and for padding.
+  /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, including the sink
+  /// logit; `no_keys` for padding and for queries without a visible key.
   std::span<double> log_sum_exp = {};
-  /// Says that queries are rotated already. Read only by `attention(q, cache, out)` without a table, which
-  /// throws without it where the cache rotated its keys. rotate_layer sets it.
+  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
+  /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
   bool queries_are_rotated = false;
   /// The log-sum-exp of no keys: less than any other, but finite, as infinities do not survive -ffast-math.
   static constexpr double no_keys = std::numeric_limits<double>::lowest();
@@ -3046,8 +3048,8 @@ inline void check_counts_of_rows(const char* function, const char* name, std::sp
     if (count < 0 || count > tokens)
       throw_invalid(function, name, " must be in [0, ", tokens, "], got ", count);
 }
-/// Refuses a call that leaves open where the queries of a row or segment are among its keys, if that matters:
-/// for the causal rule, a window or a rotation, unless query_positions say it.
+/// Rejects a call in which query positions matter (causal rule, window or rotation) but do not follow from
+/// query_positions or from the counts of queries and keys.
 ///
 /// \param rotates  whether queries and keys are rotated by the positions of the options
 ///
@@ -3075,17 +3077,17 @@ inline void check_alignment(const char* function, const attention_options& optio
   for (std::size_t s = 0; s + 1 < asking.size(); ++s)
     check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
   if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
-    check_row("row", 0, shape.queries, shape.keys);  // as every other
+    check_row("row", 0, shape.queries, shape.keys);  // like every other row
   for (std::size_t b = 0; b < options.key_counts.size(); ++b)
     check_row("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
               options.key_counts[b]);
 }
-/// Scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal number of the arithmetic type
-/// A: 2^-126 for float, 2^-1022 for double. Then neither they nor 1 / softcap vanish or overflow in A. A
-/// capped score is softcap tanh(scale / softcap q . k); scale / softcap is in [2^(-n/2), 2^(n/2)], which
-/// leaves room for q . k.
+/// Checks that scale and softcap are 0 or in [2^-n, 2^n]. 2^-n is the smallest normal number of the
+/// arithmetic type A: 2^-126 for float, 2^-1022 for double. Then neither they nor 1 / softcap underflow or
+/// overflow in A. A capped score is softcap tanh(scale / softcap q . k), so scale / softcap must be in
+/// [2^(-n/2), 2^(n/2)], which leaves range for q . k.
 ///
-/// Throws:  std::invalid_argument if that is not so
+/// Throws:  std::invalid_argument
 template <class A>
 void check_magnitudes(const char* function, const attention_options& options, Index head_dim) {
   constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
@@ -3103,7 +3105,7 @@ void check_magnitudes(const char* function, const attention_options& options, In
     throw_invalid(function, "scale / softcap must be of a magnitude in [2^-", n / 2, ", 2^", n / 2, "], got ",
                   scale, " / ", options.softcap);
 }
-/// Every number in the options that is out of its range.
+/// Rejects numbers in the options that are out of range.
 inline void check_numbers(const char* function, const attention_options& options) {
   if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
     throw_invalid(function, "scale must be finite and softcap finite and not negative, got ", options.scale,
@@ -3113,7 +3115,7 @@ inline void check_numbers(const char* function, const attention_options& options
   if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
     throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
 }
-/// Every list and view in the options that does not fit the call.
+/// Rejects lists and views in the options that do not fit the call.
 inline void check_lists(const char* function, const attention_options& options,
                         const attention_shape& shape) {
   require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
@@ -3131,7 +3133,7 @@ inline void check_lists(const char* function, const attention_options& options,
   check_scores(function, "bias", options.bias, shape);
   check_scores(function, "mask", options.mask, shape);
 }
-/// Sequences laid end to end, where there are such: their offsets, and that nothing else says where they are.
+/// Checks the offsets of packed sequences, and that no other option sets their positions or counts.
 inline void check_segments(const char* function, const attention_options& options,
                            const attention_shape& shape) {
   if (options.query_offsets.empty()) {
@@ -3157,7 +3159,7 @@ inline void check_segments(const char* function, const attention_options& option
   check_list("query_offsets", options.query_offsets, shape.queries);
   check_list("key_offsets", key_offsets, shape.keys);
 }
-/// Everything that is wrong with options by themselves, or for the call.
+/// All checks of the options, alone and against the call.
 inline void check_options(const char* function, const attention_options& options,
                           const attention_shape& shape, bool rotates = false) {
   check_numbers(function, options);
@@ -3167,7 +3169,7 @@ inline void check_options(const char* function, const attention_options& options
 }
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
-/// Without a table nothing turns, so a layout that is named means a table that was forgotten.
+/// Without a table nothing is rotated, so a named layout means that the table was forgotten.
 #define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
                 name ": a layout rotates by a table; give one, or leave the layout out")

@@ -1085,35 +1085,35 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_QUANTIZED_CHANNELS_HPP
-/// In which numbers attention multiplies.
+/// The precision of the products in attention.
 namespace rope::inline ROPE_ABI {
-/// The numbers in which attention multiplies queries with keys, and weights with values. Sums are in the
-/// arithmetic type where nothing else is said.
+/// The precision in which attention multiplies queries by keys, and weights by values. Sums are in the
+/// arithmetic type unless stated otherwise.
 enum class product_precision {
   /// The arithmetic type: float, or double for double.
   full,
-  /// bfloat16, where queries, keys and values are bfloat16: with AVX512_BF16 a prefill takes 0.55 to 0.7 of
-  /// the time, with AVX2 1.2 to 1.4 of it. Scores are as exact as in full; each weight is rounded, by at most
-  /// 2^-8 of itself, which adds at most 2^-8 sum_j w_ij |v_j| to the error of an output. Numbers below 2^-126
-  /// may count as 0. Gradients and probabilities are computed in full.
+  /// bfloat16, if queries, keys and values are bfloat16. A prefill takes 0.55 to 0.7 of the time of full with
+  /// AVX512_BF16, but 1.2 to 1.4 with AVX2. Scores are as exact as in full. Each weight is rounded, by at
+  /// most 2^-8 of itself, which adds at most 2^-8 sum_j w_ij |v_j| to the error of an output. Numbers below
+  /// 2^-126 may count as 0. Gradients and probabilities are computed in full.
   bfloat16,
-  /// Integers of 16 bits times those of 8 that keys and values are stored as, where these are quantized and
-  /// no table turns them. Of the time that full products take: 0.5 to 0.9 for a step with AVX512_VNNI, and
-  /// for many queries 0.7 with SSE2 and 0.73 to 0.77 with AVX2. A channel of a query is off by at most
-  /// 2^-15.9 of the largest of its head (2^-24.9 head_dim from head_dim 513 on), and a weight times the scale
-  /// of its value by at most 2^-15.9 of the largest of 128 keys: far below what storing 8 bits rounds. Sums
-  /// of products are exact integers for every 128 keys. head_dim is at most 65536.
+  /// 16-bit queries and weights times the stored 8-bit keys and values, if these are quantized and no table
+  /// rotates them. Time relative to full: 0.5 to 0.9 for a decoding step with AVX512_VNNI, and 0.7 with SSE2
+  /// or 0.73 to 0.77 with AVX2 for many queries. The error of a query channel is at most 2^-15.9 of the
+  /// largest channel of its head (2^-24.9 head_dim from head_dim 513 on). The error of a weight times the
+  /// scale of its value is at most 2^-15.9 of the largest such product of 128 keys. Both are far below the
+  /// rounding to 8 bits. Sums of products are exact integers for every 128 keys. head_dim is at most 65536.
   integers,
 };
 namespace detail {
-/// The most channels of a head for products of integers: queries have some 256 steps of either sign then, and
-/// more where channels are fewer.
+/// The largest head_dim for integer products. Queries then have about 256 steps of either sign, and more with
+/// a smaller head_dim.
 inline constexpr Index max_integer_products = 65536;
 /// \tparam T        channels of queries and outputs
 /// \tparam C        channels of keys and values
-/// \tparam rotates  whether keys are turned while they are read
+/// \tparam rotates  whether keys are rotated while they are read
 ///
-/// Throws:  std::invalid_argument if such channels, or heads of this size, have no such products
+/// Throws:  std::invalid_argument if these channel types or this head_dim do not support the products
 template <class T, class C, bool rotates>
 void check_products(const char* function, product_precision products, Index head_dim) {
   if (products == product_precision::full) return;
@@ -1597,14 +1597,15 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_INTEGER_RANGE_HPP
-/// A number for every score of a call of attention, in the memory of the caller: a mask or a bias.
+/// Views of a mask or a bias in the caller's memory: one entry per score of attention.
 namespace rope::inline ROPE_ABI {
-/// One number per score, [batch, heads, queries, keys], heads being those of the queries. An extent of 1
-/// stands for any extent: the entry is shared along that axis. Element (b, h, i, j) is at
+/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 shares its entry. Element
+/// (b, h, i, j) is at
 ///
 ///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
 ///
-/// with the stride of an extent of 1 taken as 0. Owns nothing; no data means that there is no such matrix.
+/// The stride of an axis of extent 1 counts as 0. A view does not own memory. Without data there is no
+/// matrix.
 ///
 ///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
 ///     attention(q, k, v, out, {.mask = mask});
@@ -1621,21 +1622,22 @@ struct score_view {
   Index key_stride = 0;     // elements from one key to the next
   /// Whether there is a matrix.
   explicit operator bool() const { return data != nullptr; }
-  /// The entry of key 0 for query i of head h in row b; that of key j is j * key_step() elements behind it.
+  /// The entry of key 0 for query i of head h in row b; the entry of key j is j * key_step() elements after
+  /// it.
   const X* at(Index b, Index h, Index i) const {
     return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
            (queries == 1 ? 0 : i * query_stride);
   }
-  /// key_stride, or 0 where all keys share one entry.
+  /// key_stride, or 0 if all keys share one entry.
   Index key_step() const { return keys == 1 ? 0 : key_stride; }
 };
 /// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
 ///
-/// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the
-///          entries
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the number of entries
+///          exceeds an Index
 template <class X>
 score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
-  // Strides are products of extents even where another one is zero.
+  // Strides are products of extents, even if another extent is zero.
   const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
               j = (std::max)(keys, Index{1});
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
@@ -1647,17 +1649,17 @@ score_view<X> score_matrix(const X* data, Index batch, Index heads, Index querie
   return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
 }
 namespace detail {
-/// An Eigen matrix, array, Map, Ref or Block in memory, at strides that it tells.
+/// An Eigen matrix, array, Map, Ref or Block with direct access to memory and strides.
 template <class X>
 concept dense_in_any_order = requires(const X& x) {
   dense_of(x).data();
   x.rowStride();
   requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
 };
-/// An object whose entries score_matrix finds.
+/// An object that score_matrix accepts.
 template <class X>
 concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
-/// The entries of such an object by its indices.
+/// A view of the entries of such an object, by its indices.
 template <scores_in_memory X>
 auto scores_by_index(const X& x) {
   score_view<std::remove_cvref_t<decltype(*x.data())>> view = {.data = x.data()};
@@ -1682,9 +1684,9 @@ auto scores_by_index(const X& x) {
   return view;
 }
 }  // namespace detail
-/// A view of an Eigen object by its indices, whatever its storage order and strides: a matrix, array, Map,
-/// Ref or Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys]
-/// or [batch, heads, queries, keys]. An extent of 1 is shared.
+/// A view of an Eigen object by its indices, of any storage order and strides: a matrix, array, Map, Ref or
+/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys] or
+/// [batch, heads, queries, keys]. An extent of 1 is shared.
 ///
 ///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
 ///
@@ -1976,10 +1978,10 @@ concept position_form = requires(const P& positions) {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_POSITIONS_HPP
-/// Which keys a query sees, how scores are formed, and what a call reports besides its output.
+/// Options of attention: which keys are visible, how scores are formed, and optional outputs.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// A list of std::int64_t, and a sentence for lists of other integers.
+/// A list of std::int64_t. A list of other integers gives a compile error with the fix.
 struct int64_list : std::span<const std::int64_t> {
   using std::span<const std::int64_t>::span;
   int64_list() = default;
@@ -1992,29 +1994,29 @@ struct int64_list : std::span<const std::int64_t> {
   }
 };
 }  // namespace detail
-/// Options of a call of attention; every default is the plain causal attention of a decoder.
+/// Options of `attention`. The defaults give plain causal decoder attention.
 ///
-/// Positions. Key j of a row is at position j and query i at keys - queries + i: the last query is aligned
-/// with the last key, so a prefill, its chunks and a decoding step against a cache are one rule. `keys` is
-/// key_counts[b] and `queries` query_counts[b] where counts are given: prompts that are padded on the right
-/// need both, the same list twice in self-attention. Prompts that are padded on the left need a mask that is
-/// false at the padding, and no counts: only distances matter. Explicit positions replace the rule; they need
-/// not be in order, as in a ring buffer. attention<Layout> rotates by the same positions.
+/// Positions. Key j of a row is at position j and query i at keys - queries + i. The last query is thus
+/// aligned with the last key: one rule for a prefill, its chunks and a decoding step against a cache. If
+/// counts are given, `keys` is key_counts[b] and `queries` is query_counts[b]. Prompts padded on the right
+/// need both: in self-attention, the same list twice. Prompts padded on the left need no counts, but a mask
+/// that is false at the padding: only distances matter. Explicit positions replace the rule and may be in any
+/// order, as in a ring buffer. attention<Layout> rotates by the same positions.
 ///
 /// Throws if a row or segment has keys, but fewer than queries, positions matter (causal, window, rotation)
 /// and query_positions is empty: its first query would be at a negative position.
 ///
-/// A key is visible to a query when every rule that is switched on admits it: causal, window (or sinks), the
-/// mask, the bias, the segments and the count of keys.
+/// A key is visible to a query if every active rule admits it: causal, window (or sinks), the mask, the bias,
+/// the segments and the count of keys.
 ///
 ///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
 ///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
 struct attention_options {
   /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
   double scale = 0;
-  /// A key is visible when its position <= the query's.
+  /// A key is visible if its position <= the position of the query.
   bool causal = true;
-  /// A key is visible when it is less than `window` positions away from the query; 0: no limit.
+  /// A key is visible if it is less than `window` positions away from the query; 0: no limit.
   Index window = 0;
   /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be in [2^-63, 2^63], for
   /// double in [2^-511, 2^511], so that neither it nor its products overflow. Source: Gemma 2,
@@ -2023,50 +2025,50 @@ struct attention_options {
   /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
   /// arXiv:2309.17453.
   Index sinks = 0;
-  /// [q.heads] or empty: one learned logit per query head, which takes its share of every softmax and has a
-  /// value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
+  /// [q.heads] or empty: one learned logit per query head. It takes part in every softmax, with a value of
+  /// zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
   std::span<const float> sink_logits = {};
   /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
-  /// or the most negative float, hides the key. A bias that depends on the distance j - i alone needs no
-  /// matrix: with numbers per head for distances 1 - n .. n - 1, and `zero` pointing to that of distance 0,
-  /// give {.data = zero, .heads = heads, .queries = n, .keys = n, .head_stride = 2 * n - 1,
+  /// or the most negative float, hides the key. A bias that depends only on the distance j - i needs no
+  /// matrix: store the numbers for distances 1 - n .. n - 1 per head, let `zero` point to the number for
+  /// distance 0, and pass {.data = zero, .heads = heads, .queries = n, .keys = n, .head_stride = 2 * n - 1,
   /// .query_stride = -1, .key_stride = 1}.
   score_view<float> bias = {};
-  /// A key is visible where the mask is true: score_matrix(m) of an Eigen::Array<bool, ...> of any storage
-  /// order, by its indices, or score_matrix(data, batch, heads, queries, keys) of row-major memory.
-  /// (std::vector<bool> has no bool in memory; std::unique_ptr<bool[]> has.)
+  /// A key is visible if the mask is true. Pass score_matrix(m) of an Eigen::Array<bool, ...> of any storage
+  /// order, or score_matrix(data, batch, heads, queries, keys) of row-major memory. (std::vector<bool> does
+  /// not store bools: use std::unique_ptr<bool[]>.)
   score_view<bool> mask = {};
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
   detail::int64_list query_positions = {};
-  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, also
-  /// a decoding step with a window; a cache knows the order of its tokens.
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, even
+  /// a decoding step with a window. A cache need not: it stores the order of its tokens.
   detail::int64_list key_positions = {};
-  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding, which sees
-  /// nothing: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts where
-  /// positions matter and are not listed.
+  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding without
+  /// visible keys: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts if
+  /// positions matter and query_positions is empty.
   detail::int64_list query_counts = {};
-  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1, the rest of the row is not read.
+  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1. The rest of the row is not read.
   detail::int64_list key_counts = {};
-  /// [segments + 1] or empty, for a batch of 1: sequences laid end to end (`cu_seqlens`). Queries
-  /// query_offsets[s] .. query_offsets[s + 1] - 1 see keys key_offsets[s] .. key_offsets[s + 1] - 1 only, and
-  /// positions are counted in each segment as they are in a row.
+  /// [segments + 1] or empty, for a batch of 1: packed sequences (`cu_seqlens`). Queries query_offsets[s] ..
+  /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions are
+  /// counted in each segment as in a row.
   detail::int64_list query_offsets = {};
-  /// [segments + 1], the same for keys; empty: equal to query_offsets. Needs query_offsets.
+  /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
   detail::int64_list key_offsets = {};
   /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
-  /// Which are dropped is a function of dropout_seed, row, head and positions alone (dropout.hpp).
+  /// Which ones are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
   double dropout = 0;
-  /// The seed of dropout. Every layer and step needs one of its own, and the gradient that of its forward
-  /// pass.
+  /// The seed of dropout: a different one for every layer and step. The gradient needs the seed of its
+  /// forward pass.
   std::uint64_t dropout_seed = 0;
-  /// What queries and keys, and weights and values, are multiplied in. All but `full` need channels of the
-  /// type that they name.
+  /// The precision of the products queries * keys and weights * values. All except `full` need channels of
+  /// the type in their name.
   product_precision products = product_precision::full;
-  /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
-  /// included; `no_keys` where a query sees nothing, and for padding.
+  /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, including the sink
+  /// logit; `no_keys` for padding and for queries without a visible key.
   std::span<double> log_sum_exp = {};
-  /// Says that queries are rotated already. Read only by `attention(q, cache, out)` without a table, which
-  /// throws without it where the cache rotated its keys. rotate_layer sets it.
+  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
+  /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
   bool queries_are_rotated = false;
   /// The log-sum-exp of no keys: less than any other, but finite, as infinities do not survive -ffast-math.
   static constexpr double no_keys = std::numeric_limits<double>::lowest();
@@ -2100,8 +2102,8 @@ inline void check_counts_of_rows(const char* function, const char* name, std::sp
     if (count < 0 || count > tokens)
       throw_invalid(function, name, " must be in [0, ", tokens, "], got ", count);
 }
-/// Refuses a call that leaves open where the queries of a row or segment are among its keys, if that matters:
-/// for the causal rule, a window or a rotation, unless query_positions say it.
+/// Rejects a call in which query positions matter (causal rule, window or rotation) but do not follow from
+/// query_positions or from the counts of queries and keys.
 ///
 /// \param rotates  whether queries and keys are rotated by the positions of the options
 ///
@@ -2129,17 +2131,17 @@ inline void check_alignment(const char* function, const attention_options& optio
   for (std::size_t s = 0; s + 1 < asking.size(); ++s)
     check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
   if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
-    check_row("row", 0, shape.queries, shape.keys);  // as every other
+    check_row("row", 0, shape.queries, shape.keys);  // like every other row
   for (std::size_t b = 0; b < options.key_counts.size(); ++b)
     check_row("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
               options.key_counts[b]);
 }
-/// Scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal number of the arithmetic type
-/// A: 2^-126 for float, 2^-1022 for double. Then neither they nor 1 / softcap vanish or overflow in A. A
-/// capped score is softcap tanh(scale / softcap q . k); scale / softcap is in [2^(-n/2), 2^(n/2)], which
-/// leaves room for q . k.
+/// Checks that scale and softcap are 0 or in [2^-n, 2^n]. 2^-n is the smallest normal number of the
+/// arithmetic type A: 2^-126 for float, 2^-1022 for double. Then neither they nor 1 / softcap underflow or
+/// overflow in A. A capped score is softcap tanh(scale / softcap q . k), so scale / softcap must be in
+/// [2^(-n/2), 2^(n/2)], which leaves range for q . k.
 ///
-/// Throws:  std::invalid_argument if that is not so
+/// Throws:  std::invalid_argument
 template <class A>
 void check_magnitudes(const char* function, const attention_options& options, Index head_dim) {
   constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
@@ -2157,7 +2159,7 @@ void check_magnitudes(const char* function, const attention_options& options, In
     throw_invalid(function, "scale / softcap must be of a magnitude in [2^-", n / 2, ", 2^", n / 2, "], got ",
                   scale, " / ", options.softcap);
 }
-/// Every number in the options that is out of its range.
+/// Rejects numbers in the options that are out of range.
 inline void check_numbers(const char* function, const attention_options& options) {
   if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
     throw_invalid(function, "scale must be finite and softcap finite and not negative, got ", options.scale,
@@ -2167,7 +2169,7 @@ inline void check_numbers(const char* function, const attention_options& options
   if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
     throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
 }
-/// Every list and view in the options that does not fit the call.
+/// Rejects lists and views in the options that do not fit the call.
 inline void check_lists(const char* function, const attention_options& options,
                         const attention_shape& shape) {
   require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
@@ -2185,7 +2187,7 @@ inline void check_lists(const char* function, const attention_options& options,
   check_scores(function, "bias", options.bias, shape);
   check_scores(function, "mask", options.mask, shape);
 }
-/// Sequences laid end to end, where there are such: their offsets, and that nothing else says where they are.
+/// Checks the offsets of packed sequences, and that no other option sets their positions or counts.
 inline void check_segments(const char* function, const attention_options& options,
                            const attention_shape& shape) {
   if (options.query_offsets.empty()) {
@@ -2211,7 +2213,7 @@ inline void check_segments(const char* function, const attention_options& option
   check_list("query_offsets", options.query_offsets, shape.queries);
   check_list("key_offsets", key_offsets, shape.keys);
 }
-/// Everything that is wrong with options by themselves, or for the call.
+/// All checks of the options, alone and against the call.
 inline void check_options(const char* function, const attention_options& options,
                           const attention_shape& shape, bool rotates = false) {
   check_numbers(function, options);
@@ -2221,7 +2223,7 @@ inline void check_options(const char* function, const attention_options& options
 }
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
-/// Without a table nothing turns, so a layout that is named means a table that was forgotten.
+/// Without a table nothing is rotated, so a named layout means that the table was forgotten.
 #define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
                 name ": a layout rotates by a table; give one, or leave the layout out")
@@ -2436,12 +2438,12 @@ class visibility {
 
 #ifndef ROPE_ATTENTION_DROPOUT_HPP
 #define ROPE_ATTENTION_DROPOUT_HPP
-/// Which attention probabilities a training step drops.
+/// The dropout mask of attention probabilities in training.
 namespace rope::inline ROPE_ABI {
-/// A counter-based random mask: whether the probability of one query and key is kept is a function of the
-/// seed and of where the two are, and of nothing else. Tiles, chunks, threads, and the backward pass
-/// therefore see the same mask without storing it. Every layer and every step needs a seed of its own, or
-/// they drop the same entries; so do segments of one row, whose positions start again.
+/// A counter-based random mask. Whether the probability of a query and a key is kept depends only on the
+/// seed, the batch row, the query head and the two positions. Tiles, chunks, threads and the backward pass
+/// therefore use the same mask without storing it. Give every layer and every step its own seed, or they drop
+/// the same entries. Segments of one row drop the same entries, because their positions restart.
 ///
 ///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
 ///
@@ -10189,7 +10191,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 /// Scaled dot-product attention, with the rotation of queries and keys or without it.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Throws unless heads of queries can attend to those of keys and values: views, or keys and values in pages.
+/// Throws unless the heads and head_dim of q, k, v and out fit. k and v are views or paged.
 ///
 /// Throws:  std::invalid_argument
 template <class Q, class K, class Out>
@@ -10201,7 +10203,7 @@ void check_heads(const Q& q, const K& k, const K& v, const Out& out) {
   check_rule("attention", k.heads <= 0 ? q.heads == 0 : q.heads % k.heads == 0,
              "q.heads must be a multiple of k.heads", q.heads, k.heads);
 }
-/// Everything that can be wrong with a call, found before anything is written.
+/// Checks the arguments of a call before anything is written, and returns its visibility rules.
 template <class T, class C>
 visibility checked_attention(const head_view<const T>& q, const head_view<const C>& k,
                              const head_view<const C>& v, const head_view<T>& out,
@@ -10221,7 +10223,7 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   check_magnitudes<arithmetic<T>>("attention", options, shape.head_dim);
   return {options, shape};
 }
-/// Refuses an output that would be written over queries, unless it is q itself.
+/// Rejects an output that overlaps q, unless it is the same view.
 ///
 /// Throws:  std::invalid_argument
 template <class T>
@@ -10232,7 +10234,7 @@ void check_output(const head_view<const T>& q, const head_view<T>& out) {
                   "out must be q itself or share no memory with it, and covers a part of q or "
                   "has its axes in another order; give out memory of its own");
 }
-/// Refuses also an output that shares memory with keys or values, which are read after it is written.
+/// Also rejects an output that shares memory with k or v, which are read after out is written.
 ///
 /// Throws:  std::invalid_argument
 template <class T, class C>
@@ -10244,13 +10246,13 @@ void check_output(const head_view<const T>& q, const head_view<const C>& k, cons
                   "out must not share memory with k or v, which are read after out is "
                   "written; give out memory of its own, or that of q");
 }
-/// Whether a call whose first three arguments are views has something else than a view behind them.
+/// Whether the first three arguments are views and the fourth is not.
 template <class... Arguments>
 constexpr bool lacks_output() {
   constexpr bool views[] = {is_head_view<std::remove_cvref_t<Arguments>>..., false, false, false, false};
   return views[0] && views[1] && views[2] && !views[3];
 }
-/// Whether something else than options comes behind out, which is the last view, and the tables.
+/// Whether an argument follows out (the last view) and the tables, but is not attention_options.
 template <class... Arguments>
 constexpr bool lacks_options() {
   enum kind { view, tables, options, other };
@@ -10263,7 +10265,7 @@ constexpr bool lacks_options() {
   if (next < sizeof...(Arguments) && kinds[next] == tables) ++next;
   return next < sizeof...(Arguments) && kinds[next] != options;
 }
-/// Types that a caller may have got wrong.
+/// Checks of the argument types.
 #define ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads)                                               \
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);                                                   \
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);                                     \
@@ -10273,41 +10275,40 @@ constexpr bool lacks_options() {
                 "attention: k and v have the channel type of q and out, or both the same 16-bit type " \
                 "where that is float")
 }  // namespace detail
-/// Attention of queries that are already rotated (or need no rotation) to keys that are.
+/// Attention of queries and keys that are already rotated or need no rotation.
 ///
 ///     out_i = sum_j w_ij v_j,   w_i = softmax over visible j of  scale * q_i . k_j
 ///
-/// Query head h attends to key head h / (q.heads / k.heads) (grouped-query attention). A query that sees no
-/// key gives zeros. The value of a key that a query does not see never enters its sum, not even as 0 * NaN.
+/// Query head h attends to key head h / (q.heads / k.heads) (grouped-query attention). A query without a
+/// visible key gives zeros. Values of keys that are not visible never enter the sum, not even as 0 * NaN.
 ///
 /// \param q        [batch, queries, q.heads, head_dim]
-/// \param k        [batch, keys, k.heads, head_dim]; of the type of q, or 16-bit channels where that is float
-/// \param v        [batch, keys, k.heads, value_dim]; of the type of k
+/// \param k        [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type if q is float
+/// \param v        [batch, keys, k.heads, value_dim]; the channel type of k
 /// \param out      [batch, queries, q.heads, value_dim]
-/// \param options  which keys are visible, how scores are formed, and what else is reported
-/// \param threads  the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on
-///                 its own
+/// \param options  which keys are visible, how scores are formed, and optional outputs
+/// \param threads  your threads, see base/parallel.hpp; small calls use the calling thread only
 ///
-/// Scores are computed times log2(e), and so is the scale. A score that overflows the arithmetic type (beyond
-/// 2.3e38 for float) counts as the largest number of its sign, and so does a channel of q times the scale.
-/// Terms of one sum q_i . k_j that overflow must be of one sign.
+/// The scale is multiplied by log2(e), and so are scores. A score, or a channel of q times the scale, that
+/// overflows the arithmetic type (beyond 2.3e38 for float) counts as the largest number of its sign. Terms of
+/// one sum q_i . k_j that overflow must have the same sign.
 ///
-/// Requires:  out shares no element with k or v, and none with q unless it is the same view; throws where
-///            sharing is found, which is always where two views have the same strides
+/// Requires:  out shares no element with k or v, and none with q unless it is the same view; throws if an
+///            overlap is detected, which is certain if the two views have the same strides
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
 ///            out of range; out is then unchanged
-/// Accuracy:  arithmetic and sums in float (double for double), weights within 1.2 ulp of 2^x, or 0
-///            below 2^-125 of the largest (double: 2^-1021), one final rounding to the type of out; 16-bit
-///            keys and values are widened, which is exact. Sums are formed per tile and then added: within
-///            3e-5 at 262,144 equal keys. The same bits for any number of threads and order of axes
+/// Accuracy:  arithmetic and sums in float (double for double), weights within 1.2 ulp of 2^x, or 0 below
+///            2^-125 of the largest (double: 2^-1021), one final rounding to the type of out. 16-bit keys and
+///            values are widened exactly. Sums are formed per tile and then added: within 3e-5 at 262,144
+///            equal keys. The bits do not depend on the number of threads or the order of axes
 ///            (tests/attention/attention.test.cpp, tests/attention/laws/attention_features.test.cpp,
 ///            tests/attention/laws/repeated_tokens.test.cpp)
-/// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Where queries are few, each key
-///            and value is read once, from where it is; more queries are cut into blocks of 512 rows. Few
-///            means tokens * group <= 8, 24 or 48 with 8, 16 or 32 vector registers; 3, 9 or 18 for
-///            quantized keys and products in bfloat16. Scratch of a thread does not depend on the tokens,
-///            but for a row of sums per 1024 keys where queries are few; it is kept until release_scratch():
-///            no allocation once a call of the same size has been made
+/// Cost:      2 (head_dim + value_dim) flops per query head and visible key. With few queries, each key and
+///            value is read once, in place. Otherwise queries are processed in blocks of 512 rows. Few means
+///            tokens * group <= 8, 24 or 48 with 8, 16 or 32 vector registers; 3, 9 or 18 for quantized keys
+///            and products in bfloat16. Scratch memory per thread does not depend on the number of tokens,
+///            except for a row of sums per 1024 keys with few queries. It is kept until release_scratch(), so
+///            later calls of the same size do not allocate
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 ///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
 ///            FlashDecoding (splits along the keys)
@@ -10324,16 +10325,15 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   detail::check_output<T, C>(q, k, v, out);
   detail::attend(detail::attention_call<T, detail::no_rotation, C>{q, k, v, out, rules, {}}, threads);
 }
-/// Attention of unrotated queries and keys, which are rotated while they are read. The result is bit for bit
-/// that of `rotate` on q and k, widened if they are of another type, followed by `attention`; q and k are not
-/// changed.
+/// Attention of unrotated queries and keys, which are rotated while they are read. q and k are not changed.
+/// The bits are those of `rotate` on q and k (k first widened to the type of q), followed by `attention`.
 ///
 /// \param tables  one frequency_table, or one for the queries and one for the keys
 ///                (tables/query_key_tables.hpp), with rows for the positions of the keys and of every query
-///                that sees one, see attention_options
+///                with a visible key, see attention_options
 ///
-/// Throws:  as above; std::invalid_argument if rotary_dim > head_dim, or the tables are of xPos and the
-///          options are not causal (its scores grow with the distance of a key ahead of its query);
+/// Throws:  as above; std::invalid_argument if rotary_dim > head_dim, or the tables are xPos tables and the
+///          options are not causal (xPos scores grow with the distance of a key after its query);
 ///          std::out_of_range if a position is outside the table; out is then unchanged
 /// Cost:    as above; queries are rotated once, keys once per block of 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
@@ -10353,8 +10353,8 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
   detail::attend(detail::attention_call<T, turn, C>{q, k, v, out, rules, {pair}}, threads);
 }
-/// For calls that no other overload takes: says what is missing or in the wrong place. Returns something, so
-/// that `r = attention(q, k, v, table)` is not an error about `void` first.
+/// Catches calls that match no other overload and reports the missing or misplaced argument. Returns int, so
+/// that the first error of `r = attention(q, k, v, table)` is not about `void`.
 template <class Layout = detail::unnamed_layout, class... Arguments>
 requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments...>() ||
          detail::lacks_options<Arguments...>()) int attention(Arguments&&...) {
@@ -10387,10 +10387,11 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
 
 #ifndef ROPE_ATTENTION_TAPE_HPP
 #define ROPE_ATTENTION_TAPE_HPP
-/// What the backward pass of attention reads and writes.
+/// Inputs and outputs of the backward pass of attention.
 namespace rope::inline ROPE_ABI {
-/// The heads of a forward pass, the gradient with respect to its output, and where the gradients with respect
-/// to its inputs go. Named members, because d_k and d_v often have one shape and would be exchanged unseen.
+/// The heads of a forward pass, the gradient with respect to its output, and the outputs for the gradients
+/// with respect to its inputs. Members are named because d_k and d_v often have the same shape, so that
+/// swapping them would go unnoticed.
 ///
 ///     attention_gradient<half_split>(
 ///         attention_tape<float>{
@@ -10411,21 +10412,22 @@ struct attention_tape {
   /// Query heads that share a key head.
   Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
 };
-/// Gradients with respect to what the options hold; each is written where memory is given for it.
+/// Outputs for the gradients with respect to options. Empty ones are not written.
 ///
 ///     std::vector<double> d_sinks(heads);
 ///     attention_gradient(tape, options, {.sink_logits = d_sinks});
 struct option_gradients {
   /// [q.heads]: with respect to options.sink_logits.
   std::span<double> sink_logits = {};
-  /// With respect to options.bias, as long as the memory from its first entry to its last, with the gradient
-  /// of an entry at the offset of the entry. An entry that several scores share receives the sum of theirs.
-  /// No stride of the bias may be negative. Sharing costs threads: where queries, heads or rows share
-  /// entries, at most one thread per 96 keys has work, and where keys do, one thread in all.
+  /// With respect to options.bias: the gradient of an entry is at the offset of that entry, and the length is
+  /// that from the first entry of the bias to its last. An entry that several scores share receives the sum
+  /// of their gradients. No stride of the bias may be negative. Sharing limits threads: if queries, heads or
+  /// rows share entries, at most one thread per 96 keys has work. If keys share entries, only one thread has
+  /// work.
   std::span<double> bias = {};
 };
 namespace detail {
-/// The heads of a tape are views of the call's extents.
+/// Checks that the views of a tape have matching shapes.
 template <class T>
 void check_tape(const char* function, const attention_tape<T>& x) {
   for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),
@@ -11116,10 +11118,10 @@ class attention_gradient_block {
 /// The backward pass of `attention`.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-// Cuts the backward pass of attention into tasks, a block of queries of one key head each. The cut and the
-// order in which blocks add to shared sums follow from the shapes alone, so the result does not depend on
+// Splits the backward pass of attention into tasks: one block of queries of one key head each. The split and
+// the order in which blocks add to shared sums depend only on the shapes, so the result does not depend on
 // the number of threads.
-/// Whether each score has an entry of its own: no extent is shared, and no two entries are at one offset.
+/// Whether every score has its own entry: no extent is shared and no two entries have the same offset.
 inline bool has_own_entries(const score_view<float>& x, const attention_shape& shape) {
   struct axis {
     Index stride, extent;
@@ -11131,21 +11133,21 @@ inline bool has_own_entries(const score_view<float>& x, const attention_shape& s
     return false;
   for (int i = 1; i < 4; ++i)
     for (int j = i; j > 0 && axes[j].stride < axes[j - 1].stride; --j) std::swap(axes[j], axes[j - 1]);
-  Index span = 1;  // entries of the axes before lie in [0, span)
+  Index span = 1;  // entries of the previous axes lie in [0, span)
   for (const auto& [stride, extent] : axes) {
     if (extent > 1 && stride < span) return false;
     span += (extent - 1) * stride;
   }
   return true;
 }
-/// Whether scores of different keys add to one entry, so that no order of tiles keeps tasks apart.
+/// Whether scores of different keys add to one entry. Then no order of tiles prevents concurrent additions.
 inline bool joins_keys(const score_view<float>& x, const attention_shape& shape) {
   return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
 }
-/// The part of a key head's gradients that comes from the queries of tokens [first, first + tokens). Not
-/// inline, so that programs can have it compiled once (`extern template`).
+/// Computes d_q of query tokens [first, first + tokens) and their contribution to the other gradients of a
+/// key head. Not inline, so that programs can compile it once (`extern template`).
 ///
-/// \param d_sinks  where to report gradients with respect to the sink logits, or nullptr
+/// \param d_sinks  receives the gradients with respect to the sink logits, or nullptr
 template <class T>
 void add_gradients_of_block(const attention_tape<T>& tape, const visibility& rules, Index b, Index kv,
                             Index first, Index tokens, const bias_gradient& d_bias,
@@ -11155,7 +11157,7 @@ void add_gradients_of_block(const attention_tape<T>& tape, const visibility& rul
   rows.write_queries();
   if (d_sinks != nullptr) rows.write_sinks(d_sinks);
 }
-/// Every gradient of a checked call.
+/// All gradients of a checked call.
 template <class T>
 class attention_gradient_tasks {
   using A = arithmetic<T>;
@@ -11181,7 +11183,7 @@ class attention_gradient_tasks {
     for (Index first = 0; first < heads; first += per_pass)
       run_heads(threads, first, (std::min)(per_pass, heads - first), memory);
   }
-  /// Gradients with respect to the sink logits: what the blocks found, in order.
+  /// Adds up the gradients of the blocks with respect to the sink logits, in a fixed order.
   void add_sinks(std::span<double> d_sink_logits) const {
     std::fill(d_sink_logits.begin(), d_sink_logits.end(), 0.0);
     if (d_sink_logits.empty()) return;
@@ -11192,17 +11194,18 @@ class attention_gradient_tasks {
               d_sinks_of(head, part)[g];
   }
  private:
-  /// Key heads whose sums are in memory at a time: as few as make enough tasks for many threads, and no more
-  /// than serve several threads where few queries meet so many keys that memory counts.
+  /// Key heads whose sums are in memory at a time: just enough to give many threads a task. With few queries
+  /// and many keys, memory limits them to 16 heads or 2^24 numbers, whichever is more.
   Index heads_per_pass(Index heads) const {
     constexpr Index enough_tasks = 128, enough_heads = 16, enough_numbers = Index{1} << 24;
     const Index wanted = (enough_tasks + blocks_ - 1) / (std::max)(blocks_, Index{1});
     const Index affordable = (std::max)(enough_heads, enough_numbers / (std::max)(head_size(), Index{1}));
     return (std::min)(heads, (std::max)((std::min)(wanted, affordable), Index{1}));
   }
-  /// Key heads that threads work on at a time: one, whose keys and sums stay in a shared cache, unless there
-  /// are more threads than find work on it without waiting for each other. It does not show in the result,
-  /// which the order of the blocks of a key head decides; but where all blocks add to one bias it would.
+  /// Key heads that threads work on at a time: one, so that its keys and sums stay in shared L3, or more if
+  /// one head does not have work for all threads without waiting. The result depends only on the order of the
+  /// blocks of a key head. If all blocks add to one bias it would depend on this number too, so the number is
+  /// 1.
   Index heads_side_by_side(Index threads) const {
     if (d_bias_.is_shared) return 1;
     const Index tiles = (tape_.k.tokens + gradient_shape<A>::tile - 1) / gradient_shape<A>::tile;
@@ -11214,7 +11217,7 @@ class attention_gradient_tasks {
     return {memory + head * head_size(), gradient_shape<A>::panels(tape_.k.head_dim),
             gradient_shape<A>::panels(tape_.v.head_dim)};
   }
-  /// Every gradient of key heads [first, first + heads), counted through the batch.
+  /// All gradients of key heads [first, first + heads), numbered across the batch.
   template <class Threads>
   void run_heads(const Threads& threads, Index first, Index heads, A* memory) {
     const auto pieces = [&](Index count, const auto& body) {
@@ -11231,9 +11234,10 @@ class attention_gradient_tasks {
       const Index before = task / (side_by_side * blocks_) * side_by_side,
                   here = (std::min)(side_by_side, heads - before), place = task - before * blocks_;
       const Index head = before + place % here, order = place / here;
-      // The last tokens of a sequence see the most keys: they come first, and the short tasks fill the gaps.
+      // The last tokens of a sequence attend to the most keys, so they come first and short tasks fill the
+      // gaps.
       const Index part = blocks_ - 1 - order, token = part * tokens_;
-      // Blocks of one key head share its sums; all may share entries of the bias.
+      // Blocks of one key head share its sums. All blocks may share entries of the bias.
       sum_order in_order(d_bias_.is_shared ? tiles : tiles + head * blocks_,
                          d_bias_.is_shared ? task : order);
       add_gradients_of_block(tape_, rules_, (first + head) / tape_.k.heads, (first + head) % tape_.k.heads,
@@ -11251,8 +11255,8 @@ class attention_gradient_tasks {
   double* d_sinks_of(Index head, Index part) const {
     return d_sinks_ + (head * blocks_ + part) * tape_.group();
   }
-  /// The packed queries are multiplied by scale log2(e), or by scale / softcap; the gradient with respect to
-  /// a key has the scale alone, so the other factor is taken out again.
+  /// Packed queries have the factor scale log2(e), or scale / softcap. The gradient with respect to a key has
+  /// only the scale, so the other factor is removed.
   void write_key(const key_sums<A>& sums, Index b, Index kv, Index j) const {
     using shape = gradient_shape<A>;
     const double softcap = rules_.options().softcap;
@@ -11265,15 +11269,15 @@ class attention_gradient_tasks {
   const visibility& rules_;
   bias_gradient d_bias_;
   Index tokens_, blocks_;      // tokens of a block, and blocks of a key head
-  double* d_sinks_ = nullptr;  // [batch, k.heads, blocks, group], where wanted
+  double* d_sinks_ = nullptr;  // [batch, k.heads, blocks, group], or nullptr
 };
-/// Numbers in the memory that a bias spans, from its first entry to its last.
+/// Length of the memory from the first entry of a bias to its last.
 inline Index span_of(const score_view<float>& bias) {
   if (!bias) return 0;
   return 1 + (bias.batch - 1) * bias.batch_stride + (bias.heads - 1) * bias.head_stride +
          (bias.queries - 1) * bias.query_stride + (bias.keys - 1) * bias.key_stride;
 }
-/// Throws:  std::invalid_argument if memory for a gradient with respect to an option is not as long as it
+/// Throws:  std::invalid_argument if the memory for the gradient of an option has the wrong length
 inline void check_option_gradients(const char* function, const option_gradients& by_options,
                                    const attention_options& options) {
   if (!by_options.sink_logits.empty() && by_options.sink_logits.size() != options.sink_logits.size())
@@ -11292,7 +11296,7 @@ inline void check_option_gradients(const char* function, const option_gradients&
     throw_invalid(function, "the gradient with respect to bias must have one number per entry, ",
                   span_of(bias), ", got ", by_options.bias.size());
 }
-/// Everything that can be wrong with a call, found before anything is written.
+/// Checks the arguments of a call before anything is written.
 template <class T>
 void check_attention_gradient(const attention_tape<T>& x, const attention_options& options,
                               const option_gradients& by_options, bool rotates = false) {
@@ -11302,7 +11306,7 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
   check_magnitudes<arithmetic<T>>(function, options, x.q.head_dim);
   check_option_gradients(function, by_options, options);
 }
-/// Every gradient; nothing is checked any more.
+/// Computes all gradients of an already checked call.
 template <class T, class Threads>
 void differentiate_attention(const attention_tape<T>& tape, const visibility& rules,
                              const option_gradients& by_options, const Threads& threads) {
@@ -11311,7 +11315,7 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
   tasks.run(threads);
   tasks.add_sinks(by_options.sink_logits);
 }
-/// Types that a caller may have got wrong.
+/// Checks of the argument types.
 template <class T, class Threads>
 constexpr void check_gradient_types() {
   ROPE_DETAIL_CHECK_WRITABLE("attention_gradient", "d_q, d_k or d_v", T);
@@ -11325,30 +11329,31 @@ constexpr void check_gradient_types() {
 ///     d_s_ij = w_ij (d_out_i . v_j - d_out_i . out_i)
 ///     d_q_i = scale sum_j d_s_ij k_j,   d_k_j = scale sum_i d_s_ij q_i
 ///
-/// with d_s times the slope of the softcap, and w and d_out . v masked and rescaled by dropout where they are
-/// in the forward pass. Keys of a group sum over the query heads that share them. A query that sees no key
-/// has a gradient of zero.
+/// A softcap multiplies d_s by its slope. Dropout masks and rescales w and d_out . v as in the forward pass.
+/// The gradients of a key head sum over the query heads of its group. A query without a visible key has a
+/// gradient of zero.
 ///
-/// \param tape     the heads of the forward pass, d_out, and where the gradients go
-/// \param options  those of the forward pass. options.log_sum_exp is read here: give what the forward pass
-///                 wrote, or nothing, and it is found again at the cost of one more product
-/// \param by_options  where the gradients with respect to learned sink logits and to the bias go
-/// \param threads  the caller's threads; each takes blocks of queries of a key head. These add to d_k and d_v
-///                 in one order, so the bits do not depend on the threads
+/// \param tape     the heads of the forward pass, d_out, and the outputs d_q, d_k and d_v
+/// \param options  the options of the forward pass. options.log_sum_exp is an input here: pass the values
+///                 that the forward pass wrote. If it is empty, they are recomputed at the cost of one more
+///                 product
+/// \param by_options  receives the gradients with respect to learned sink logits and the bias
+/// \param threads  your threads; each takes blocks of queries of a key head. Blocks add to d_k and d_v in a
+///                 fixed order, so the bits do not depend on the threads
 ///
 /// Requires:  d_q, d_k and d_v share no element with any other argument
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
 ///            out of range; nothing is written then
-/// Accuracy:  arithmetic and sums in float (double for double), one final rounding for half and bfloat16,
-///            whose `out` enters rounded. Sums over tokens are formed per tile of 96 keys and block of 240
-///            queries and then added: within 5e-5 at 65,536 equal tokens
-///            (tests/attention/gradient.test.cpp, tests/attention/laws/repeated_tokens.test.cpp)
+/// Accuracy:  arithmetic and sums in float (double for double), one final rounding for half and bfloat16, and
+///            their `out` is read rounded. Sums over tokens are formed per tile of 96 keys and block of 240
+///            queries and then added: within 5e-5 at 65,536 equal tokens (tests/attention/gradient.test.cpp,
+///            tests/attention/laws/repeated_tokens.test.cpp)
 /// Cost:      2 (3 head_dim + 2 value_dim) flops per query head and visible key, 2 head_dim more without
-///            log_sum_exp, at about the share of the peak of multiply-adds that `attention` reaches. Memory
-///            in numbers: keys * (head_dim + value_dim) per key head, for as many key heads as have 128
-///            blocks of 240 queries, but at most the larger of 16 heads and 2^24 numbers; per thread, of a
-///            block and a tile of 96 keys, 240 * (2 head_dim + value_dim + 192) + 96 * (3 head_dim + 2
-///            value_dim). Nothing of queries * keys. All of it is kept until release_scratch()
+///            log_sum_exp, at about the same share of peak multiply-adds as `attention`. Memory in numbers:
+///            keys * (head_dim + value_dim) per key head, for as many key heads as have 128 blocks of 240
+///            queries, but at most 16 heads or 2^24 numbers, whichever is more. Each thread needs 240 * (2
+///            head_dim + value_dim + 192) + 96 * (3 head_dim + 2 value_dim) for a block and a tile of 96
+///            keys. No memory grows with queries * keys. All of it is kept until release_scratch()
 ///            (base/scratch.hpp)
 /// Source:    Dao 2023, FlashAttention-2, arXiv:2307.08691, algorithm 2, with queries in the outer loop
 template <class Layout = detail::unnamed_layout, class T, class Threads = this_thread>
@@ -11361,17 +11366,17 @@ void attention_gradient(const attention_tape<T>& tape, const attention_options& 
                                 {tape.q.batch, tape.q.tokens, tape.k.tokens, tape.q.heads, tape.q.head_dim});
   detail::differentiate_attention(tape, rule, by_options, threads);
 }
-/// The same for `attention<Layout>(q, k, v, out, tables, options)`, with the rotation in the graph: q and k
-/// are given unrotated, and d_q and d_k are the gradients with respect to them.
+/// Gradients of `attention<Layout>(q, k, v, out, tables, options)`, including the rotation: q and k of the
+/// tape are unrotated, and d_q and d_k are the gradients with respect to these.
 ///
 ///     d_q_i = m R(-angle(p_i)) (gradient with respect to the rotated query),   d_k_j alike
 ///
 /// Throws:    as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position
 ///            is outside the table; nothing is written then
-/// Accuracy:  as above; gradients of half and bfloat16 channels are rounded before they are turned back, and
-///            after
-/// Cost:      as above, one pass over q and k, and one over d_q and d_k. Rotated copies of q and k stay with
-///            the calling thread until release_scratch(): sizeof(T) (q.size() + k.size()) bytes
+/// Accuracy:  as above; gradients of half and bfloat16 channels are rounded before and after the inverse
+///            rotation
+/// Cost:      as above, one pass over q and k, and one over d_q and d_k. The calling thread keeps rotated
+///            copies of q and k until release_scratch(): sizeof(T) (q.size() + k.size()) bytes
 ///            (base/scratch.hpp)
 template <class Layout = detail::unnamed_layout, class T, attention_tables Tables,
           class Threads = this_thread>
@@ -11403,27 +11408,27 @@ void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
 
 #ifndef ROPE_ATTENTION_MERGE_HPP
 #define ROPE_ATTENTION_MERGE_HPP
-/// Attention over two disjoint sets of keys is attention over their union: how a long context is split over
-/// threads, machines or blocks of a cache.
+/// Merges attention over two disjoint sets of keys into attention over their union, for long contexts that
+/// are split over threads, machines or blocks of a cache.
 namespace rope::inline ROPE_ABI {
 /// Merges attention over other keys into `out_a` and `log_sum_exp_a`.
 ///
 ///     L = log(exp(L_a) + exp(L_b)),   out = exp(L_a - L) out_a + exp(L_b - L) out_b
 ///
-/// with L_a and L_b the log-sum-exps that `attention_options::log_sum_exp` received. A side that saw no key
-/// (`attention_options::no_keys`) leaves the other as it is, whatever it holds. Learned sink logits belong to
-/// one side only.
+/// L_a and L_b are the values that attention wrote to `attention_options::log_sum_exp`. A side without a
+/// visible key (`attention_options::no_keys`) is ignored, and its output may hold anything. Pass learned sink
+/// logits to one side only.
 ///
-/// Attention to a part of the keys must be given positions: without them the last query is aligned with the
-/// last key of the part, as if there were no other.
+/// Attention to a part of the keys needs explicit positions. Without them the last query is aligned with the
+/// last key of the part.
 ///
 ///     attention<Layout>(q, k.token_range(first, n), v.token_range(first, n), out_a, table,
 ///                       {.query_positions = query_ids, .key_positions = key_ids.subspan(first, n),
 ///                        .log_sum_exp = log_sum_exp_a});
 ///
-/// \param out_a          [batch, queries, heads, value_dim], overwritten by the union
-/// \param log_sum_exp_a  [batch, queries, heads], overwritten by that of the union
-/// \param threads        the caller's threads, see base/parallel.hpp; the bits do not depend on them
+/// \param out_a          [batch, queries, heads, value_dim], overwritten by the output for the union
+/// \param log_sum_exp_a  [batch, queries, heads], overwritten by the log-sum-exp of the union
+/// \param threads        your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument if shapes or lengths disagree; nothing is then written
 /// Accuracy:  associative and commutative to rounding: 3 u max|out| per merge in the arithmetic type, and one
@@ -11454,7 +11459,7 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
       for (Index h = 0; h < out_a.heads; ++h) {
         const Index b = token / out_a.tokens, i = token % out_a.tokens;
         const auto n = static_cast<std::size_t>(token * out_a.heads + h);
-        // A side that saw no key may hold anything; its log-sum-exp is a number below all others.
+        // The output of a side without a visible key may hold anything. Its log-sum-exp is below all others.
         if (detail::equal(log_sum_exp_b[n], attention_options::no_keys)) continue;
         if (detail::equal(log_sum_exp_a[n], attention_options::no_keys)) {
           std::copy_n(out_b.at(b, i, h), out_a.head_dim, out_a.at(b, i, h));
@@ -11479,10 +11484,10 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AT(merge_attention, 0b101);
 
 #ifndef ROPE_ATTENTION_QUANTIZED_ATTENTION_HPP
 #define ROPE_ATTENTION_QUANTIZED_ATTENTION_HPP
-/// Attention to keys and values that are integers of 8 bits with one scale per token and head.
+/// Attention to int8 keys and values with one scale per token and head.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Everything that can be wrong with a call, found before anything is written.
+/// Checks the arguments of a call before anything is written, and returns its visibility rules.
 template <bool rotates, class T>
 visibility checked_quantized_attention(const head_view<const T>& q,
                                        const quantized_view<const std::int8_t>& k,
@@ -11497,7 +11502,7 @@ visibility checked_quantized_attention(const head_view<const T>& q,
   check_output(q, out);
   return rules;
 }
-/// Types that a caller may have got wrong.
+/// Checks of the argument types.
 template <class Q, class T, class Threads>
 constexpr void check_quantized_types() {
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
@@ -11506,7 +11511,7 @@ constexpr void check_quantized_types() {
                 "attention: q and out are float where keys and values are quantized");
 }
 }  // namespace detail
-/// Attention of float queries to quantized keys and values, as attention to the numbers that they stand for.
+/// Attention of float queries to quantized keys and values, as if these were dequantized first.
 ///
 ///     out_i = sum_j w_ij t_j v_j,   w_i = softmax over visible j of  scale * s_j q_i . k_j
 ///
@@ -11521,21 +11526,21 @@ constexpr void check_quantized_types() {
 /// \param v    [batch, keys, k.heads, value_dim]
 /// \param out  [batch, queries, q.heads, value_dim]
 ///
-/// A scale that is NaN or infinite reaches exactly the queries that see its token. In the sums of a query's
-/// channels times integers no term may leave the range of float: 127 |scale q_i| stays below 2e38.
+/// A scale that is NaN or infinite affects exactly the queries that attend to its token. Products of a query
+/// channel and an integer must not overflow float: 127 |scale q_i| must stay below 2e38.
 ///
 /// Requires:  out shares no element with the scales or integers, and none with q unless it is the same view
-/// Throws:    as attention to other keys and values, and std::invalid_argument if scales are not of the shape
-///            of their integers; out is then unchanged
-/// Accuracy:  that of attention to the dequantized keys and values, which it equals bit for bit where queries
-///            are many and products are full. The rounding of `quantize` comes on top; to within 2^-14 of
-///            what is said here, a score is off by at most e = |scale| max_j s_j sum_d |q_id| / 2, a weight
-///            by a factor within exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| +
-///            max_j t_j / 2, each maximum being over what the query sees; a softcap makes no error larger
+/// Throws:    as attention to unquantized keys and values, and std::invalid_argument if scales do not have
+///            the shape of their integers; out is then unchanged
+/// Accuracy:  that of attention to the dequantized keys and values, with equal bits if there are many queries
+///            and products are full. The rounding of `quantize` is added to it. To within 2^-14 of these
+///            bounds, a score is off by at most e = |scale| max_j s_j sum_d |q_id| / 2, a weight by a factor
+///            within exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2.
+///            Maxima are over the visible keys. A softcap does not increase the errors
 ///            (tests/attention/quantized_attention.test.cpp)
-/// Cost:      that of attention; where queries are few, one byte per channel is read and 4 per scale.
-///            product_precision::integers multiplies what is stored as it is, for few queries and for many.
-///            The same bits for any number of threads and order of axes
+/// Cost:      that of attention; with few queries, one byte per channel is read and 4 per scale.
+///            product_precision::integers multiplies the stored integers directly, with few queries and with
+///            many. The bits do not depend on the number of threads or the order of axes
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T,
           class Threads = this_thread>
 void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_view<T> out,
@@ -11546,16 +11551,17 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
   detail::attend(detail::attention_call<T, detail::no_rotation, std::int8_t>{q, k, v, out, rules, {}},
                  threads);
 }
-/// Attention of unrotated queries to integers of unrotated keys, which become numbers and are then rotated
-/// while they are read. Such keys need not be rounded again when their positions change.
+/// Attention of unrotated queries to quantized unrotated keys, which are dequantized and rotated while they
+/// are read. Such keys need no second rounding if their positions change.
 ///
 ///     attention<Layout>(q, keys, values, out, table);
 ///
-/// \param tables  as in attention to other keys and values
+/// \param tables  as in attention to unquantized keys and values
 ///
 /// Throws:    as above, and as attention with a table
-/// Accuracy:  as above with e = |scale| |q_i| max_j s_j sqrt(head_dim) / 2, |q_i| being the Euclidean length,
-///            times the square of the attention_factor of the table: a rotation keeps the length of an error
+/// Accuracy:  as above with e = |scale| |q_i| max_j s_j sqrt(head_dim) / 2 times the square of the
+///            attention_factor of the table. |q_i| is the Euclidean length: a rotation keeps the length of an
+///            error
 /// Cost:      as above; queries are rotated once, keys once per block of 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
           class Threads = this_thread>
@@ -11577,10 +11583,10 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
 
 #ifndef ROPE_ATTENTION_WEIGHTS_HPP
 #define ROPE_ATTENTION_WEIGHTS_HPP
-/// The probabilities of attention themselves, for inspection and plots.
+/// The probabilities of attention, for inspection and plots.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// The weights of one query of a row, from its scores in `row`.
+/// Replaces the scores of one query in `row` by its weights.
 template <class A>
 void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std::span<A> row) {
   const attention_options& options = rules.options();
@@ -11600,7 +11606,7 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
     largest = any ? (std::max)(largest, score) : score;
     any = true;
   }
-  // Tile by tile: one sum over all keys would round once for every key, and alike where keys are equal.
+  // Tile by tile: one sum over all keys would round once per key, and in the same direction for equal keys.
   constexpr Index tile = 128;
   double sum = has_sink ? std::exp(sink - largest) : 0;
   for (Index begin = 0; begin < keys; begin += tile) {
@@ -11619,7 +11625,7 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
                 : A(0);
   }
 }
-/// Where weights go: [batch, heads, queries, keys], at any strides.
+/// The output for weights: [batch, heads, queries, keys], of any strides.
 template <class A>
 struct weights_view {
   A* data;
@@ -11636,7 +11642,7 @@ void write_weights(const attention_call<T, Turn>& call, const weights_view<arith
   const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);
   const auto write = [&](Index first, Index last) {
     storage<A> wide(copied), queries(static_cast<std::size_t>(group * depth));
-    // Rows are written to in place, or copied to strides once they are complete.
+    // Contiguous rows are written in place. Others are copied to their strides once they are complete.
     storage<A> rows_of_group(static_cast<std::size_t>(weights.key_stride == 1 ? 0 : group * keys));
     const auto row_of = [&](Index b, Index h, Index i) {
       A* row = weights.key_stride == 1 ? weights.at(b, h, i) : rows_of_group.data() + h % group * keys;
@@ -11651,7 +11657,8 @@ void write_weights(const attention_call<T, Turn>& call, const weights_view<arith
         if (!no_key_in_range)
           read_queries(call, b, i, kv * call.group(), call.group(), static_cast<A>(call.rules.scale()),
                        buffers, [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
-        // Keys that no range admits are not read: they may lie beyond the row's count, or outside the table.
+        // Keys outside the visible ranges are not read: they may be beyond the row's count or outside the
+        // table.
         const key_set visible = call.rules.keys_of(b, i);
         for (Index j = visible.hull_begin(); j < visible.hull_end() && !no_key_in_range; j += block) {
           const Index count = (std::min)(block, visible.hull_end() - j);
@@ -11675,7 +11682,7 @@ void write_weights(const attention_call<T, Turn>& call, const weights_view<arith
   parallel_pieces(threads, tokens,
                   cost_of(tokens, call.q.heads, keys, sizeof(A), (std::max)(depth, Index{1})), write);
 }
-/// The rules of the call of attention whose weights are asked for, which is checked.
+/// Checks the call of attention whose weights are computed, and returns its visibility rules.
 template <class T>
 visibility checked_weights(const head_view<const T>& q, const head_view<const T>& k,
                            const attention_options& options, bool rotates) {
@@ -11689,9 +11696,9 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
   const head_view<const T> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
   return checked_attention<T, T>(q, k, v, out, options, rotates);
 }
-/// The weights of a call in a list or in an Eigen object.
+/// A view of the weights of a call in a list or in an Eigen object.
 ///
-/// Throws:  std::invalid_argument if it has other extents
+/// Throws:  std::invalid_argument if its extents differ
 template <class A>
 weights_view<A> weights_in(std::span<A> weights, const attention_shape& shape) {
   const auto count = static_cast<std::size_t>(shape.batch * shape.heads * shape.queries * shape.keys);
@@ -11713,7 +11720,7 @@ weights_view<A> weights_in(X& weights, const attention_shape& shape) {
   return {weights.data(), by_index.batch_stride, by_index.head_stride, by_index.query_stride,
           by_index.key_stride};
 }
-/// Both forms of the calls below, with weights in a list and in an Eigen object.
+/// Implements the calls below, for weights in a list and in an Eigen object.
 template <class Layout, class Q, class K, class W, class Threads>
 void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, const attention_options& options,
                   const Threads& threads) {
@@ -11740,10 +11747,10 @@ void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, cons
   using turn = table_rotation<Layout, typename decltype(pair)::scalar>;
   write_weights(attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, to, threads);
 }
-/// The numbers that weights of queries Q are.
+/// The type of the weights of queries Q.
 template <class Q>
 using weight_of = arithmetic<std::remove_const_t<Q>>;
-/// Anything that is no list of weights of queries Q.
+/// Any type that does not convert to a list of weights of queries Q.
 template <class W, class Q>
 concept no_weight_list = !std::is_convertible_v<W, std::span<weight_of<Q>>>;
 /// An Eigen object that weights of queries Q can be written to.
@@ -11757,25 +11764,25 @@ concept weight_object = scores_in_memory<W> && requires(W& weights) {
                 "attention_weights: weights are numbers that can be written, float, or double where q is "   \
                 "double: a std::span, a std::vector, an Eigen::Tensor [batch, heads, queries, keys], or an " \
                 "Eigen matrix [queries, keys] for one row and one head")
-/// The probabilities with which queries that are already rotated (or need no rotation) attend to keys.
+/// The attention probabilities of queries and keys that are already rotated or need no rotation.
 ///
 ///     w_ij = softmax over visible j of  scale * q_i . k_j
 ///
-/// capped, biased and dropped as the options say. A masked key has weight 0; the weights of a query that sees
-/// no key are all 0. With learned sinks a row sums to less than 1, by the share of the sink. Options and
-/// errors are those of attention; log_sum_exp is not written.
+/// with softcap, bias and dropout of the options. A masked key has weight 0, and a query without a visible
+/// key has only weights of 0. With learned sinks a row sums to 1 minus the weight of the sink. Options and
+/// errors are those of attention, but log_sum_exp is not written.
 ///
 /// \param q        [batch, queries, q.heads, head_dim]
 /// \param k        [batch, keys, k.heads, head_dim]
 /// \param weights  [batch, q.heads, queries, keys], float (double for double); overwritten. A std::span, an
 ///                 Eigen::Tensor by its indices, or a matrix [queries, keys] for one row and one head, of any
 ///                 storage order
-/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument as attention does, or if weights has another length
 /// Accuracy:  scores in the arithmetic type, softmax in double (tests/attention/weights.test.cpp)
-/// Cost:      2 head_dim flops per query head and key, and two exponentials in double: for looking at, not
-///            for computing with
+/// Cost:      2 head_dim flops per query head and key, and two exponentials in double: for inspection, not
+///            for computation
 template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> weights,
                        const attention_options& options = {}, const Threads& threads = {}) {
@@ -11788,7 +11795,7 @@ void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const attent
   ROPE_DETAIL_CHECK_WEIGHTS(W, Q);
   if constexpr (detail::weight_object<W, Q>) detail::find_weights<Layout>(q, k, weights, options, threads);
 }
-/// The probabilities of unrotated queries and keys, which are rotated by their tables on the way.
+/// The attention probabilities of unrotated queries and keys, which are rotated while they are read.
 ///
 /// Throws:  as above, and as attention<Layout> does
 template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables,

@@ -27,7 +27,7 @@ namespace rope::inline ROPE_ABI {
 
 namespace detail {
 
-/// Throws unless heads of queries can attend to those of keys and values: views, or keys and values in pages.
+/// Throws unless the heads and head_dim of q, k, v and out fit. k and v are views or paged.
 ///
 /// Throws:  std::invalid_argument
 template <class Q, class K, class Out>
@@ -40,7 +40,7 @@ void check_heads(const Q& q, const K& k, const K& v, const Out& out) {
              "q.heads must be a multiple of k.heads", q.heads, k.heads);
 }
 
-/// Everything that can be wrong with a call, found before anything is written.
+/// Checks the arguments of a call before anything is written, and returns its visibility rules.
 template <class T, class C>
 visibility checked_attention(const head_view<const T>& q, const head_view<const C>& k,
                              const head_view<const C>& v, const head_view<T>& out,
@@ -61,7 +61,7 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   return {options, shape};
 }
 
-/// Refuses an output that would be written over queries, unless it is q itself.
+/// Rejects an output that overlaps q, unless it is the same view.
 ///
 /// Throws:  std::invalid_argument
 template <class T>
@@ -72,7 +72,7 @@ void check_output(const head_view<const T>& q, const head_view<T>& out) {
                   "out must be q itself or share no memory with it, and covers a part of q or "
                   "has its axes in another order; give out memory of its own");
 }
-/// Refuses also an output that shares memory with keys or values, which are read after it is written.
+/// Also rejects an output that shares memory with k or v, which are read after out is written.
 ///
 /// Throws:  std::invalid_argument
 template <class T, class C>
@@ -85,14 +85,14 @@ void check_output(const head_view<const T>& q, const head_view<const C>& k, cons
                   "written; give out memory of its own, or that of q");
 }
 
-/// Whether a call whose first three arguments are views has something else than a view behind them.
+/// Whether the first three arguments are views and the fourth is not.
 template <class... Arguments>
 constexpr bool lacks_output() {
   constexpr bool views[] = {is_head_view<std::remove_cvref_t<Arguments>>..., false, false, false, false};
   return views[0] && views[1] && views[2] && !views[3];
 }
 
-/// Whether something else than options comes behind out, which is the last view, and the tables.
+/// Whether an argument follows out (the last view) and the tables, but is not attention_options.
 template <class... Arguments>
 constexpr bool lacks_options() {
   enum kind { view, tables, options, other };
@@ -106,7 +106,7 @@ constexpr bool lacks_options() {
   return next < sizeof...(Arguments) && kinds[next] != options;
 }
 
-/// Types that a caller may have got wrong.
+/// Checks of the argument types.
 #define ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads)                                               \
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);                                                   \
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);                                     \
@@ -118,41 +118,40 @@ constexpr bool lacks_options() {
 
 }  // namespace detail
 
-/// Attention of queries that are already rotated (or need no rotation) to keys that are.
+/// Attention of queries and keys that are already rotated or need no rotation.
 ///
 ///     out_i = sum_j w_ij v_j,   w_i = softmax over visible j of  scale * q_i . k_j
 ///
-/// Query head h attends to key head h / (q.heads / k.heads) (grouped-query attention). A query that sees no
-/// key gives zeros. The value of a key that a query does not see never enters its sum, not even as 0 * NaN.
+/// Query head h attends to key head h / (q.heads / k.heads) (grouped-query attention). A query without a
+/// visible key gives zeros. Values of keys that are not visible never enter the sum, not even as 0 * NaN.
 ///
 /// \param q        [batch, queries, q.heads, head_dim]
-/// \param k        [batch, keys, k.heads, head_dim]; of the type of q, or 16-bit channels where that is float
-/// \param v        [batch, keys, k.heads, value_dim]; of the type of k
+/// \param k        [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type if q is float
+/// \param v        [batch, keys, k.heads, value_dim]; the channel type of k
 /// \param out      [batch, queries, q.heads, value_dim]
-/// \param options  which keys are visible, how scores are formed, and what else is reported
-/// \param threads  the caller's threads, see base/parallel.hpp; a call too small to gain from them stays on
-///                 its own
+/// \param options  which keys are visible, how scores are formed, and optional outputs
+/// \param threads  your threads, see base/parallel.hpp; small calls use the calling thread only
 ///
-/// Scores are computed times log2(e), and so is the scale. A score that overflows the arithmetic type (beyond
-/// 2.3e38 for float) counts as the largest number of its sign, and so does a channel of q times the scale.
-/// Terms of one sum q_i . k_j that overflow must be of one sign.
+/// The scale is multiplied by log2(e), and so are scores. A score, or a channel of q times the scale, that
+/// overflows the arithmetic type (beyond 2.3e38 for float) counts as the largest number of its sign. Terms of
+/// one sum q_i . k_j that overflow must have the same sign.
 ///
-/// Requires:  out shares no element with k or v, and none with q unless it is the same view; throws where
-///            sharing is found, which is always where two views have the same strides
+/// Requires:  out shares no element with k or v, and none with q unless it is the same view; throws if an
+///            overlap is detected, which is certain if the two views have the same strides
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
 ///            out of range; out is then unchanged
-/// Accuracy:  arithmetic and sums in float (double for double), weights within 1.2 ulp of 2^x, or 0
-///            below 2^-125 of the largest (double: 2^-1021), one final rounding to the type of out; 16-bit
-///            keys and values are widened, which is exact. Sums are formed per tile and then added: within
-///            3e-5 at 262,144 equal keys. The same bits for any number of threads and order of axes
+/// Accuracy:  arithmetic and sums in float (double for double), weights within 1.2 ulp of 2^x, or 0 below
+///            2^-125 of the largest (double: 2^-1021), one final rounding to the type of out. 16-bit keys and
+///            values are widened exactly. Sums are formed per tile and then added: within 3e-5 at 262,144
+///            equal keys. The bits do not depend on the number of threads or the order of axes
 ///            (tests/attention/attention.test.cpp, tests/attention/laws/attention_features.test.cpp,
 ///            tests/attention/laws/repeated_tokens.test.cpp)
-/// Cost:      2 (head_dim + value_dim) flops per query head and visible key. Where queries are few, each key
-///            and value is read once, from where it is; more queries are cut into blocks of 512 rows. Few
-///            means tokens * group <= 8, 24 or 48 with 8, 16 or 32 vector registers; 3, 9 or 18 for
-///            quantized keys and products in bfloat16. Scratch of a thread does not depend on the tokens,
-///            but for a row of sums per 1024 keys where queries are few; it is kept until release_scratch():
-///            no allocation once a call of the same size has been made
+/// Cost:      2 (head_dim + value_dim) flops per query head and visible key. With few queries, each key and
+///            value is read once, in place. Otherwise queries are processed in blocks of 512 rows. Few means
+///            tokens * group <= 8, 24 or 48 with 8, 16 or 32 vector registers; 3, 9 or 18 for quantized keys
+///            and products in bfloat16. Scratch memory per thread does not depend on the number of tokens,
+///            except for a row of sums per 1024 keys with few queries. It is kept until release_scratch(), so
+///            later calls of the same size do not allocate
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 ///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
 ///            FlashDecoding (splits along the keys)
@@ -170,16 +169,15 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   detail::attend(detail::attention_call<T, detail::no_rotation, C>{q, k, v, out, rules, {}}, threads);
 }
 
-/// Attention of unrotated queries and keys, which are rotated while they are read. The result is bit for bit
-/// that of `rotate` on q and k, widened if they are of another type, followed by `attention`; q and k are not
-/// changed.
+/// Attention of unrotated queries and keys, which are rotated while they are read. q and k are not changed.
+/// The bits are those of `rotate` on q and k (k first widened to the type of q), followed by `attention`.
 ///
 /// \param tables  one frequency_table, or one for the queries and one for the keys
 ///                (tables/query_key_tables.hpp), with rows for the positions of the keys and of every query
-///                that sees one, see attention_options
+///                with a visible key, see attention_options
 ///
-/// Throws:  as above; std::invalid_argument if rotary_dim > head_dim, or the tables are of xPos and the
-///          options are not causal (its scores grow with the distance of a key ahead of its query);
+/// Throws:  as above; std::invalid_argument if rotary_dim > head_dim, or the tables are xPos tables and the
+///          options are not causal (xPos scores grow with the distance of a key after its query);
 ///          std::out_of_range if a position is outside the table; out is then unchanged
 /// Cost:    as above; queries are rotated once, keys once per block of 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
@@ -200,8 +198,8 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   detail::attend(detail::attention_call<T, turn, C>{q, k, v, out, rules, {pair}}, threads);
 }
 
-/// For calls that no other overload takes: says what is missing or in the wrong place. Returns something, so
-/// that `r = attention(q, k, v, table)` is not an error about `void` first.
+/// Catches calls that match no other overload and reports the missing or misplaced argument. Returns int, so
+/// that the first error of `r = attention(q, k, v, table)` is not about `void`.
 template <class Layout = detail::unnamed_layout, class... Arguments>
 requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments...>() ||
          detail::lacks_options<Arguments...>()) int attention(Arguments&&...) {

@@ -6,14 +6,14 @@
 
 #include <rope/config.hpp>
 
-/// Which attention probabilities a training step drops.
+/// The dropout mask of attention probabilities in training.
 
 namespace rope::inline ROPE_ABI {
 
-/// A counter-based random mask: whether the probability of one query and key is kept is a function of the
-/// seed and of where the two are, and of nothing else. Tiles, chunks, threads, and the backward pass
-/// therefore see the same mask without storing it. Every layer and every step needs a seed of its own, or
-/// they drop the same entries; so do segments of one row, whose positions start again.
+/// A counter-based random mask. Whether the probability of a query and a key is kept depends only on the
+/// seed, the batch row, the query head and the two positions. Tiles, chunks, threads and the backward pass
+/// therefore use the same mask without storing it. Give every layer and every step its own seed, or they drop
+/// the same entries. Segments of one row drop the same entries, because their positions restart.
 ///
 ///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
 ///

@@ -36,11 +36,11 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-// Cuts the backward pass of attention into tasks, a block of queries of one key head each. The cut and the
-// order in which blocks add to shared sums follow from the shapes alone, so the result does not depend on
+// Splits the backward pass of attention into tasks: one block of queries of one key head each. The split and
+// the order in which blocks add to shared sums depend only on the shapes, so the result does not depend on
 // the number of threads.
 
-/// Whether each score has an entry of its own: no extent is shared, and no two entries are at one offset.
+/// Whether every score has its own entry: no extent is shared and no two entries have the same offset.
 inline bool has_own_entries(const score_view<float>& x, const attention_shape& shape) {
   struct axis {
     Index stride, extent;
@@ -52,7 +52,7 @@ inline bool has_own_entries(const score_view<float>& x, const attention_shape& s
     return false;
   for (int i = 1; i < 4; ++i)
     for (int j = i; j > 0 && axes[j].stride < axes[j - 1].stride; --j) std::swap(axes[j], axes[j - 1]);
-  Index span = 1;  // entries of the axes before lie in [0, span)
+  Index span = 1;  // entries of the previous axes lie in [0, span)
   for (const auto& [stride, extent] : axes) {
     if (extent > 1 && stride < span) return false;
     span += (extent - 1) * stride;
@@ -60,15 +60,15 @@ inline bool has_own_entries(const score_view<float>& x, const attention_shape& s
   return true;
 }
 
-/// Whether scores of different keys add to one entry, so that no order of tiles keeps tasks apart.
+/// Whether scores of different keys add to one entry. Then no order of tiles prevents concurrent additions.
 inline bool joins_keys(const score_view<float>& x, const attention_shape& shape) {
   return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
 }
 
-/// The part of a key head's gradients that comes from the queries of tokens [first, first + tokens). Not
-/// inline, so that programs can have it compiled once (`extern template`).
+/// Computes d_q of query tokens [first, first + tokens) and their contribution to the other gradients of a
+/// key head. Not inline, so that programs can compile it once (`extern template`).
 ///
-/// \param d_sinks  where to report gradients with respect to the sink logits, or nullptr
+/// \param d_sinks  receives the gradients with respect to the sink logits, or nullptr
 template <class T>
 void add_gradients_of_block(const attention_tape<T>& tape, const visibility& rules, Index b, Index kv,
                             Index first, Index tokens, const bias_gradient& d_bias,
@@ -79,7 +79,7 @@ void add_gradients_of_block(const attention_tape<T>& tape, const visibility& rul
   if (d_sinks != nullptr) rows.write_sinks(d_sinks);
 }
 
-/// Every gradient of a checked call.
+/// All gradients of a checked call.
 template <class T>
 class attention_gradient_tasks {
   using A = arithmetic<T>;
@@ -108,7 +108,7 @@ class attention_gradient_tasks {
       run_heads(threads, first, (std::min)(per_pass, heads - first), memory);
   }
 
-  /// Gradients with respect to the sink logits: what the blocks found, in order.
+  /// Adds up the gradients of the blocks with respect to the sink logits, in a fixed order.
   void add_sinks(std::span<double> d_sink_logits) const {
     std::fill(d_sink_logits.begin(), d_sink_logits.end(), 0.0);
     if (d_sink_logits.empty()) return;
@@ -120,17 +120,18 @@ class attention_gradient_tasks {
   }
 
  private:
-  /// Key heads whose sums are in memory at a time: as few as make enough tasks for many threads, and no more
-  /// than serve several threads where few queries meet so many keys that memory counts.
+  /// Key heads whose sums are in memory at a time: just enough to give many threads a task. With few queries
+  /// and many keys, memory limits them to 16 heads or 2^24 numbers, whichever is more.
   Index heads_per_pass(Index heads) const {
     constexpr Index enough_tasks = 128, enough_heads = 16, enough_numbers = Index{1} << 24;
     const Index wanted = (enough_tasks + blocks_ - 1) / (std::max)(blocks_, Index{1});
     const Index affordable = (std::max)(enough_heads, enough_numbers / (std::max)(head_size(), Index{1}));
     return (std::min)(heads, (std::max)((std::min)(wanted, affordable), Index{1}));
   }
-  /// Key heads that threads work on at a time: one, whose keys and sums stay in a shared cache, unless there
-  /// are more threads than find work on it without waiting for each other. It does not show in the result,
-  /// which the order of the blocks of a key head decides; but where all blocks add to one bias it would.
+  /// Key heads that threads work on at a time: one, so that its keys and sums stay in shared L3, or more if
+  /// one head does not have work for all threads without waiting. The result depends only on the order of the
+  /// blocks of a key head. If all blocks add to one bias it would depend on this number too, so the number is
+  /// 1.
   Index heads_side_by_side(Index threads) const {
     if (d_bias_.is_shared) return 1;
     const Index tiles = (tape_.k.tokens + gradient_shape<A>::tile - 1) / gradient_shape<A>::tile;
@@ -143,7 +144,7 @@ class attention_gradient_tasks {
             gradient_shape<A>::panels(tape_.v.head_dim)};
   }
 
-  /// Every gradient of key heads [first, first + heads), counted through the batch.
+  /// All gradients of key heads [first, first + heads), numbered across the batch.
   template <class Threads>
   void run_heads(const Threads& threads, Index first, Index heads, A* memory) {
     const auto pieces = [&](Index count, const auto& body) {
@@ -161,9 +162,10 @@ class attention_gradient_tasks {
       const Index before = task / (side_by_side * blocks_) * side_by_side,
                   here = (std::min)(side_by_side, heads - before), place = task - before * blocks_;
       const Index head = before + place % here, order = place / here;
-      // The last tokens of a sequence see the most keys: they come first, and the short tasks fill the gaps.
+      // The last tokens of a sequence attend to the most keys, so they come first and short tasks fill the
+      // gaps.
       const Index part = blocks_ - 1 - order, token = part * tokens_;
-      // Blocks of one key head share its sums; all may share entries of the bias.
+      // Blocks of one key head share its sums. All blocks may share entries of the bias.
       sum_order in_order(d_bias_.is_shared ? tiles : tiles + head * blocks_,
                          d_bias_.is_shared ? task : order);
       add_gradients_of_block(tape_, rules_, (first + head) / tape_.k.heads, (first + head) % tape_.k.heads,
@@ -184,8 +186,8 @@ class attention_gradient_tasks {
     return d_sinks_ + (head * blocks_ + part) * tape_.group();
   }
 
-  /// The packed queries are multiplied by scale log2(e), or by scale / softcap; the gradient with respect to
-  /// a key has the scale alone, so the other factor is taken out again.
+  /// Packed queries have the factor scale log2(e), or scale / softcap. The gradient with respect to a key has
+  /// only the scale, so the other factor is removed.
   void write_key(const key_sums<A>& sums, Index b, Index kv, Index j) const {
     using shape = gradient_shape<A>;
     const double softcap = rules_.options().softcap;
@@ -199,17 +201,17 @@ class attention_gradient_tasks {
   const visibility& rules_;
   bias_gradient d_bias_;
   Index tokens_, blocks_;      // tokens of a block, and blocks of a key head
-  double* d_sinks_ = nullptr;  // [batch, k.heads, blocks, group], where wanted
+  double* d_sinks_ = nullptr;  // [batch, k.heads, blocks, group], or nullptr
 };
 
-/// Numbers in the memory that a bias spans, from its first entry to its last.
+/// Length of the memory from the first entry of a bias to its last.
 inline Index span_of(const score_view<float>& bias) {
   if (!bias) return 0;
   return 1 + (bias.batch - 1) * bias.batch_stride + (bias.heads - 1) * bias.head_stride +
          (bias.queries - 1) * bias.query_stride + (bias.keys - 1) * bias.key_stride;
 }
 
-/// Throws:  std::invalid_argument if memory for a gradient with respect to an option is not as long as it
+/// Throws:  std::invalid_argument if the memory for the gradient of an option has the wrong length
 inline void check_option_gradients(const char* function, const option_gradients& by_options,
                                    const attention_options& options) {
   if (!by_options.sink_logits.empty() && by_options.sink_logits.size() != options.sink_logits.size())
@@ -229,7 +231,7 @@ inline void check_option_gradients(const char* function, const option_gradients&
                   span_of(bias), ", got ", by_options.bias.size());
 }
 
-/// Everything that can be wrong with a call, found before anything is written.
+/// Checks the arguments of a call before anything is written.
 template <class T>
 void check_attention_gradient(const attention_tape<T>& x, const attention_options& options,
                               const option_gradients& by_options, bool rotates = false) {
@@ -240,7 +242,7 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
   check_option_gradients(function, by_options, options);
 }
 
-/// Every gradient; nothing is checked any more.
+/// Computes all gradients of an already checked call.
 template <class T, class Threads>
 void differentiate_attention(const attention_tape<T>& tape, const visibility& rules,
                              const option_gradients& by_options, const Threads& threads) {
@@ -250,7 +252,7 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
   tasks.add_sinks(by_options.sink_logits);
 }
 
-/// Types that a caller may have got wrong.
+/// Checks of the argument types.
 template <class T, class Threads>
 constexpr void check_gradient_types() {
   ROPE_DETAIL_CHECK_WRITABLE("attention_gradient", "d_q, d_k or d_v", T);
@@ -266,30 +268,31 @@ constexpr void check_gradient_types() {
 ///     d_s_ij = w_ij (d_out_i . v_j - d_out_i . out_i)
 ///     d_q_i = scale sum_j d_s_ij k_j,   d_k_j = scale sum_i d_s_ij q_i
 ///
-/// with d_s times the slope of the softcap, and w and d_out . v masked and rescaled by dropout where they are
-/// in the forward pass. Keys of a group sum over the query heads that share them. A query that sees no key
-/// has a gradient of zero.
+/// A softcap multiplies d_s by its slope. Dropout masks and rescales w and d_out . v as in the forward pass.
+/// The gradients of a key head sum over the query heads of its group. A query without a visible key has a
+/// gradient of zero.
 ///
-/// \param tape     the heads of the forward pass, d_out, and where the gradients go
-/// \param options  those of the forward pass. options.log_sum_exp is read here: give what the forward pass
-///                 wrote, or nothing, and it is found again at the cost of one more product
-/// \param by_options  where the gradients with respect to learned sink logits and to the bias go
-/// \param threads  the caller's threads; each takes blocks of queries of a key head. These add to d_k and d_v
-///                 in one order, so the bits do not depend on the threads
+/// \param tape     the heads of the forward pass, d_out, and the outputs d_q, d_k and d_v
+/// \param options  the options of the forward pass. options.log_sum_exp is an input here: pass the values
+///                 that the forward pass wrote. If it is empty, they are recomputed at the cost of one more
+///                 product
+/// \param by_options  receives the gradients with respect to learned sink logits and the bias
+/// \param threads  your threads; each takes blocks of queries of a key head. Blocks add to d_k and d_v in a
+///                 fixed order, so the bits do not depend on the threads
 ///
 /// Requires:  d_q, d_k and d_v share no element with any other argument
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
 ///            out of range; nothing is written then
-/// Accuracy:  arithmetic and sums in float (double for double), one final rounding for half and bfloat16,
-///            whose `out` enters rounded. Sums over tokens are formed per tile of 96 keys and block of 240
-///            queries and then added: within 5e-5 at 65,536 equal tokens
-///            (tests/attention/gradient.test.cpp, tests/attention/laws/repeated_tokens.test.cpp)
+/// Accuracy:  arithmetic and sums in float (double for double), one final rounding for half and bfloat16, and
+///            their `out` is read rounded. Sums over tokens are formed per tile of 96 keys and block of 240
+///            queries and then added: within 5e-5 at 65,536 equal tokens (tests/attention/gradient.test.cpp,
+///            tests/attention/laws/repeated_tokens.test.cpp)
 /// Cost:      2 (3 head_dim + 2 value_dim) flops per query head and visible key, 2 head_dim more without
-///            log_sum_exp, at about the share of the peak of multiply-adds that `attention` reaches. Memory
-///            in numbers: keys * (head_dim + value_dim) per key head, for as many key heads as have 128
-///            blocks of 240 queries, but at most the larger of 16 heads and 2^24 numbers; per thread, of a
-///            block and a tile of 96 keys, 240 * (2 head_dim + value_dim + 192) + 96 * (3 head_dim + 2
-///            value_dim). Nothing of queries * keys. All of it is kept until release_scratch()
+///            log_sum_exp, at about the same share of peak multiply-adds as `attention`. Memory in numbers:
+///            keys * (head_dim + value_dim) per key head, for as many key heads as have 128 blocks of 240
+///            queries, but at most 16 heads or 2^24 numbers, whichever is more. Each thread needs 240 * (2
+///            head_dim + value_dim + 192) + 96 * (3 head_dim + 2 value_dim) for a block and a tile of 96
+///            keys. No memory grows with queries * keys. All of it is kept until release_scratch()
 ///            (base/scratch.hpp)
 /// Source:    Dao 2023, FlashAttention-2, arXiv:2307.08691, algorithm 2, with queries in the outer loop
 template <class Layout = detail::unnamed_layout, class T, class Threads = this_thread>
@@ -303,17 +306,17 @@ void attention_gradient(const attention_tape<T>& tape, const attention_options& 
   detail::differentiate_attention(tape, rule, by_options, threads);
 }
 
-/// The same for `attention<Layout>(q, k, v, out, tables, options)`, with the rotation in the graph: q and k
-/// are given unrotated, and d_q and d_k are the gradients with respect to them.
+/// Gradients of `attention<Layout>(q, k, v, out, tables, options)`, including the rotation: q and k of the
+/// tape are unrotated, and d_q and d_k are the gradients with respect to these.
 ///
 ///     d_q_i = m R(-angle(p_i)) (gradient with respect to the rotated query),   d_k_j alike
 ///
 /// Throws:    as above, std::invalid_argument if rotary_dim > head_dim, and std::out_of_range if a position
 ///            is outside the table; nothing is written then
-/// Accuracy:  as above; gradients of half and bfloat16 channels are rounded before they are turned back, and
-///            after
-/// Cost:      as above, one pass over q and k, and one over d_q and d_k. Rotated copies of q and k stay with
-///            the calling thread until release_scratch(): sizeof(T) (q.size() + k.size()) bytes
+/// Accuracy:  as above; gradients of half and bfloat16 channels are rounded before and after the inverse
+///            rotation
+/// Cost:      as above, one pass over q and k, and one over d_q and d_k. The calling thread keeps rotated
+///            copies of q and k until release_scratch(): sizeof(T) (q.size() + k.size()) bytes
 ///            (base/scratch.hpp)
 template <class Layout = detail::unnamed_layout, class T, attention_tables Tables,
           class Threads = this_thread>

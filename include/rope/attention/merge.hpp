@@ -17,8 +17,8 @@
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
 
-/// Attention over two disjoint sets of keys is attention over their union: how a long context is split over
-/// threads, machines or blocks of a cache.
+/// Merges attention over two disjoint sets of keys into attention over their union, for long contexts that
+/// are split over threads, machines or blocks of a cache.
 
 namespace rope::inline ROPE_ABI {
 
@@ -26,20 +26,20 @@ namespace rope::inline ROPE_ABI {
 ///
 ///     L = log(exp(L_a) + exp(L_b)),   out = exp(L_a - L) out_a + exp(L_b - L) out_b
 ///
-/// with L_a and L_b the log-sum-exps that `attention_options::log_sum_exp` received. A side that saw no key
-/// (`attention_options::no_keys`) leaves the other as it is, whatever it holds. Learned sink logits belong to
-/// one side only.
+/// L_a and L_b are the values that attention wrote to `attention_options::log_sum_exp`. A side without a
+/// visible key (`attention_options::no_keys`) is ignored, and its output may hold anything. Pass learned sink
+/// logits to one side only.
 ///
-/// Attention to a part of the keys must be given positions: without them the last query is aligned with the
-/// last key of the part, as if there were no other.
+/// Attention to a part of the keys needs explicit positions. Without them the last query is aligned with the
+/// last key of the part.
 ///
 ///     attention<Layout>(q, k.token_range(first, n), v.token_range(first, n), out_a, table,
 ///                       {.query_positions = query_ids, .key_positions = key_ids.subspan(first, n),
 ///                        .log_sum_exp = log_sum_exp_a});
 ///
-/// \param out_a          [batch, queries, heads, value_dim], overwritten by the union
-/// \param log_sum_exp_a  [batch, queries, heads], overwritten by that of the union
-/// \param threads        the caller's threads, see base/parallel.hpp; the bits do not depend on them
+/// \param out_a          [batch, queries, heads, value_dim], overwritten by the output for the union
+/// \param log_sum_exp_a  [batch, queries, heads], overwritten by the log-sum-exp of the union
+/// \param threads        your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument if shapes or lengths disagree; nothing is then written
 /// Accuracy:  associative and commutative to rounding: 3 u max|out| per merge in the arithmetic type, and one
@@ -71,7 +71,7 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
       for (Index h = 0; h < out_a.heads; ++h) {
         const Index b = token / out_a.tokens, i = token % out_a.tokens;
         const auto n = static_cast<std::size_t>(token * out_a.heads + h);
-        // A side that saw no key may hold anything; its log-sum-exp is a number below all others.
+        // The output of a side without a visible key may hold anything. Its log-sum-exp is below all others.
         if (detail::equal(log_sum_exp_b[n], attention_options::no_keys)) continue;
         if (detail::equal(log_sum_exp_a[n], attention_options::no_keys)) {
           std::copy_n(out_b.at(b, i, h), out_a.head_dim, out_a.at(b, i, h));

@@ -17,13 +17,13 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 
-/// Which keys a query sees, how scores are formed, and what a call reports besides its output.
+/// Options of attention: which keys are visible, how scores are formed, and optional outputs.
 
 namespace rope::inline ROPE_ABI {
 
 namespace detail {
 
-/// A list of std::int64_t, and a sentence for lists of other integers.
+/// A list of std::int64_t. A list of other integers gives a compile error with the fix.
 struct int64_list : std::span<const std::int64_t> {
   using std::span<const std::int64_t>::span;
   int64_list() = default;
@@ -38,29 +38,29 @@ struct int64_list : std::span<const std::int64_t> {
 
 }  // namespace detail
 
-/// Options of a call of attention; every default is the plain causal attention of a decoder.
+/// Options of `attention`. The defaults give plain causal decoder attention.
 ///
-/// Positions. Key j of a row is at position j and query i at keys - queries + i: the last query is aligned
-/// with the last key, so a prefill, its chunks and a decoding step against a cache are one rule. `keys` is
-/// key_counts[b] and `queries` query_counts[b] where counts are given: prompts that are padded on the right
-/// need both, the same list twice in self-attention. Prompts that are padded on the left need a mask that is
-/// false at the padding, and no counts: only distances matter. Explicit positions replace the rule; they need
-/// not be in order, as in a ring buffer. attention<Layout> rotates by the same positions.
+/// Positions. Key j of a row is at position j and query i at keys - queries + i. The last query is thus
+/// aligned with the last key: one rule for a prefill, its chunks and a decoding step against a cache. If
+/// counts are given, `keys` is key_counts[b] and `queries` is query_counts[b]. Prompts padded on the right
+/// need both: in self-attention, the same list twice. Prompts padded on the left need no counts, but a mask
+/// that is false at the padding: only distances matter. Explicit positions replace the rule and may be in any
+/// order, as in a ring buffer. attention<Layout> rotates by the same positions.
 ///
 /// Throws if a row or segment has keys, but fewer than queries, positions matter (causal, window, rotation)
 /// and query_positions is empty: its first query would be at a negative position.
 ///
-/// A key is visible to a query when every rule that is switched on admits it: causal, window (or sinks), the
-/// mask, the bias, the segments and the count of keys.
+/// A key is visible to a query if every active rule admits it: causal, window (or sinks), the mask, the bias,
+/// the segments and the count of keys.
 ///
 ///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
 ///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
 struct attention_options {
   /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
   double scale = 0;
-  /// A key is visible when its position <= the query's.
+  /// A key is visible if its position <= the position of the query.
   bool causal = true;
-  /// A key is visible when it is less than `window` positions away from the query; 0: no limit.
+  /// A key is visible if it is less than `window` positions away from the query; 0: no limit.
   Index window = 0;
   /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be in [2^-63, 2^63], for
   /// double in [2^-511, 2^511], so that neither it nor its products overflow. Source: Gemma 2,
@@ -69,50 +69,50 @@ struct attention_options {
   /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
   /// arXiv:2309.17453.
   Index sinks = 0;
-  /// [q.heads] or empty: one learned logit per query head, which takes its share of every softmax and has a
-  /// value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
+  /// [q.heads] or empty: one learned logit per query head. It takes part in every softmax, with a value of
+  /// zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
   std::span<const float> sink_logits = {};
   /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
-  /// or the most negative float, hides the key. A bias that depends on the distance j - i alone needs no
-  /// matrix: with numbers per head for distances 1 - n .. n - 1, and `zero` pointing to that of distance 0,
-  /// give {.data = zero, .heads = heads, .queries = n, .keys = n, .head_stride = 2 * n - 1,
+  /// or the most negative float, hides the key. A bias that depends only on the distance j - i needs no
+  /// matrix: store the numbers for distances 1 - n .. n - 1 per head, let `zero` point to the number for
+  /// distance 0, and pass {.data = zero, .heads = heads, .queries = n, .keys = n, .head_stride = 2 * n - 1,
   /// .query_stride = -1, .key_stride = 1}.
   score_view<float> bias = {};
-  /// A key is visible where the mask is true: score_matrix(m) of an Eigen::Array<bool, ...> of any storage
-  /// order, by its indices, or score_matrix(data, batch, heads, queries, keys) of row-major memory.
-  /// (std::vector<bool> has no bool in memory; std::unique_ptr<bool[]> has.)
+  /// A key is visible if the mask is true. Pass score_matrix(m) of an Eigen::Array<bool, ...> of any storage
+  /// order, or score_matrix(data, batch, heads, queries, keys) of row-major memory. (std::vector<bool> does
+  /// not store bools: use std::unique_ptr<bool[]>.)
   score_view<bool> mask = {};
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
   detail::int64_list query_positions = {};
-  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, also
-  /// a decoding step with a window; a cache knows the order of its tokens.
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, even
+  /// a decoding step with a window. A cache need not: it stores the order of its tokens.
   detail::int64_list key_positions = {};
-  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding, which sees
-  /// nothing: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts where
-  /// positions matter and are not listed.
+  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding without
+  /// visible keys: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts if
+  /// positions matter and query_positions is empty.
   detail::int64_list query_counts = {};
-  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1, the rest of the row is not read.
+  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1. The rest of the row is not read.
   detail::int64_list key_counts = {};
-  /// [segments + 1] or empty, for a batch of 1: sequences laid end to end (`cu_seqlens`). Queries
-  /// query_offsets[s] .. query_offsets[s + 1] - 1 see keys key_offsets[s] .. key_offsets[s + 1] - 1 only, and
-  /// positions are counted in each segment as they are in a row.
+  /// [segments + 1] or empty, for a batch of 1: packed sequences (`cu_seqlens`). Queries query_offsets[s] ..
+  /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions are
+  /// counted in each segment as in a row.
   detail::int64_list query_offsets = {};
-  /// [segments + 1], the same for keys; empty: equal to query_offsets. Needs query_offsets.
+  /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
   detail::int64_list key_offsets = {};
   /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
-  /// Which are dropped is a function of dropout_seed, row, head and positions alone (dropout.hpp).
+  /// Which ones are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
   double dropout = 0;
-  /// The seed of dropout. Every layer and step needs one of its own, and the gradient that of its forward
-  /// pass.
+  /// The seed of dropout: a different one for every layer and step. The gradient needs the seed of its
+  /// forward pass.
   std::uint64_t dropout_seed = 0;
-  /// What queries and keys, and weights and values, are multiplied in. All but `full` need channels of the
-  /// type that they name.
+  /// The precision of the products queries * keys and weights * values. All except `full` need channels of
+  /// the type in their name.
   product_precision products = product_precision::full;
-  /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, the sink logit
-  /// included; `no_keys` where a query sees nothing, and for padding.
+  /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, including the sink
+  /// logit; `no_keys` for padding and for queries without a visible key.
   std::span<double> log_sum_exp = {};
-  /// Says that queries are rotated already. Read only by `attention(q, cache, out)` without a table, which
-  /// throws without it where the cache rotated its keys. rotate_layer sets it.
+  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
+  /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
   bool queries_are_rotated = false;
 
   /// The log-sum-exp of no keys: less than any other, but finite, as infinities do not survive -ffast-math.
@@ -153,8 +153,8 @@ inline void check_counts_of_rows(const char* function, const char* name, std::sp
       throw_invalid(function, name, " must be in [0, ", tokens, "], got ", count);
 }
 
-/// Refuses a call that leaves open where the queries of a row or segment are among its keys, if that matters:
-/// for the causal rule, a window or a rotation, unless query_positions say it.
+/// Rejects a call in which query positions matter (causal rule, window or rotation) but do not follow from
+/// query_positions or from the counts of queries and keys.
 ///
 /// \param rotates  whether queries and keys are rotated by the positions of the options
 ///
@@ -182,18 +182,18 @@ inline void check_alignment(const char* function, const attention_options& optio
   for (std::size_t s = 0; s + 1 < asking.size(); ++s)
     check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
   if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
-    check_row("row", 0, shape.queries, shape.keys);  // as every other
+    check_row("row", 0, shape.queries, shape.keys);  // like every other row
   for (std::size_t b = 0; b < options.key_counts.size(); ++b)
     check_row("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
               options.key_counts[b]);
 }
 
-/// Scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal number of the arithmetic type
-/// A: 2^-126 for float, 2^-1022 for double. Then neither they nor 1 / softcap vanish or overflow in A. A
-/// capped score is softcap tanh(scale / softcap q . k); scale / softcap is in [2^(-n/2), 2^(n/2)], which
-/// leaves room for q . k.
+/// Checks that scale and softcap are 0 or in [2^-n, 2^n]. 2^-n is the smallest normal number of the
+/// arithmetic type A: 2^-126 for float, 2^-1022 for double. Then neither they nor 1 / softcap underflow or
+/// overflow in A. A capped score is softcap tanh(scale / softcap q . k), so scale / softcap must be in
+/// [2^(-n/2), 2^(n/2)], which leaves range for q . k.
 ///
-/// Throws:  std::invalid_argument if that is not so
+/// Throws:  std::invalid_argument
 template <class A>
 void check_magnitudes(const char* function, const attention_options& options, Index head_dim) {
   constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
@@ -212,7 +212,7 @@ void check_magnitudes(const char* function, const attention_options& options, In
                   scale, " / ", options.softcap);
 }
 
-/// Every number in the options that is out of its range.
+/// Rejects numbers in the options that are out of range.
 inline void check_numbers(const char* function, const attention_options& options) {
   if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
     throw_invalid(function, "scale must be finite and softcap finite and not negative, got ", options.scale,
@@ -223,7 +223,7 @@ inline void check_numbers(const char* function, const attention_options& options
     throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
 }
 
-/// Every list and view in the options that does not fit the call.
+/// Rejects lists and views in the options that do not fit the call.
 inline void check_lists(const char* function, const attention_options& options,
                         const attention_shape& shape) {
   require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
@@ -242,7 +242,7 @@ inline void check_lists(const char* function, const attention_options& options,
   check_scores(function, "mask", options.mask, shape);
 }
 
-/// Sequences laid end to end, where there are such: their offsets, and that nothing else says where they are.
+/// Checks the offsets of packed sequences, and that no other option sets their positions or counts.
 inline void check_segments(const char* function, const attention_options& options,
                            const attention_shape& shape) {
   if (options.query_offsets.empty()) {
@@ -269,7 +269,7 @@ inline void check_segments(const char* function, const attention_options& option
   check_list("key_offsets", key_offsets, shape.keys);
 }
 
-/// Everything that is wrong with options by themselves, or for the call.
+/// All checks of the options, alone and against the call.
 inline void check_options(const char* function, const attention_options& options,
                           const attention_shape& shape, bool rotates = false) {
   check_numbers(function, options);
@@ -281,7 +281,7 @@ inline void check_options(const char* function, const attention_options& options
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 
-/// Without a table nothing turns, so a layout that is named means a table that was forgotten.
+/// Without a table nothing is rotated, so a named layout means that the table was forgotten.
 #define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
                 name ": a layout rotates by a table; give one, or leave the layout out")

@@ -18,12 +18,12 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/query_key_tables.hpp>
 
-/// Attention to keys and values that are integers of 8 bits with one scale per token and head.
+/// Attention to int8 keys and values with one scale per token and head.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Everything that can be wrong with a call, found before anything is written.
+/// Checks the arguments of a call before anything is written, and returns its visibility rules.
 template <bool rotates, class T>
 visibility checked_quantized_attention(const head_view<const T>& q,
                                        const quantized_view<const std::int8_t>& k,
@@ -39,7 +39,7 @@ visibility checked_quantized_attention(const head_view<const T>& q,
   return rules;
 }
 
-/// Types that a caller may have got wrong.
+/// Checks of the argument types.
 template <class Q, class T, class Threads>
 constexpr void check_quantized_types() {
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
@@ -50,7 +50,7 @@ constexpr void check_quantized_types() {
 
 }  // namespace detail
 
-/// Attention of float queries to quantized keys and values, as attention to the numbers that they stand for.
+/// Attention of float queries to quantized keys and values, as if these were dequantized first.
 ///
 ///     out_i = sum_j w_ij t_j v_j,   w_i = softmax over visible j of  scale * s_j q_i . k_j
 ///
@@ -65,21 +65,21 @@ constexpr void check_quantized_types() {
 /// \param v    [batch, keys, k.heads, value_dim]
 /// \param out  [batch, queries, q.heads, value_dim]
 ///
-/// A scale that is NaN or infinite reaches exactly the queries that see its token. In the sums of a query's
-/// channels times integers no term may leave the range of float: 127 |scale q_i| stays below 2e38.
+/// A scale that is NaN or infinite affects exactly the queries that attend to its token. Products of a query
+/// channel and an integer must not overflow float: 127 |scale q_i| must stay below 2e38.
 ///
 /// Requires:  out shares no element with the scales or integers, and none with q unless it is the same view
-/// Throws:    as attention to other keys and values, and std::invalid_argument if scales are not of the shape
-///            of their integers; out is then unchanged
-/// Accuracy:  that of attention to the dequantized keys and values, which it equals bit for bit where queries
-///            are many and products are full. The rounding of `quantize` comes on top; to within 2^-14 of
-///            what is said here, a score is off by at most e = |scale| max_j s_j sum_d |q_id| / 2, a weight
-///            by a factor within exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| +
-///            max_j t_j / 2, each maximum being over what the query sees; a softcap makes no error larger
+/// Throws:    as attention to unquantized keys and values, and std::invalid_argument if scales do not have
+///            the shape of their integers; out is then unchanged
+/// Accuracy:  that of attention to the dequantized keys and values, with equal bits if there are many queries
+///            and products are full. The rounding of `quantize` is added to it. To within 2^-14 of these
+///            bounds, a score is off by at most e = |scale| max_j s_j sum_d |q_id| / 2, a weight by a factor
+///            within exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2.
+///            Maxima are over the visible keys. A softcap does not increase the errors
 ///            (tests/attention/quantized_attention.test.cpp)
-/// Cost:      that of attention; where queries are few, one byte per channel is read and 4 per scale.
-///            product_precision::integers multiplies what is stored as it is, for few queries and for many.
-///            The same bits for any number of threads and order of axes
+/// Cost:      that of attention; with few queries, one byte per channel is read and 4 per scale.
+///            product_precision::integers multiplies the stored integers directly, with few queries and with
+///            many. The bits do not depend on the number of threads or the order of axes
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T,
           class Threads = this_thread>
 void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_view<T> out,
@@ -91,16 +91,17 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
                  threads);
 }
 
-/// Attention of unrotated queries to integers of unrotated keys, which become numbers and are then rotated
-/// while they are read. Such keys need not be rounded again when their positions change.
+/// Attention of unrotated queries to quantized unrotated keys, which are dequantized and rotated while they
+/// are read. Such keys need no second rounding if their positions change.
 ///
 ///     attention<Layout>(q, keys, values, out, table);
 ///
-/// \param tables  as in attention to other keys and values
+/// \param tables  as in attention to unquantized keys and values
 ///
 /// Throws:    as above, and as attention with a table
-/// Accuracy:  as above with e = |scale| |q_i| max_j s_j sqrt(head_dim) / 2, |q_i| being the Euclidean length,
-///            times the square of the attention_factor of the table: a rotation keeps the length of an error
+/// Accuracy:  as above with e = |scale| |q_i| max_j s_j sqrt(head_dim) / 2 times the square of the
+///            attention_factor of the table. |q_i| is the Euclidean length: a rotation keeps the length of an
+///            error
 /// Cost:      as above; queries are rotated once, keys once per block of 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
           class Threads = this_thread>

@@ -13,16 +13,17 @@
 #include <rope/base/tensor_shape.hpp>
 #include <rope/config.hpp>
 
-/// A number for every score of a call of attention, in the memory of the caller: a mask or a bias.
+/// Views of a mask or a bias in the caller's memory: one entry per score of attention.
 
 namespace rope::inline ROPE_ABI {
 
-/// One number per score, [batch, heads, queries, keys], heads being those of the queries. An extent of 1
-/// stands for any extent: the entry is shared along that axis. Element (b, h, i, j) is at
+/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 shares its entry. Element
+/// (b, h, i, j) is at
 ///
 ///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
 ///
-/// with the stride of an extent of 1 taken as 0. Owns nothing; no data means that there is no such matrix.
+/// The stride of an axis of extent 1 counts as 0. A view does not own memory. Without data there is no
+/// matrix.
 ///
 ///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
 ///     attention(q, k, v, out, {.mask = mask});
@@ -41,22 +42,23 @@ struct score_view {
   /// Whether there is a matrix.
   explicit operator bool() const { return data != nullptr; }
 
-  /// The entry of key 0 for query i of head h in row b; that of key j is j * key_step() elements behind it.
+  /// The entry of key 0 for query i of head h in row b; the entry of key j is j * key_step() elements after
+  /// it.
   const X* at(Index b, Index h, Index i) const {
     return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
            (queries == 1 ? 0 : i * query_stride);
   }
-  /// key_stride, or 0 where all keys share one entry.
+  /// key_stride, or 0 if all keys share one entry.
   Index key_step() const { return keys == 1 ? 0 : key_stride; }
 };
 
 /// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
 ///
-/// Throws:  std::invalid_argument if an extent is negative; std::length_error if an Index does not count the
-///          entries
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the number of entries
+///          exceeds an Index
 template <class X>
 score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
-  // Strides are products of extents even where another one is zero.
+  // Strides are products of extents, even if another extent is zero.
   const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
               j = (std::max)(keys, Index{1});
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
@@ -70,7 +72,7 @@ score_view<X> score_matrix(const X* data, Index batch, Index heads, Index querie
 
 namespace detail {
 
-/// An Eigen matrix, array, Map, Ref or Block in memory, at strides that it tells.
+/// An Eigen matrix, array, Map, Ref or Block with direct access to memory and strides.
 template <class X>
 concept dense_in_any_order = requires(const X& x) {
   dense_of(x).data();
@@ -78,11 +80,11 @@ concept dense_in_any_order = requires(const X& x) {
   requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
 };
 
-/// An object whose entries score_matrix finds.
+/// An object that score_matrix accepts.
 template <class X>
 concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
 
-/// The entries of such an object by its indices.
+/// A view of the entries of such an object, by its indices.
 template <scores_in_memory X>
 auto scores_by_index(const X& x) {
   score_view<std::remove_cvref_t<decltype(*x.data())>> view = {.data = x.data()};
@@ -109,9 +111,9 @@ auto scores_by_index(const X& x) {
 
 }  // namespace detail
 
-/// A view of an Eigen object by its indices, whatever its storage order and strides: a matrix, array, Map,
-/// Ref or Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys]
-/// or [batch, heads, queries, keys]. An extent of 1 is shared.
+/// A view of an Eigen object by its indices, of any storage order and strides: a matrix, array, Map, Ref or
+/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys] or
+/// [batch, heads, queries, keys]. An extent of 1 is shared.
 ///
 ///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
 ///

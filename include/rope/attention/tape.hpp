@@ -9,12 +9,13 @@
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
 
-/// What the backward pass of attention reads and writes.
+/// Inputs and outputs of the backward pass of attention.
 
 namespace rope::inline ROPE_ABI {
 
-/// The heads of a forward pass, the gradient with respect to its output, and where the gradients with respect
-/// to its inputs go. Named members, because d_k and d_v often have one shape and would be exchanged unseen.
+/// The heads of a forward pass, the gradient with respect to its output, and the outputs for the gradients
+/// with respect to its inputs. Members are named because d_k and d_v often have the same shape, so that
+/// swapping them would go unnoticed.
 ///
 ///     attention_gradient<half_split>(
 ///         attention_tape<float>{
@@ -37,23 +38,24 @@ struct attention_tape {
   Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
 };
 
-/// Gradients with respect to what the options hold; each is written where memory is given for it.
+/// Outputs for the gradients with respect to options. Empty ones are not written.
 ///
 ///     std::vector<double> d_sinks(heads);
 ///     attention_gradient(tape, options, {.sink_logits = d_sinks});
 struct option_gradients {
   /// [q.heads]: with respect to options.sink_logits.
   std::span<double> sink_logits = {};
-  /// With respect to options.bias, as long as the memory from its first entry to its last, with the gradient
-  /// of an entry at the offset of the entry. An entry that several scores share receives the sum of theirs.
-  /// No stride of the bias may be negative. Sharing costs threads: where queries, heads or rows share
-  /// entries, at most one thread per 96 keys has work, and where keys do, one thread in all.
+  /// With respect to options.bias: the gradient of an entry is at the offset of that entry, and the length is
+  /// that from the first entry of the bias to its last. An entry that several scores share receives the sum
+  /// of their gradients. No stride of the bias may be negative. Sharing limits threads: if queries, heads or
+  /// rows share entries, at most one thread per 96 keys has work. If keys share entries, only one thread has
+  /// work.
   std::span<double> bias = {};
 };
 
 namespace detail {
 
-/// The heads of a tape are views of the call's extents.
+/// Checks that the views of a tape have matching shapes.
 template <class T>
 void check_tape(const char* function, const attention_tape<T>& x) {
   for (const head_view<const T>& view : {x.q, x.k, x.v, x.out, x.d_out, head_view<const T>(x.d_q),

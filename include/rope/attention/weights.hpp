@@ -27,12 +27,12 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/query_key_tables.hpp>
 
-/// The probabilities of attention themselves, for inspection and plots.
+/// The probabilities of attention, for inspection and plots.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// The weights of one query of a row, from its scores in `row`.
+/// Replaces the scores of one query in `row` by its weights.
 template <class A>
 void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std::span<A> row) {
   const attention_options& options = rules.options();
@@ -52,7 +52,7 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
     largest = any ? (std::max)(largest, score) : score;
     any = true;
   }
-  // Tile by tile: one sum over all keys would round once for every key, and alike where keys are equal.
+  // Tile by tile: one sum over all keys would round once per key, and in the same direction for equal keys.
   constexpr Index tile = 128;
   double sum = has_sink ? std::exp(sink - largest) : 0;
   for (Index begin = 0; begin < keys; begin += tile) {
@@ -72,7 +72,7 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
   }
 }
 
-/// Where weights go: [batch, heads, queries, keys], at any strides.
+/// The output for weights: [batch, heads, queries, keys], of any strides.
 template <class A>
 struct weights_view {
   A* data;
@@ -91,7 +91,7 @@ void write_weights(const attention_call<T, Turn>& call, const weights_view<arith
   const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);
   const auto write = [&](Index first, Index last) {
     storage<A> wide(copied), queries(static_cast<std::size_t>(group * depth));
-    // Rows are written to in place, or copied to strides once they are complete.
+    // Contiguous rows are written in place. Others are copied to their strides once they are complete.
     storage<A> rows_of_group(static_cast<std::size_t>(weights.key_stride == 1 ? 0 : group * keys));
     const auto row_of = [&](Index b, Index h, Index i) {
       A* row = weights.key_stride == 1 ? weights.at(b, h, i) : rows_of_group.data() + h % group * keys;
@@ -106,7 +106,8 @@ void write_weights(const attention_call<T, Turn>& call, const weights_view<arith
         if (!no_key_in_range)
           read_queries(call, b, i, kv * call.group(), call.group(), static_cast<A>(call.rules.scale()),
                        buffers, [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
-        // Keys that no range admits are not read: they may lie beyond the row's count, or outside the table.
+        // Keys outside the visible ranges are not read: they may be beyond the row's count or outside the
+        // table.
         const key_set visible = call.rules.keys_of(b, i);
         for (Index j = visible.hull_begin(); j < visible.hull_end() && !no_key_in_range; j += block) {
           const Index count = (std::min)(block, visible.hull_end() - j);
@@ -131,7 +132,7 @@ void write_weights(const attention_call<T, Turn>& call, const weights_view<arith
                   cost_of(tokens, call.q.heads, keys, sizeof(A), (std::max)(depth, Index{1})), write);
 }
 
-/// The rules of the call of attention whose weights are asked for, which is checked.
+/// Checks the call of attention whose weights are computed, and returns its visibility rules.
 template <class T>
 visibility checked_weights(const head_view<const T>& q, const head_view<const T>& k,
                            const attention_options& options, bool rotates) {
@@ -146,9 +147,9 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
   return checked_attention<T, T>(q, k, v, out, options, rotates);
 }
 
-/// The weights of a call in a list or in an Eigen object.
+/// A view of the weights of a call in a list or in an Eigen object.
 ///
-/// Throws:  std::invalid_argument if it has other extents
+/// Throws:  std::invalid_argument if its extents differ
 template <class A>
 weights_view<A> weights_in(std::span<A> weights, const attention_shape& shape) {
   const auto count = static_cast<std::size_t>(shape.batch * shape.heads * shape.queries * shape.keys);
@@ -171,7 +172,7 @@ weights_view<A> weights_in(X& weights, const attention_shape& shape) {
           by_index.key_stride};
 }
 
-/// Both forms of the calls below, with weights in a list and in an Eigen object.
+/// Implements the calls below, for weights in a list and in an Eigen object.
 template <class Layout, class Q, class K, class W, class Threads>
 void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, const attention_options& options,
                   const Threads& threads) {
@@ -199,11 +200,11 @@ void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, cons
   write_weights(attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, to, threads);
 }
 
-/// The numbers that weights of queries Q are.
+/// The type of the weights of queries Q.
 template <class Q>
 using weight_of = arithmetic<std::remove_const_t<Q>>;
 
-/// Anything that is no list of weights of queries Q.
+/// Any type that does not convert to a list of weights of queries Q.
 template <class W, class Q>
 concept no_weight_list = !std::is_convertible_v<W, std::span<weight_of<Q>>>;
 
@@ -221,25 +222,25 @@ concept weight_object = scores_in_memory<W> && requires(W& weights) {
                 "double: a std::span, a std::vector, an Eigen::Tensor [batch, heads, queries, keys], or an " \
                 "Eigen matrix [queries, keys] for one row and one head")
 
-/// The probabilities with which queries that are already rotated (or need no rotation) attend to keys.
+/// The attention probabilities of queries and keys that are already rotated or need no rotation.
 ///
 ///     w_ij = softmax over visible j of  scale * q_i . k_j
 ///
-/// capped, biased and dropped as the options say. A masked key has weight 0; the weights of a query that sees
-/// no key are all 0. With learned sinks a row sums to less than 1, by the share of the sink. Options and
-/// errors are those of attention; log_sum_exp is not written.
+/// with softcap, bias and dropout of the options. A masked key has weight 0, and a query without a visible
+/// key has only weights of 0. With learned sinks a row sums to 1 minus the weight of the sink. Options and
+/// errors are those of attention, but log_sum_exp is not written.
 ///
 /// \param q        [batch, queries, q.heads, head_dim]
 /// \param k        [batch, keys, k.heads, head_dim]
 /// \param weights  [batch, q.heads, queries, keys], float (double for double); overwritten. A std::span, an
 ///                 Eigen::Tensor by its indices, or a matrix [queries, keys] for one row and one head, of any
 ///                 storage order
-/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument as attention does, or if weights has another length
 /// Accuracy:  scores in the arithmetic type, softmax in double (tests/attention/weights.test.cpp)
-/// Cost:      2 head_dim flops per query head and key, and two exponentials in double: for looking at, not
-///            for computing with
+/// Cost:      2 head_dim flops per query head and key, and two exponentials in double: for inspection, not
+///            for computation
 template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> weights,
                        const attention_options& options = {}, const Threads& threads = {}) {
@@ -253,7 +254,7 @@ void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const attent
   if constexpr (detail::weight_object<W, Q>) detail::find_weights<Layout>(q, k, weights, options, threads);
 }
 
-/// The probabilities of unrotated queries and keys, which are rotated by their tables on the way.
+/// The attention probabilities of unrotated queries and keys, which are rotated while they are read.
 ///
 /// Throws:  as above, and as attention<Layout> does
 template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables,
