@@ -2729,11 +2729,12 @@ T* workspace(Index count) {
 inline void release_scratch() { detail::scratch_piece::release_all(); }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_SCRATCH_HPP
-/// Which keys a block of queries sees, and who sees what of a tile of them.
+/// The keys visible to a block of queries, and which keys of the current tile each query sees.
 namespace rope::inline ROPE_ABI::detail {
-/// The keys of query tokens [first, first + tokens) of row b, in heads [first_head, first_head + heads), and
-/// what each of these queries sees of the present tile: nothing, everything or something, out of positions,
-/// segments, window, sinks, mask and bias, found once. One at a time per thread.
+/// The keys visible to query tokens [first, first + tokens) of row b, in heads [first_head, first_head +
+/// heads), and which keys of the current tile each query sees: none, all or some. Positions, segments,
+/// window, sinks, mask and bias are evaluated once. Use one at a time per thread: all share its scratch
+/// memory.
 class block_keys {
  public:
   block_keys(const visibility& rules, Index b, Index first, Index tokens, Index first_head, Index heads)
@@ -2763,27 +2764,27 @@ class block_keys {
     }
   }
   const visibility& rules() const { return rules_; }
-  /// Whether heads may see different keys.
+  /// Whether visible keys may differ between heads.
   static bool differs_by_head(const attention_options& options) {
     return (options.mask && options.mask.heads != 1) || (options.bias && options.bias.heads != 1);
   }
-  /// All that any query may see lies in [begin, end).
+  /// All keys that any query may see are in [begin, end).
   Index begin() const { return begin_; }
   Index end() const { return end_; }
-  /// The keys of a token, but for what a mask, a bias or positions in no order hide.
+  /// The keys of a token. A mask, a bias or unordered positions may hide some of them.
   const key_set& of(Index token) const { return keys_[token - first_]; }
-  /// Calls tile(begin, count) for every tile of `size` keys of which a query may see one, once it has been
-  /// looked at; the last tile ends with the keys. Tiles begin at multiples of their size, so that how queries
-  /// are cut into blocks never shows.
+  /// Enters every tile of `size` keys with a key that some query may see, and calls tile(begin, count). The
+  /// last tile ends at end(). Tiles begin at multiples of their size, so results do not depend on how queries
+  /// are split into blocks.
   void for_each_tile(Index size, const auto& tile) {
     for (Index n = begin_ / size; n * size < end_; ++n) {
-      // Nothing is seen between the sinks and the window.
+      // No key between the sinks and the window is visible.
       if (n * size >= gap_begin_ && n * size < gap_end_) n = gap_end_ / size;
       const Index count = (std::min)(size, end_ - n * size);
       if (enter_tile(n * size, count)) tile(n * size, count);
     }
   }
-  /// Makes keys [begin, begin + count) the present tile. False where nobody sees any of it.
+  /// Makes keys [begin, begin + count) the current tile. Returns false if none of them is visible.
   bool enter_tile(Index begin, Index count) {
     begin_of_tile_ = begin;
     if (is_seen_by_all(begin, begin + count)) {
@@ -2808,13 +2809,13 @@ class block_keys {
   /// The keys of the tile that any query may see.
   const tile_range& hull() const { return hull_; }
   bool all_see_all() const { return all_see_all_; }
-  /// What one query sees of the tile.
+  /// The keys of the tile visible to one query.
   const row_in_tile& visible_in_tile(Index token, Index head) const {
     return visible_[(token - first_) * heads_ + (heads_ == 1 ? 0 : head - first_head_)];
   }
  private:
-  /// Whether the ranges of all queries show that every query sees keys [begin, end), so that no query need be
-  /// asked: true of most tiles of causal attention.
+  /// Whether the ranges of all queries show that every query sees keys [begin, end), so that no query is
+  /// checked on its own. True for most tiles of causal attention.
   bool is_seen_by_all(Index begin, Index end) const {
     const bool by_keys = rules_.in_ranges() && !rules_.options().mask && !rules_.options().bias;
     return by_keys && begin >= seen_by_all_.first && end <= seen_by_all_.last &&
@@ -2826,7 +2827,7 @@ class block_keys {
     for (Index j = 0; j < count; ++j) range.include(keys[j]);
     return range;
   }
-  /// \param held  the positions of the keys of the tile, where they are in no order
+  /// \param held  the range of the positions of the keys of the tile, if they are unordered
   row_in_tile find_visible(Index t, Index h, Index count, const position_range& held) const {
     row_in_tile visible = keys_in_tile(keys_[t], begin_of_tile_, count);
     const Index head = first_head_ + h, token = first_ + t;
@@ -2850,13 +2851,13 @@ class block_keys {
     return visible;
   }
   const visibility& rules_;
-  Index b_, first_, tokens_, first_head_, heads_;  // heads_: 1 where all heads see the same
+  Index b_, first_, tokens_, first_head_, heads_;  // heads_: 1 if all heads see the same keys
   key_set* keys_;                                  // [tokens]
   Index begin_, end_ = 0;
   Index gap_begin_ = 0, gap_end_;  // no query sees keys [gap_begin, gap_end)
-  tile_range seen_by_all_;         // every query sees these keys, but for its gap
-  tile_range gaps_ = {0, 0};       // the gaps of all queries lie in it
-  // The present tile.
+  tile_range seen_by_all_;         // every query sees these keys, except its gap
+  tile_range gaps_ = {0, 0};       // contains the gaps of all queries
+  // The current tile.
   Index begin_of_tile_ = 0;
   tile_range hull_ = {0, 0};
   bool all_see_all_ = false;
@@ -2868,7 +2869,7 @@ struct strip_rows {
   Index token_of(Index r) const { return first_token + (first_row + r) / group; }
   Index head_of(Index r) const { return first_head + (first_row + r) % group; }
 };
-/// A strip of at most `max_rows` queries of a block, and its present tile of keys.
+/// A strip of at most `max_rows` queries of a block, and its current tile of keys.
 template <Index max_rows>
 struct strip_in_tile {
   const visibility& rules;
@@ -2889,23 +2890,23 @@ struct strip_in_tile {
       hull.include(visible[r].range);
     }
   }
-  /// Marks what row r does not see of its part of the tile, and returns the first key that it sees, or the
-  /// end of that part.
+  /// Marks the hidden keys of row r in its range of the tile. Returns the first visible key, or the end of
+  /// the range.
   template <class Mark>
   Index mark_hidden(Index r, Mark* hidden) const {
     return find_holes(rules, keys.of(rows.token_of(r)), rows.batch_row, rows.head_of(r), rows.token_of(r),
                       begin, visible[r].range, hidden);
   }
-  /// The entries of the bias of row r, from that of key 0 on.
+  /// The entries of the bias of row r, starting with key 0.
   const float* bias_of(Index r) const {
     return rules.options().bias.at(rows.batch_row, rows.head_of(r), rows.token_of(r));
   }
-  /// Calls body(j, added) for the keys of the part of row r, where there is a bias.
+  /// Calls body(j, added) for the keys in the range of row r, if there is a bias.
   void for_each_bias(Index r, const auto& body) const {
     if (const auto& bias = rules.options().bias)
       for_each_entry(bias_of(r), bias.key_step(), begin, visible[r].range, body);
   }
-  /// Calls body(j, kept) for the keys of the part of row r.
+  /// Calls body(j, kept) for the keys in the range of row r.
   void for_each_kept(Index r, const auto& body) const {
     for_each_dropout(rules, rows.batch_row, rows.head_of(r), rows.token_of(r), begin, visible[r].range, body);
   }
@@ -6012,14 +6013,14 @@ concept attention_tables = requires(const Tables& tables) {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_QUERY_KEY_TABLES_HPP
-/// The record of a checked call of attention, which every kernel takes, and the checks of its tables.
+/// A checked call of attention, which is the argument of every kernel, and the checks of its tables.
 namespace rope::inline ROPE_ABI::detail {
-/// Queries and keys that are attended to as they are.
+/// Queries and keys are used without rotation.
 struct no_rotation {
   static constexpr bool rotates = false;
 };
-/// Queries and keys that are rotated by their tables while they are read: at position p by the row of the
-/// table for p + row_of_zero. Visibility goes by p.
+/// Queries and keys are rotated by their tables while they are read. Position p uses the table row for p +
+/// row_of_zero. Visibility uses p.
 template <class L, class S>
 struct table_rotation {
   static constexpr bool rotates = true;
@@ -6031,11 +6032,11 @@ struct table_rotation {
 /// A checked call of attention.
 ///
 /// \tparam T  channels of queries and outputs
-/// \tparam C  channels of keys and values: T, or a 16-bit type or integers with scales where T is float
+/// \tparam C  channels of keys and values: T, or a 16-bit type or integers with scales if T is float
 template <class T, class Turn, class C = T>
 struct attention_call {
   using stored = C;
-  /// The type of keys after their rotation: the wider one, so that a channel is rounded to 16 bits at most
+  /// The type of keys after rotation: the wider of T and C, so that a channel is rounded to 16 bits at most
   /// once.
   using turned = std::conditional_t<Turn::rotates, T, C>;
   head_view<const T> q;
@@ -6045,15 +6046,14 @@ struct attention_call {
   Turn turn;
   Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
 };
-/// Queries that see nothing are not rotated, so their positions need no row of the table.
+/// Queries without a visible key are not rotated, so their positions need no table row.
 template <class Layout, class T, class C, class S>
 void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                      const query_key_tables<S>& tables, const visibility& rules) {
   check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_range()});
   check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_range()});
 }
-/// Refuses tables of xPos without the causal rule: scores would grow with the distance of a key ahead of its
-/// query.
+/// Rejects xPos tables without the causal rule: scores would grow with the distance of a key after its query.
 ///
 /// Throws:  std::invalid_argument
 template <class Tables>
@@ -7514,18 +7514,18 @@ void for_groups_of_rows(Index rows, const Body& body) {
 /// The order in which decoding reads keys and values: batches of a few tokens, of one head or of all heads
 /// one after another, whichever is contiguous in memory. The next batch is prefetched while one is processed.
 ///
-/// The row of bench/ that needs them is one query, bshd/1x4096x32+8x128. Whole tiles of one head take 1.5
-/// times as long with g++ 12 and clang 14. (Zen 5, AVX-512)
+/// The row of bench/ that needs batches is one query, bshd/1x4096x32+8x128: whole tiles of one head take 1.5
+/// times as long.
 namespace rope::inline ROPE_ABI::detail {
-/// Keys or values of a tile of one batch: runs at regular strides, of the head that is worked
-/// on, and what each prefetches meanwhile.
+/// The keys or values of one batch in a tile: runs of tokens at a regular stride, of the current head, and
+/// the memory that each run prefetches.
 template <class C>
 struct key_runs {
   static constexpr Index most = 8;
   Index b, head, begin;  // of row b; the tile begins with token `begin`
   Index count = 0;
   tile_range run[most];  // the first `count` are set, here and below: setting all takes longer than using two
-  const C* rows[most];   // where each begins
+  const C* rows[most];   // the first token of each
   stream_ahead ahead[most];
   Index first() const { return run[0].first; }
   Index last() const { return run[count - 1].last; }
@@ -7533,7 +7533,7 @@ struct key_runs {
     return {b, head, begin + run[i].first, run[i].last - run[i].first, rows[i]};
   }
 };
-/// Where a head goes on: with tokens [token, end).
+/// Where reading continues: tokens [token, end) of head kv.
 struct key_place {
   Index kv, token, end;
 };
@@ -7541,7 +7541,7 @@ struct key_place {
 template <class C>
 class decode_batches {
  public:
-  /// \param heads  key heads that are worked on
+  /// \param heads  key heads to process
   /// \param rows   queries of each
   decode_batches(const token_source<C>& k, const token_source<C>& v, Index b, Index heads, Index rows)
       : k_(k),
@@ -7550,12 +7550,12 @@ class decode_batches {
         heads_per_pass_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
         tokens_(tokens_of_batch(heads_per_pass_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
         run_((std::min)(tokens_, k.run_from(0))),
-        // Integers are so few bytes that prefetching them a second time costs more than it saves.
+        // int8 tokens have so few bytes that prefetching them a second time costs more than it saves.
         again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {}
-  /// Heads that are read together, a few tokens of each at a time: all of them, or 1.
+  /// Heads that alternate after every batch: all of them, or 1.
   Index heads_per_pass() const { return heads_per_pass_; }
-  /// The batch of x, keys or values, that begins with key j of a tile, of head `head`. It ends before an even
-  /// key where tokens_ is even: keys 2 i and 2 i + 1, which may be multiplied as a pair, are not parted.
+  /// The batch of x (keys or values) of head `head` that begins with key j of a tile. If tokens_ is even, it
+  /// ends before an even key, so keys 2 i and 2 i + 1, which may be multiplied as a pair, are in one batch.
   key_runs<C> batch_from(const token_source<C>& x, Index head, Index begin, Index j,
                          const tile_range& hull) const {
     key_runs<C> batch;
@@ -7572,7 +7572,7 @@ class decode_batches {
     }
     return batch;
   }
-  /// Run i of a batch prefetches what is read in its place in the next batch: of x, from `after` on.
+  /// Makes run i of a batch prefetch run i of the next batch, which reads x from `after` on.
   void prefetch_next(key_runs<C>& batch, const token_source<C>& x, const key_place& after) {
     next_.source = &x;
     next_.head = after.kv;
@@ -7584,8 +7584,8 @@ class decode_batches {
       batch.ahead[i] = ahead_from(x, next_.rows[i]);
     }
   }
-  /// Goes to head first_head + `heads` of a batch of x. After each run it reads the following one, and after
-  /// the last run what prefetch_next was given, as many heads behind.
+  /// Moves a batch of x to head first_head + `heads`. Each run then continues with the next run, and the last
+  /// one with the place given to prefetch_next, moved by `heads` heads.
   void go_to(key_runs<C>& batch, const token_source<C>& x, Index first_head, Index heads) const {
     const Index step = (first_head + heads - batch.head) * x.head_stride;
     batch.head = first_head + heads;
@@ -7594,14 +7594,14 @@ class decode_batches {
     batch.ahead[batch.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
   }
  private:
-  /// Whether the heads of a page are read together, since one head is too few bytes to prefetch the next page
-  /// in time, which may be anywhere, or to look it up for. The next head of the same page is its neighbour.
-  /// (The row of bench/ that needs it is decoding from pages of 16 keys, 1x1024x32+32x64: head by head takes
-  /// 1.10 times as long with g++ 12, 1.16 times with clang 14; Zen 5, AVX-512.)
+  /// Whether all heads of a page are read before the next page. One head of a short page has too few bytes to
+  /// prefetch the next page in time, which may be anywhere in memory and needs a lookup. The next head of the
+  /// same page is adjacent. (The row of bench/ that needs it is decoding from pages of 16 keys,
+  /// 1x1024x32+32x64: head by head takes 1.10 to 1.16 times as long.)
   ///
-  /// Zen 5, AVX-512: products with 4 queries of each head take longer than that. Zen 3, AVX2: they do not,
-  /// while a page and the next one fit the second-level cache; twice the bytes pay, too, while keys and
-  /// values fit the third-level cache.
+  /// With 32 vector registers this does not pay from 4 queries per head on. With fewer registers it pays for
+  /// any number of queries if a page and the next one fit L2, and even for pages of twice the size if keys
+  /// and values fit L3.
   static bool has_short_pages(const token_source<C>& k, Index heads, Index rows) {
     if (heads == 1 || k.head_stride <= k.token_stride || k.page_size() == 0) return false;
     constexpr Index unit = Index{1} << 12, size = Index(sizeof(C));
@@ -7610,22 +7610,22 @@ class decode_batches {
     if (registers >= 32 || heads * bytes > 32 * unit) return rows < 4 && bytes <= unit;
     return bytes <= unit || (bytes <= 2 * unit && keys <= std::int64_t{1} << 24);
   }
-  /// The present batch and the next one fit the first-level cache (32 KiB) where heads are read one by one,
-  /// else the second-level cache. (On Zen 5 batches of twice the size take 1.15 times as long.)
+  /// Tokens of a batch: this one and the next one fit L1 (32 KiB) if heads are read one by one, otherwise L2.
+  /// (Batches of twice the size take 1.15 times as long.)
   ///
   /// \param head  bytes of a token of one head
   static Index tokens_of_batch(Index heads, Index head) {
-    // 64 tokens of integers are too few bytes to prefetch the next ones in time.
+    // 64 int8 tokens have too few bytes to prefetch the next ones in time.
     if (is_quantized<C> && heads * head <= Index{1} << 11) return panel_shape<float>::tile;
     if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
   }
-  /// The memory of tokens from `first` on, of the heads that are read together.
+  /// The memory of tokens from `first` on, of heads_per_pass heads.
   stream_ahead ahead_from(const token_source<C>& x, const C* first) const {
     if (short_pages_) return {first, (run_ - 1) * x.token_stride + x.head_dim, x.head_stride, again_};
     return {first, (heads_per_pass_ - 1) * x.head_stride + x.head_dim, x.token_stride, again_};
   }
-  /// Where the batch is that the present one prefetched, so that it need not be looked up in a block table.
+  /// The addresses of the prefetched batch, which saves a second lookup in the block table.
   struct place_of_next {
     const token_source<C>* source = nullptr;
     Index head = 0, count = 0;
@@ -7639,8 +7639,8 @@ class decode_batches {
   Index b_;
   bool short_pages_;
   Index heads_per_pass_, tokens_;
-  Index run_;    // tokens, at most
-  Index again_;  // tokens before its use that a line is asked for again
+  Index run_;    // tokens of a run, at most
+  Index again_;  // a cache line is prefetched again this many tokens before its use
   place_of_next next_;
 };
 }  // namespace rope::inline ROPE_ABI::detail
@@ -7835,11 +7835,10 @@ class tile_softmax {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
-/// What decoding multiplies in the arithmetic type: queries, in a copy, and keys and values, from where they
-/// are.
+/// Operands of decoding in the arithmetic type: a copy of the queries, and keys and values in place.
 namespace rope::inline ROPE_ABI::detail {
-/// Queries of key heads [first_head, first_head + heads) of row b. Those of one key head are rows t * group +
-/// g, for token t and query head g of the group; these are rows [first_row, first_row + rows) of each.
+/// Query rows [first_row, first_row + rows) of each of key heads [first_head, first_head + heads) of row b.
+/// Row t * group + g of a key head is query head g of the group at token t.
 struct decode_queries {
   Index b, first_head, heads, first_row, rows;
   /// The query heads g of token t that are among these rows.
@@ -7847,7 +7846,7 @@ struct decode_queries {
     return {(std::max)(Index{0}, first_row - t * group), (std::min)(group, first_row + rows - t * group)};
   }
 };
-/// Rows [first, first + count) of those of a head.
+/// Rows [first, first + count) of a head.
 struct rows_of_head {
   Index first, count;
 };
@@ -7869,7 +7868,7 @@ class decode_operands {
     buffers_.wide = queries_ + of_.rows * of_.heads * depth;
     buffers_.turned = workspace<decode_turned, T>(copied);
   }
-  /// Token t of the queries of head kv, times `factor`.
+  /// Packs the queries of head kv at token t, times `factor`.
   void pack_queries(Index kv, Index t, double factor) {
     const Index group = call_.group();
     const tile_range heads = of_.heads_of(t, group);
@@ -7878,14 +7877,14 @@ class decode_operands {
         call_, of_.b, t, kv * group + heads.first, heads.last - heads.first, static_cast<A>(factor), buffers_,
         [&](Index g) { return std::pair(query(kv, t * group + heads.first + g - of_.first_row), Index{1}); });
   }
-  /// Zeros, where token t sees nothing.
+  /// Packs zeros for token t without a visible key.
   void clear_queries(Index kv, Index t) {
     const tile_range heads = of_.heads_of(t, call_.group());
     for (Index g = heads.first; g < heads.last; ++g)
       std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, A(0));
   }
-  /// scores [rows, tile] of run i of a turn. The first rows read a few keys from memory, the others read them
-  /// again from the cache.
+  /// scores [rows, tile] of run i of a batch. The first rows read its keys from memory, the others from the
+  /// cache.
   void score(key_runs<C>& keys, Index i, A* scores) {
     const token_run<C> run = keys.tokens(i);
     const Index depth = call_.q.head_dim, kv = run.head, first = keys.run[i].first;
@@ -7902,13 +7901,13 @@ class decode_operands {
     if constexpr (scales_apart<key_type>)
       multiply_by_scales(call_.k, of_.b, kv, keys.begin, keys.run[i], scores, of_.rows);
   }
-  /// Makes weights what values are multiplied by: those of integers have their scales in them.
+  /// Multiplies the weights of integer values by the scales of these values.
   void scale_weights(Index kv, Index begin, const tile_range& hull, const rows_of_head& rows,
                      A* weights) const {
     if constexpr (scales_apart<value_type>)
       multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
   }
-  /// sums [rows, value_dim] += weights [rows, tile] * values of the runs of a turn
+  /// sums [rows, value_dim] += weights [rows, tile] * values of the runs of a batch
   void add_values(key_runs<C>& keys, const rows_of_head& rows, const A* weights, A* sums, bool asks) {
     const Index channels = call_.v.head_dim;
     const auto add_with = [&](Index first_key, const auto& runs) {
@@ -7922,7 +7921,7 @@ class decode_operands {
       const auto values = read_values<Storage>(call_, run, buffers_);
       return value_run<Storage>{values, run.count, &keys.ahead[i], keys.ahead[i].again(values, run.count)};
     };
-    const auto one_by_one = [&](auto storage) {  // each in the memory of the one before
+    const auto one_by_one = [&](auto storage) {  // all use the same buffer
       for (Index i = 0; i < keys.count; ++i) {
         const auto run = read(storage, i);
         add_with(keys.run[i].first, std::span(&run, std::size_t{1}));
@@ -7941,13 +7940,13 @@ class decode_operands {
   void add_sums(Index /*kv*/, Index /*row*/, const A* sums, A* total) const {
     channels_map<A>(total, call_.v.head_dim) += const_channels_map<A>(sums, call_.v.head_dim);
   }
-  /// Whether values cannot be read from where they are.
+  /// Whether values cannot be read in place.
   static bool must_gather() { return false; }
-  /// Whether the values of the hull are numbers.
+  /// Whether all values of the hull are finite.
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
     return are_finite(call_.v, of_.b, kv, begin, hull);
   }
-  /// sums [rows, value_dim] = shrink * sums + weights * values that rows see, where others are not numbers
+  /// sums [rows, value_dim] = shrink * sums + weights * visible values, if other values are not finite
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const A* weights,
                           tile_softmax<A>& softmax, A* sums) {
     for (Index r = 0; r < rows.count; ++r)
@@ -7960,11 +7959,12 @@ class decode_operands {
           call_.v.head_dim, [&](Index c) -> A& { return sums[r * call_.v.head_dim + c]; });
   }
  private:
-  /// What keys and values are widened to. Integers stay, as their scales multiply sums.
+  /// The type that keys and values are widened to. Integers are not, because their scales multiply the sums.
   template <class X>
   using wide_type = std::conditional_t<is_quantized<C>, X, A>;
-  /// Whether channels are widened once, into a copy, and not anew for every four rows. Both are exact, but
-  /// -ffast-math may add up in another order: so all rows of a head decide, and not those of one thread.
+  /// Whether channels are widened once, into a copy, and not again for every four rows. Both are exact, but
+  /// -ffast-math may change the order of sums. So the choice depends on all rows of a head, not on those of
+  /// one thread.
   bool widens_once() const {
     return !std::is_same_v<key_type, A> && call_.q.tokens * call_.group() > shape::rows;
   }
@@ -8733,11 +8733,11 @@ struct bfloat16_products {
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
-/// Operands of products in bfloat16, of the prefill kernel and of the decode kernel. Queries and keys are not
-/// rounded: they have the bits that they have in memory or after `rotate`, and their sums are multiplied by
-/// the factor of scores. Weights are rounded.
+/// Operands of products in bfloat16 for the prefill and decode kernels. Queries and keys are not rounded:
+/// their bits are those in memory or after `rotate`, and the score factor multiplies their sums. Weights are
+/// rounded.
 namespace rope::inline ROPE_ABI::detail {
-/// to[j] = weights[j], rounded, for as many weights as a panel is wide.
+/// to[j] = weights[j], rounded, for the width of a panel.
 inline void round_panel(const float* weights, Eigen::bfloat16* to) {
   if constexpr (lanes < pair_sums >> 1) {
     const auto both = load_even_odd<pair_sums>(weights);
@@ -8746,8 +8746,8 @@ inline void round_panel(const float* weights, Eigen::bfloat16* to) {
     for (Index j = 0; j < panel_shape<float>::width; ++j) to[j] = rounded<Eigen::bfloat16>(weights[j]);
   }
 }
-/// Rounds `rows` rows of weights [rows, tile] for keys of `hull`, which are then multiplied in pairs: a
-/// neighbour that is not in the hull has a weight of zero.
+/// Rounds `rows` rows of weights [rows, tile] for keys of `hull`. Keys are then multiplied in pairs, so a
+/// neighbour outside the hull gets a weight of zero.
 inline void round_weights(const tile_range& hull, Index rows, const float* weights,
                           Eigen::bfloat16* rounded) {
   using shape = panel_shape<float>;
@@ -8776,7 +8776,7 @@ class bfloat16_operands : public paired_operands<Eigen::bfloat16, Turn, Eigen::b
       pack_strided_pairs(rows.rows + g * rows.stride, call_.q.head_dim, this->query(row), 2 * shape::rows);
     }
   }
-  /// A pair at an end of the hull may have a key outside of it.
+  /// Whether a pair at an end of the hull has a key outside of it.
   bool exceeds(const tile_range& hull) const {
     return hull.first % 2 == 1 || (hull.last % 2 == 1 && hull.last < count_);
   }
@@ -8799,13 +8799,14 @@ class bfloat16_operands : public paired_operands<Eigen::bfloat16, Turn, Eigen::b
   using base::count_;
   using base::factors_;
   using base::weights_;
-  /// The sum of weights times values, which are a row of pairs apart, over the keys that row r sees.
+  /// The sum of weights times values over the keys visible to row r. The stride of pairs of values is one row
+  /// of the panel.
   float visible_sum(const tile_softmax<float>& softmax, Index r, const T* values) const {
     const tile_range hull = softmax.hull();
     const T* weights = weights_ + r * shape::tile;
     float sum = 0;
     for (Index pair = hull.first / 2; 2 * pair < hull.last; ++pair)
-      for (const Index j : {2 * pair + 1, 2 * pair})  // as multiply_add_pairs
+      for (const Index j : {2 * pair + 1, 2 * pair})  // the order of multiply_add_pairs
         if (softmax.sees(r, j))
           sum = multiply_add_bfloat16(weights[j], values[pair * 2 * shape::width + j % 2], sum);
     return sum;
@@ -8872,13 +8873,13 @@ class bfloat16_decode_operands {
   void add_sums(Index /*kv*/, Index /*row*/, const float* sums, float* total) const {
     channels_map<sum>(total, call_.v.head_dim) += const_channels_map<sum>(sums, call_.v.head_dim);
   }
-  /// Pages of an odd number of tokens part neighbours.
+  /// Pages with an odd number of tokens split pairs of keys.
   bool must_gather() const { return call_.v.page_size() % 2 == 1; }
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
     return are_finite(call_.v, of_.b, kv, begin, hull);
   }
-  /// The same where some value is not a number: what a row does not see counts as zero. A row all of whose
-  /// values are numbers gets the bits of add_values.
+  /// add_values for tiles with values that are not finite: keys hidden from a row count as zero. A row whose
+  /// values are all finite gets the bits of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
@@ -8903,7 +8904,7 @@ class bfloat16_decode_operands {
   T* query(Index kv, Index row) const {
     return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
   }
-  /// Values of keys [keys.first, keys.last) with the weights of `rows` rows, rounded.
+  /// Values of keys [keys.first, keys.last) with the rounded weights of `rows` rows.
   pairs_of_values pairs_with(const tile_range& keys, Index rows, const float* weights,
                              const row_block<T>& values) {
     round_weights(keys, rows, weights, weights_);
@@ -8913,7 +8914,7 @@ class bfloat16_decode_operands {
   decode_queries of_;
   float factor_ = 0;
   T* queries_;           // [heads, rows, head_dim]
-  T* weights_;           // [rows, tile], of the part that is worked on
+  T* weights_;           // [rows, tile], of the current keys
   float* visible_sums_;  // [value_dim]
   row_buffers<T> buffers_;
 };
@@ -8997,12 +8998,12 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_OUTPUT_HPP
 /// Attention of a few queries to many keys: decoding. Keys and values stream from memory once for all query
-/// heads of their group, in the order of memory, and nothing is packed. The keys are cut into splits of fixed
-/// size, each with a softmax of its own, which are merged in order at the end: the cut, and so the result,
-/// does not depend on threads.
+/// heads of their group, in the order of memory, and nothing is packed. Keys are divided into splits of fixed
+/// size, each with its own softmax. Splits are merged in order at the end, so the result does not depend on
+/// threads.
 namespace rope::inline ROPE_ABI::detail {
-/// Splits of keys that some query of their row sees, row by row and in order, and the first split of every
-/// row, which holds its learned sink.
+/// The splits with a key that some query of their row sees, and the first split of every row, which includes
+/// its learned sink. They are ordered by row, then by key.
 struct seen_splits {
   struct split_of_row {
     Index b, split;
@@ -9024,12 +9025,12 @@ seen_splits splits_of(const attention_call<T, Turn, C>& call, Index size) {
   }
   return splits;
 }
-/// The places of the splits of row b of the batch, one after the other.
+/// The places [first, first + count) of the splits of row b of the batch.
 struct split_places {
   Index b, first, count;
 };
-/// How many splits of each row of a call are left, for each of the pieces that its heads and queries are cut
-/// into. The thread that completes the last one merges them, and nobody waits.
+/// The number of incomplete splits of each row, for each piece of its heads and queries. The thread that
+/// completes the last split merges them, so no thread waits.
 class pending_splits {
  public:
   pending_splits(const seen_splits& splits, Index batch, Index pieces) : pieces_(pieces) {
@@ -9046,7 +9047,7 @@ class pending_splits {
     }
   }
   const split_places& places_of(Index b) const { return places_[b]; }
-  /// Whether the split that is complete now was the last one of a piece of row b.
+  /// Marks one split of a piece of row b as complete, and returns whether it was the last one.
   bool complete(Index b, Index piece) const {
     return counts_[b * pieces_ + piece].fetch_sub(1, std::memory_order_acq_rel) == 1;
   }
@@ -9055,14 +9056,14 @@ class pending_splits {
   split_places* places_;        // [batch]
   std::atomic<Index>* counts_;  // [batch, pieces]
 };
-/// What splits leave behind, per query of every key head.
+/// The results of splits, per query of every key head.
 template <class A>
 struct decode_results {
   static constexpr Index split = 1024;  // keys
   Index rows, channels;   // rows of all key heads, channels of a row
   A* sums;                // [places, rows, channels]
   softmax_rows<A> state;  // [places, rows]
-  /// In scratch of the calling thread.
+  /// Allocated in scratch memory of the calling thread.
   decode_results(Index places, Index rows_of_place, Index channels_of_row)
       : rows(rows_of_place), channels(channels_of_row) {
     struct decode_sums {};
@@ -9075,8 +9076,8 @@ struct decode_results {
     return {state.maximum + place * rows + row, state.sum + place * rows + row};
   }
 };
-/// Split `split` of the keys of row b, for rows [first_row, first_row + rows) of the queries of each of key
-/// heads [first_head, first_head + heads), and the place of its results.
+/// Split `split` of the keys of row b, for query rows [first_row, first_row + rows) of each of key heads
+/// [first_head, first_head + heads), and the place of its results.
 struct key_split {
   Index b, split, place, first_head, heads, first_row, rows;
 };
@@ -9113,8 +9114,8 @@ class decode_split {
     state_.sum = state_.maximum + rows_ * heads_;
   }
   void run() {
-    // In the order of memory: the tokens of a head are neighbours, or the heads of a token or of a short page
-    // are. Then all heads alternate, a few tokens each.
+    // In memory order: either the tokens of a head are adjacent, or the heads of a token or of a short page.
+    // In the second case all heads alternate, a few tokens each.
     const Index per_pass = batches_.heads_per_pass(), last_head = first_head_ + heads_;
     const auto keys_of = [&](Index kv) {
       return block_keys(call_.rules, b_, 0, call_.q.tokens, kv * call_.group(), per_pass * call_.group());
@@ -9143,7 +9144,7 @@ class decode_split {
     for (Index kv = first_head_; kv < last_head; ++kv) leave_results(kv);
   }
  private:
-  /// The rows of a head, in strips of as many as a softmax takes at a time.
+  /// The number of strips of a head. One softmax processes one strip of rows.
   Index strips() const { return (rows_ + shape::rows - 1) / shape::rows; }
   rows_of_head rows_in(Index strip) const {
     const Index first = strip * shape::rows;
@@ -9185,9 +9186,9 @@ class decode_split {
       else
         operands_.pack_queries(kv, t, factors_.query);
   }
-  /// Copies what a head has come to where it is merged. It is formed in memory of this thread: where results
-  /// of several threads lie side by side, prefetching of one core takes lines that another one writes for
-  /// every tile (32 + 8 heads, 1000 keys, two threads: 1.1 times the time).
+  /// Copies the results of a head to the memory in which splits are merged. They are computed in memory of
+  /// this thread: if results of several threads were adjacent, one core would prefetch cache lines that
+  /// another core writes for every tile (32 + 8 heads, 1000 keys, two threads: 1.1 times the time).
   void leave_results(Index kv) const {
     const Index row = kv * call_.q.tokens * call_.group() + first_row_;
     const softmax_rows<A> from = state_of(kv), to = results_.state_of(place_, row);
@@ -9219,7 +9220,7 @@ class decode_split {
       batches_.prefetch_next(batch, x, place);
       for (Index kv = head; kv < head + heads; ++kv) {
         batches_.go_to(batch, call_.v, head, kv - head);
-        for (Index strip = 0; strip < strips(); ++strip)  // the first one reads ahead
+        for (Index strip = 0; strip < strips(); ++strip)  // the first one prefetches
           if (!careful(kv, strip))
             operands_.add_values(batch, rows_in(strip), scores_of(kv, strip), tile_sums_of(kv, strip),
                                  strip == 0);
@@ -9229,7 +9230,7 @@ class decode_split {
       if (!careful(kv, strip)) add_tile_sums(kv, strip);
     });
   }
-  /// Makes the scores of a head weights; sums of strips whose values need care are complete then.
+  /// Replaces the scores of a head by weights. Sums of careful strips are complete after it.
   void find_weights(const block_keys& keys, Index kv) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
@@ -9251,7 +9252,8 @@ class decode_split {
         shrink(kv, strip, softmax.shrink());
     }
   }
-  /// Sums over the keys of a tile start at zero, for the reason that value_panel gives.
+  /// Multiplies the sums of a strip by `factor`. Sums over a tile start at zero, for the reason given at
+  /// value_panel.
   void shrink(Index kv, Index strip, const A* factor) {
     const Index channels = call_.v.head_dim, rows = rows_in(strip).count;
     std::fill_n(tile_sums_of(kv, strip), rows * channels, sum_type(0));
@@ -9895,11 +9897,11 @@ class prefill_block {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_PREFILL_HPP
-/// Cuts a call of attention into tasks. What is added up in which order depends on the shapes alone; where
-/// there are threads to spare, heads and queries are cut finer, which changes no bit of any of them.
+/// Splits a call of attention into tasks. The order of all sums depends only on the shapes. With spare
+/// threads, heads and queries are split more finely, which does not change any bit.
 namespace rope::inline ROPE_ABI::detail {
-// The two functions that hold the kernels are not inline and know no threads, so that programs can have them
-// compiled once (`extern template`).
+// The two functions that run the kernels are not inline and do not depend on the type of the threads, so that
+// programs can compile them once (`extern template`).
 template <class T, class Turn, class C>
 void attend_block(const attention_call<T, Turn, C>& call, const query_block& block) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
@@ -9921,14 +9923,14 @@ void attend_split(const attention_call<T, Turn, C>& call, const decode_results<a
       return decode_split<T, Turn, C, integer_decode_operands<Turn>>(call, results, part).run();
   decode_split<T, Turn, C>(call, results, part).run();
 }
-/// Tasks that a call should have for every thread, so that one that ends late holds nobody up.
+/// Tasks per thread: enough that one slow task does not leave the other threads idle.
 inline constexpr Index tasks_per_thread = 4;
-/// The size of a piece where `all` is cut into at most `pieces` equal ones; the last may be smaller.
+/// The size of a piece if `all` is split into at most `pieces` equal ones. The last one may be smaller.
 inline Index piece_of(Index all, Index pieces) {
   return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
 }
-/// Rows of a block where threads share `all` rows. A block packs every key that it sees, which takes as long
-/// as about 28 more rows would. Blocks of fewer than 96 rows are made only for threads that would have none.
+/// Rows of a block if threads share `all` rows. A block packs every key that is visible to it, which takes as
+/// long as about 28 more rows. Blocks have fewer than 96 rows only if some threads would otherwise have none.
 inline Index rows_of_block(Index all, Index available, Index strip) {
   return available <= 1 ? all
                         : (std::max)({all / (tasks_per_thread * available),
@@ -9946,8 +9948,8 @@ void attend_blocks(const attention_call<T, Turn, C>& call, const Threads& thread
   const Index keys = (std::max)(Index{1}, call.k.tokens);
   parallel_tasks(threads, pairs * parts * blocks,
                  cost_of(block, heads, keys, call.k.head_dim + call.v.head_dim), [&](Index task) {
-                   // The last tokens of a sequence see the most keys: they come first, and the short tasks
-                   // fill the gaps.
+                   // The last tokens of a sequence attend to the most keys, so they come first and short
+                   // tasks fill the gaps.
                    const Index first = (blocks - 1 - task / (pairs * parts)) * block, part = task % parts,
                                kv = task / parts % call.k.heads;
                    attend_block(call, {.b = task / parts / call.k.heads % call.q.batch,
@@ -9994,9 +9996,9 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
                        merge_splits(call, results, pending.places_of(split.b), kv * of_head + row);
                  });
 }
-/// The most rows of queries, tokens * group, that are attended to fastest without packing keys and values:
-/// fewer where integers, or pairs of bfloat16, are widened again for every four rows. Does not depend on
-/// whether keys are float or 16-bit, because both must give the same bits.
+/// The largest number of query rows, tokens * group, for which attention is faster without packing keys and
+/// values. It is lower if integers, or pairs of bfloat16, are widened again for every four rows. It does not
+/// depend on whether keys are float or 16-bit, because both must give the same bits.
 template <class A, class C>
 Index max_decode_rows(const attention_options& options) {
   constexpr Index strip = panel_shape<A>::rows;
@@ -10456,14 +10458,14 @@ void check_tape(const char* function, const attention_tape<T>& x) {
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_TAPE_HPP
-/// What the backward pass of attention works on: the heads of a call, sums per key, and the scratch memory of
-/// a block of queries.
+/// Packed operands of the backward pass of attention: products, sums per key, and the scratch memory of a
+/// block of queries.
 namespace rope::inline ROPE_ABI::detail {
 // The five matrix products of the backward pass on packed operands. Each is a sum over a depth of (a number
-// per row) x (a panel two packets wide), so each is the same tile of sums in registers; what differs is
-// where the numbers lie. Weights and their gradients are stored [queries, tile]: a row of them gives the
-// numbers of a strip of queries, and as many neighbours in a row those of a strip of keys, so the transposed
-// products need no transposition.
+// per row) x (a panel two packets wide), so all use the same tile of sums in registers. Only the strides of
+// the numbers differ. Weights and their gradients are stored [queries, tile]: the numbers of a strip of
+// queries are `tile` apart, those of a strip of keys are adjacent, so the transposed products need no
+// transposition.
 //
 //     product              rows      numbers     depth      panel
 //     scores = q k^T       queries   q           channels   k, transposed
@@ -10481,7 +10483,7 @@ struct gradient_shape {
   static constexpr Index tile = 96;
   static_assert(tile % width == 0 && tile % rows == 0);
   /// Queries of a block, unless one token has more: whole strips. Weights, slopes, and three times the
-  /// channels of a block stay in a core's own cache for head_dim 128.
+  /// channels of a block fit L2 for head_dim 128.
   static constexpr Index block = 240;
   static constexpr Index panels(Index channels) { return (channels + width - 1) / width; }
 };
@@ -10503,8 +10505,8 @@ EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* pan
       [&](auto r, auto n) { store(products + r * stride + n * lanes<P>, sums.sum[r * shape::packets + n]); });
 }
 /// sums[r * width + c] += sum_d numbers[r * row_step + d * depth_step] * panel[d * width + c] for the first
-/// `packets` packets of one panel of channels. The sum over d is formed first: terms that are added one by
-/// one to a large sum are each rounded to its precision.
+/// `packets` packets of one panel of channels. The sum over d is formed first: terms added one by one to a
+/// large sum are each rounded to the precision of that sum.
 ///
 /// \param panel  [depth, width]
 /// \param sums   [rows, width]
@@ -10520,7 +10522,7 @@ EIGEN_DONT_INLINE void add_products_of_panel(const A* numbers, const A* panel, I
     store(before, add(load<P>(before), sums.sum[r * packets + n]));
   });
 }
-/// The same for every panel of `channels` channels, panel_stride and sums_stride apart.
+/// add_products_of_panel for all panels of `channels` channels, at strides panel_stride and sums_stride.
 template <class A, Index row_step, Index depth_step>
 void add_products(const A* numbers, const A* panel, Index panel_stride, Index depth, Index channels, A* sums,
                   Index sums_stride) {
@@ -10531,7 +10533,7 @@ void add_products(const A* numbers, const A* panel, Index panel_stride, Index de
     else
       add_products_of_panel<A, 1, row_step, depth_step>(numbers, panel, depth, sums);
 }
-/// Panels [count / width, depth, width] of rows [count, depth], zeros behind the last row.
+/// Packs rows [count, depth] into panels [count / width, depth, width], with zeros after the last row.
 template <class A>
 void pack_transposed_panels(const A* rows, Index row_stride, Index count, Index depth, A* packed) {
   constexpr Index width = panel_shape<A>::width;
@@ -10539,7 +10541,7 @@ void pack_transposed_panels(const A* rows, Index row_stride, Index count, Index 
     pack_transposed(rows + n * row_stride, row_stride, (std::min)(width, count - n), width, depth,
                     packed + n * depth, width);
 }
-/// One row of panels as channels: factor times each, rounded.
+/// Writes one row of panels as channels: factor times each, rounded.
 template <class A, class T>
 void write_panels(const A* panels, Index panel_stride, A factor, Index channels, T* to) {
   constexpr Index width = panel_shape<A>::width;
@@ -10548,15 +10550,16 @@ void write_panels(const A* panels, Index panel_stride, A factor, Index channels,
     channels_map<T>(to + c, here) = (const_channels_map<A>(panels, here) * factor).template cast<T>();
   }
 }
-/// Where gradients with respect to the bias are added, laid out as the bias, or null; whether blocks may meet
-/// in an entry, and whether they may from tiles of different keys.
+/// The memory to which gradients with respect to the bias are added, laid out as the bias, or null. Also
+/// whether several blocks may add to one entry, and whether tiles of different keys may.
 struct bias_gradient {
   double* data;
   bool is_shared, joins_keys;
 };
-/// Gradients with respect to the keys and values of one key head while blocks of queries add to them, each
-/// channel panel [tile, width] in one piece: [tiles, panels of k then of v, tile, width]. Those with respect
-/// to keys are sums over packed queries, and have the factor of these in place of the scale.
+/// Gradients with respect to the keys and values of one key head, to which blocks of queries add. Each
+/// channel panel [tile, width] is contiguous: [tiles, panels of k then of v, tile, width]. Gradients with
+/// respect to keys are sums over packed queries, so they have the factor of these queries instead of the
+/// scale.
 template <class A>
 struct key_sums {
   using shape = gradient_shape<A>;
@@ -10570,8 +10573,8 @@ struct key_sums {
   A* keys(Index tile) const { return memory + tile * (key_panels + value_panels) * panel_size; }
   A* values(Index tile) const { return keys(tile) + key_panels * panel_size; }
 };
-/// Memory of a block of queries, cut from the scratch of the thread. Panels hold `width` channels of every
-/// row, so that a row is contiguous within one.
+/// Scratch memory of a block of queries. Panels hold `width` channels of every row, so that a row is
+/// contiguous within a panel.
 template <class T>
 struct attention_gradient_scratch {
   using A = arithmetic<T>;
@@ -10580,7 +10583,7 @@ struct attention_gradient_scratch {
   A* queries;            // [key_panels, rows, width], times the factor of scores
   A* upstream;           // [value_panels, rows, width]: gradients with respect to the output
   A* d_queries;          // [strips, key_panels, strip, width], without the scale
-  A* weights;            // [rows, tile]: scores, then what multiplies values
+  A* weights;            // [rows, tile]: scores, then the weights that multiply values
   A* slopes;             // [rows, tile]: upstream . value, then the gradient with respect to the score
   A* shifts;             // [rows]: a weight is 2^(score - shift) * factor
   A* factors;            // [rows]
@@ -10589,8 +10592,8 @@ struct attention_gradient_scratch {
   A* transposed_values;  // [tile / width, value_dim, width]
   A* keys;               // [key_panels, tile, width]
   A* wide;               // [tile, channels]: rows of 16-bit channels, widened
-  A* scores;             // [strip, panel_shape::tile], where no log-sum-exp is given
-  softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, likewise
+  A* scores;             // [strip, panel_shape::tile], if log_sum_exp is empty
+  softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, if log_sum_exp is empty
   tile_range* hulls;     // [strips]: keys of the tile that a strip sees
   attention_gradient_scratch(Index tokens, Index group, Index head_dim, Index value_dim)
       : strips((tokens * group + shape::rows - 1) / shape::rows),
@@ -10628,9 +10631,8 @@ struct attention_gradient_scratch {
   }
   A* strip_d_queries(Index s) const { return d_queries + s * shape::rows * key_panels * shape::width; }
 };
-/// Tokens [first, first + count) of one head as rows of the arithmetic type: the memory itself where the
-/// types agree, else widened into `buffer`. The stride of one token alone may be anything and is not passed
-/// on.
+/// Tokens [first, first + count) of one head as rows of the arithmetic type: in place if the types agree,
+/// otherwise widened into `buffer`. If x has one token, its stride may be arbitrary and is replaced by 0.
 template <class T>
 row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Index first, Index count, Index h,
                                       arithmetic<T>* buffer) {
@@ -10643,8 +10645,8 @@ row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Inde
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_SCRATCH_HPP
-/// The queries of a block in the backward pass of attention: packed once, with what is known of each before
-/// it meets a key (its softmax, and g . o), and their gradients at the end.
+/// The queries of a block in the backward pass of attention: packed once, with the softmax and g . o of each,
+/// and their gradients at the end.
 namespace rope::inline ROPE_ABI::detail {
 /// Query tokens [first, first + tokens) of row b, in the heads that share key head `kv`. Row r of a block is
 /// token first + r / group, query head kv * group + r % group.
@@ -10681,9 +10683,9 @@ struct attention_gradient_rows {
     const Index first_row = s * shape::rows;
     return {b, first, kv * group, group, first_row, (std::min)(Index{shape::rows}, count() - first_row)};
   }
-  /// From one panel of packed queries, or of gradients with respect to outputs, to the next.
+  /// The stride of panels of packed queries, or of gradients with respect to outputs.
   Index panel_stride() const { return m.rows * shape::width; }
-  /// Calls tile(begin, count) for every tile that the block may see a key of.
+  /// Calls tile(begin, count) for every tile with a key that the block may see.
   void for_each_tile(const auto& tile) { keys.for_each_tile(shape::tile, tile); }
   void pack_keys(Index begin, Index count) {
     const row_block<A> rows = widened_rows(tape.k, b, begin, count, kv, m.wide);
@@ -10736,7 +10738,7 @@ struct attention_gradient_rows {
           return const_channels_map<T>(x.at(b, token_of(row), head_of(row)), x.head_dim);
         };
         channels_map<A>(m.wide, tape.q.head_dim) = channels(tape.q).template cast<A>() * factor;
-        if ((std::abs)(factor) > A(1))  // as read_queries
+        if ((std::abs)(factor) > A(1))  // as in read_queries
           for (Index d = 0; d < tape.q.head_dim; ++d)
             if (all_finite(channels(tape.q).data() + d, 1)) m.wide[d] = saturated(m.wide[d]);
         pack_row(m.wide, tape.q.head_dim, m.queries + row * shape::width, panel_stride());
@@ -10761,8 +10763,8 @@ struct attention_gradient_rows {
           none ? A(0) : static_cast<A>(std::exp2(static_cast<double>(m.shifts[row]) - sum * log2_e));
     }
   }
-  /// Whether the given log-sum-exps resolve 2^-24, as doubles up to 2^28 do. Otherwise the softmax is formed
-  /// again, from its maximum.
+  /// Whether the given log-sum-exps resolve 2^-24, as doubles up to 2^28 do. Otherwise the softmax is
+  /// recomputed from its maximum.
   bool has_fine_sums() const {
     for (Index row = 0; row < count(); ++row) {
       const double sum = sum_of(row);
@@ -10774,7 +10776,7 @@ struct attention_gradient_rows {
     return rules.options().log_sum_exp[static_cast<std::size_t>(
         (b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
   }
-  /// In runs of tiles, which are then joined, for the reason that prefill_block gives.
+  /// Recomputes the softmax in runs of tiles, which are then joined, for the reason given at prefill_block.
   void find_softmax_of_scores() {
     constexpr Index run_of_keys = 32 * shape::tile;
     std::fill(m.runs.sum, m.runs.sum + m.rows, A(0));
@@ -10855,8 +10857,8 @@ class sum_order {
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_ORDERED_SUMS_HPP
 /// The backward pass of attention, tile by tile. A block of queries of one key head (every query head of its
-/// group, consecutive tokens) meets one tile of keys at a time and forms its weights again from the
-/// log-sum-exp of each query, so nothing of size tokens x tokens exists. With weights w, upstream gradient g
+/// group, consecutive tokens) processes one tile of keys at a time and recomputes its weights from the
+/// log-sum-exp of each query, so no array of size tokens x tokens exists. With weights w, upstream gradient g
 /// and output o:
 ///
 ///     scores_ij = scale q_i . k_j                            queries x keys
@@ -10866,23 +10868,23 @@ class sum_order {
 ///     dv_j = sum_i w_ij g_i
 ///
 /// The sums dq belong to the block. The sums dk and dv of a tile are shared with other blocks, which add to
-/// them one after the other (detail/ordered_sums.hpp), so they are the same for any number of threads.
+/// them in a fixed order (detail/ordered_sums.hpp), so they do not depend on the number of threads.
 namespace rope::inline ROPE_ABI::detail {
-// What the softmax makes of a strip of queries and one tile of keys in the backward pass: out of scores and
-// of products upstream . value, weights and the gradients with respect to the scores ("slopes"), in place.
+// The softmax of a strip of queries and one tile of keys in the backward pass. In place, it replaces scores
+// by weights, and products upstream . value by the gradients with respect to the scores ("slopes").
 //
 //     w_ij = 2^(score_ij - shift_i) factor_i
 //     slope_ij = w_ij (gain_ij g_i . v_j - g_i . o_i) bend_ij
 //
-// gain is what dropout multiplies a kept weight by, 0 for others, and then also multiplies w where it
-// weighs values; bend is the slope of the softcap. Both numbers are 0 where the query does not see the key.
+// gain is the factor of dropout for a kept weight, and 0 for a dropped one. It also multiplies w before w
+// multiplies values. bend is the slope of the softcap. w and slope are 0 if the query does not see the key.
 template <class A>
 class strip_slopes {
   using P = packet<A>;
  public:
   static constexpr Index L = lanes<P>, tile = gradient_shape<A>::tile;
   static constexpr int rows = gradient_shape<A>::rows;
-  /// What is known of the softmax of each row.
+  /// The softmax of each row, as numbers of the formulas above.
   struct row_numbers {
     const A *shifts, *factors, *products;
   };
@@ -10915,7 +10917,8 @@ class strip_slopes {
     std::fill(weights + first, weights + last, A(0));
     std::fill(slopes + first, slopes + last, A(0));
   }
-  /// Caps and biases the scores of row r, and drops products. False where it sees none.
+  /// Applies softcap and bias to the scores of row r, and dropout to its products. Returns false if it sees
+  /// no key.
   bool prepare(Index r, A* scores, A* products, const score_factors& factors) {
     const tile_range range = visible_in_tile(r).range;
     if (range.empty() || (visible_in_tile(r).has_holes && strip_.mark_hidden(r, hidden_) == range.last))
@@ -10944,7 +10947,7 @@ class strip_slopes {
   void differentiate(Index r, A* weights, A* slopes, A shift_number, A factor_number, A product_number) {
     const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
-    // Scores that are seen may be infinite only where the largest of them, the shift, was.
+    // Visible scores can be infinite only if the largest of them, the shift, was.
     if (equal((std::abs)(shift_number), (std::numeric_limits<A>::max)()))
       for (Index j = whole.first; j < whole.last; ++j) weights[j] = saturated(weights[j]);
     for (Index j = whole.first; j < whole.last; j += L) {
@@ -10960,7 +10963,7 @@ class strip_slopes {
         slopes[j] = hidden_[j] ? A(0) : slopes[j];
       }
     if (d_bias_ != nullptr) add_to_bias(r, slopes, range);
-    // The softmax is of all keys, kept or not; only what multiplies values changes.
+    // The softmax includes dropped keys. Only the weights that multiply values change.
     if (options().dropout > 0)
       for (Index j = range.first; j < range.last; ++j) weights[j] *= gains_[j];
     if (options().softcap > 0)
@@ -10992,12 +10995,13 @@ class attention_gradient_block {
     return (std::max)(Index{1}, shape::block / (std::max)(group, Index{1}));
   }
   /// \param rows  the block's queries
-  /// \param sums  of the key head that they share
-  /// \param order  the block's place among those that add to `sums`
+  /// \param sums  the sums of the key head that the queries share
+  /// \param order  the block's place among the blocks that add to `sums`
   attention_gradient_block(attention_gradient_rows<T>& rows, const bias_gradient& d_bias,
                            const key_sums<A>& sums, sum_order& order)
       : rows_(rows), m_(rows.m), d_bias_(d_bias), sums_(sums), order_(order) {}
-  /// Adds what every tile of keys says to the gradients with respect to the block's queries, and to `sums`.
+  /// Adds the contribution of every tile of keys to the gradients with respect to the block's queries and to
+  /// `sums`.
   void run() {
     rows_.for_each_tile([&](Index begin, Index count) { add_tile(begin, count); });
   }
@@ -11007,7 +11011,7 @@ class attention_gradient_block {
     order_.begin(tile);
     rows_.pack_keys(begin, count);
     rows_.pack_values(begin, count);
-    // A hidden pair has a weight and a slope of 0, which leaves sums alone unless it meets 0 * NaN.
+    // A hidden pair has a weight and a slope of 0, which does not change sums except by 0 * NaN.
     const bool careful = hides(begin, count) && !(rows_.finite && finite_keys(count));
     if (d_bias_.joins_keys)
       order_.wait_for_the_end();
@@ -11021,7 +11025,7 @@ class attention_gradient_block {
     order_.wait(tile);
     for (Index j = 0; j < count; j += shape::rows) add_to_keys(j, sums_.keys(tile), sums_.values(tile));
   }
-  /// Whether some query of the block does not see some key of a tile, those behind its end included.
+  /// Whether a key of a tile, or a key after its end, is hidden from some query of the block.
   bool hides(Index begin, Index count) const {
     return !rows_.keys.all_see_all() || count < (std::min)(shape::tile, rows_.tape.k.tokens - begin);
   }
@@ -11047,7 +11051,8 @@ class attention_gradient_block {
                                     hull.last - hull.first, rows_.tape.k.head_dim, m_.strip_d_queries(s),
                                     shape::rows * shape::width);
   }
-  /// Adds to the sums of keys [first, first + rows) of a tile what the strips that see any of them say.
+  /// Adds to the sums of keys [first, first + rows) of a tile the contributions of the strips that see any of
+  /// them.
   void add_to_keys(Index first, A* d_keys, A* d_values) const {
     Index begin = m_.strips, end = 0;
     for (Index s = 0; s < m_.strips; ++s)
@@ -11065,8 +11070,8 @@ class attention_gradient_block {
     add(m_.weights, m_.upstream, rows_.tape.v.head_dim, d_values);
     add(m_.slopes, m_.queries, rows_.tape.k.head_dim, d_keys);
   }
-  /// The slow, careful sums: only pairs that see each other meet. Sums of this block and tile start at zero,
-  /// as those of add_products do.
+  /// The slow, careful sums, over visible pairs only. Sums of this block and tile start at zero, as in
+  /// add_products.
   void add_visible(Index tile) const {
     add_visible_to_keys(m_.weights, m_.upstream, m_.value_panels, sums_.values(tile));
     add_visible_to_keys(m_.slopes, m_.queries, m_.key_panels, sums_.keys(tile));
@@ -11095,8 +11100,8 @@ class attention_gradient_block {
     });
     for (Index n = 0; n < panels * sums_.panel_size; n += shape::width) add(A(1), of_tile + n, sums + n);
   }
-  /// Calls body(row, for_each_key) for the rows of the block, where for_each_key(pair) calls pair(j) for the
-  /// keys of the tile that the row sees.
+  /// Calls body(row, for_each_key) for the rows of the block. for_each_key(pair) calls pair(j) for the keys
+  /// of the tile that the row sees.
   void for_each_row(const auto& body) const {
     for (Index s = 0; s < m_.strips; ++s) {
       strip_slopes<A> slopes(rows_.keys, rows_.strip(s), nullptr);

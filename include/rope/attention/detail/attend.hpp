@@ -18,13 +18,13 @@
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
 
-/// Cuts a call of attention into tasks. What is added up in which order depends on the shapes alone; where
-/// there are threads to spare, heads and queries are cut finer, which changes no bit of any of them.
+/// Splits a call of attention into tasks. The order of all sums depends only on the shapes. With spare
+/// threads, heads and queries are split more finely, which does not change any bit.
 
 namespace rope::inline ROPE_ABI::detail {
 
-// The two functions that hold the kernels are not inline and know no threads, so that programs can have them
-// compiled once (`extern template`).
+// The two functions that run the kernels are not inline and do not depend on the type of the threads, so that
+// programs can compile them once (`extern template`).
 template <class T, class Turn, class C>
 void attend_block(const attention_call<T, Turn, C>& call, const query_block& block) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
@@ -48,16 +48,16 @@ void attend_split(const attention_call<T, Turn, C>& call, const decode_results<a
   decode_split<T, Turn, C>(call, results, part).run();
 }
 
-/// Tasks that a call should have for every thread, so that one that ends late holds nobody up.
+/// Tasks per thread: enough that one slow task does not leave the other threads idle.
 inline constexpr Index tasks_per_thread = 4;
 
-/// The size of a piece where `all` is cut into at most `pieces` equal ones; the last may be smaller.
+/// The size of a piece if `all` is split into at most `pieces` equal ones. The last one may be smaller.
 inline Index piece_of(Index all, Index pieces) {
   return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
 }
 
-/// Rows of a block where threads share `all` rows. A block packs every key that it sees, which takes as long
-/// as about 28 more rows would. Blocks of fewer than 96 rows are made only for threads that would have none.
+/// Rows of a block if threads share `all` rows. A block packs every key that is visible to it, which takes as
+/// long as about 28 more rows. Blocks have fewer than 96 rows only if some threads would otherwise have none.
 inline Index rows_of_block(Index all, Index available, Index strip) {
   return available <= 1 ? all
                         : (std::max)({all / (tasks_per_thread * available),
@@ -76,8 +76,8 @@ void attend_blocks(const attention_call<T, Turn, C>& call, const Threads& thread
   const Index keys = (std::max)(Index{1}, call.k.tokens);
   parallel_tasks(threads, pairs * parts * blocks,
                  cost_of(block, heads, keys, call.k.head_dim + call.v.head_dim), [&](Index task) {
-                   // The last tokens of a sequence see the most keys: they come first, and the short tasks
-                   // fill the gaps.
+                   // The last tokens of a sequence attend to the most keys, so they come first and short
+                   // tasks fill the gaps.
                    const Index first = (blocks - 1 - task / (pairs * parts)) * block, part = task % parts,
                                kv = task / parts % call.k.heads;
                    attend_block(call, {.b = task / parts / call.k.heads % call.q.batch,
@@ -126,9 +126,9 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
                  });
 }
 
-/// The most rows of queries, tokens * group, that are attended to fastest without packing keys and values:
-/// fewer where integers, or pairs of bfloat16, are widened again for every four rows. Does not depend on
-/// whether keys are float or 16-bit, because both must give the same bits.
+/// The largest number of query rows, tokens * group, for which attention is faster without packing keys and
+/// values. It is lower if integers, or pairs of bfloat16, are widened again for every four rows. It does not
+/// depend on whether keys are float or 16-bit, because both must give the same bits.
 template <class A, class C>
 Index max_decode_rows(const attention_options& options) {
   constexpr Index strip = panel_shape<A>::rows;

@@ -14,17 +14,17 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/query_key_tables.hpp>
 
-/// The record of a checked call of attention, which every kernel takes, and the checks of its tables.
+/// A checked call of attention, which is the argument of every kernel, and the checks of its tables.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Queries and keys that are attended to as they are.
+/// Queries and keys are used without rotation.
 struct no_rotation {
   static constexpr bool rotates = false;
 };
 
-/// Queries and keys that are rotated by their tables while they are read: at position p by the row of the
-/// table for p + row_of_zero. Visibility goes by p.
+/// Queries and keys are rotated by their tables while they are read. Position p uses the table row for p +
+/// row_of_zero. Visibility uses p.
 template <class L, class S>
 struct table_rotation {
   static constexpr bool rotates = true;
@@ -37,11 +37,11 @@ struct table_rotation {
 /// A checked call of attention.
 ///
 /// \tparam T  channels of queries and outputs
-/// \tparam C  channels of keys and values: T, or a 16-bit type or integers with scales where T is float
+/// \tparam C  channels of keys and values: T, or a 16-bit type or integers with scales if T is float
 template <class T, class Turn, class C = T>
 struct attention_call {
   using stored = C;
-  /// The type of keys after their rotation: the wider one, so that a channel is rounded to 16 bits at most
+  /// The type of keys after rotation: the wider of T and C, so that a channel is rounded to 16 bits at most
   /// once.
   using turned = std::conditional_t<Turn::rotates, T, C>;
 
@@ -54,7 +54,7 @@ struct attention_call {
   Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
 };
 
-/// Queries that see nothing are not rotated, so their positions need no row of the table.
+/// Queries without a visible key are not rotated, so their positions need no table row.
 template <class Layout, class T, class C, class S>
 void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                      const query_key_tables<S>& tables, const visibility& rules) {
@@ -62,8 +62,7 @@ void check_rotations(const char* function, const head_view<const T>& q, const he
   check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_range()});
 }
 
-/// Refuses tables of xPos without the causal rule: scores would grow with the distance of a key ahead of its
-/// query.
+/// Rejects xPos tables without the causal rule: scores would grow with the distance of a key after its query.
 ///
 /// Throws:  std::invalid_argument
 template <class Tables>

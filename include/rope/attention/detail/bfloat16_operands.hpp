@@ -24,13 +24,13 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// Operands of products in bfloat16, of the prefill kernel and of the decode kernel. Queries and keys are not
-/// rounded: they have the bits that they have in memory or after `rotate`, and their sums are multiplied by
-/// the factor of scores. Weights are rounded.
+/// Operands of products in bfloat16 for the prefill and decode kernels. Queries and keys are not rounded:
+/// their bits are those in memory or after `rotate`, and the score factor multiplies their sums. Weights are
+/// rounded.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// to[j] = weights[j], rounded, for as many weights as a panel is wide.
+/// to[j] = weights[j], rounded, for the width of a panel.
 inline void round_panel(const float* weights, Eigen::bfloat16* to) {
   if constexpr (lanes < pair_sums >> 1) {
     const auto both = load_even_odd<pair_sums>(weights);
@@ -40,8 +40,8 @@ inline void round_panel(const float* weights, Eigen::bfloat16* to) {
   }
 }
 
-/// Rounds `rows` rows of weights [rows, tile] for keys of `hull`, which are then multiplied in pairs: a
-/// neighbour that is not in the hull has a weight of zero.
+/// Rounds `rows` rows of weights [rows, tile] for keys of `hull`. Keys are then multiplied in pairs, so a
+/// neighbour outside the hull gets a weight of zero.
 inline void round_weights(const tile_range& hull, Index rows, const float* weights,
                           Eigen::bfloat16* rounded) {
   using shape = panel_shape<float>;
@@ -74,7 +74,7 @@ class bfloat16_operands : public paired_operands<Eigen::bfloat16, Turn, Eigen::b
     }
   }
 
-  /// A pair at an end of the hull may have a key outside of it.
+  /// Whether a pair at an end of the hull has a key outside of it.
   bool exceeds(const tile_range& hull) const {
     return hull.first % 2 == 1 || (hull.last % 2 == 1 && hull.last < count_);
   }
@@ -101,13 +101,14 @@ class bfloat16_operands : public paired_operands<Eigen::bfloat16, Turn, Eigen::b
   using base::factors_;
   using base::weights_;
 
-  /// The sum of weights times values, which are a row of pairs apart, over the keys that row r sees.
+  /// The sum of weights times values over the keys visible to row r. The stride of pairs of values is one row
+  /// of the panel.
   float visible_sum(const tile_softmax<float>& softmax, Index r, const T* values) const {
     const tile_range hull = softmax.hull();
     const T* weights = weights_ + r * shape::tile;
     float sum = 0;
     for (Index pair = hull.first / 2; 2 * pair < hull.last; ++pair)
-      for (const Index j : {2 * pair + 1, 2 * pair})  // as multiply_add_pairs
+      for (const Index j : {2 * pair + 1, 2 * pair})  // the order of multiply_add_pairs
         if (softmax.sees(r, j))
           sum = multiply_add_bfloat16(weights[j], values[pair * 2 * shape::width + j % 2], sum);
     return sum;
@@ -183,15 +184,15 @@ class bfloat16_decode_operands {
     channels_map<sum>(total, call_.v.head_dim) += const_channels_map<sum>(sums, call_.v.head_dim);
   }
 
-  /// Pages of an odd number of tokens part neighbours.
+  /// Pages with an odd number of tokens split pairs of keys.
   bool must_gather() const { return call_.v.page_size() % 2 == 1; }
 
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
     return are_finite(call_.v, of_.b, kv, begin, hull);
   }
 
-  /// The same where some value is not a number: what a row does not see counts as zero. A row all of whose
-  /// values are numbers gets the bits of add_values.
+  /// add_values for tiles with values that are not finite: keys hidden from a row count as zero. A row whose
+  /// values are all finite gets the bits of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
@@ -218,7 +219,7 @@ class bfloat16_decode_operands {
     return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
   }
 
-  /// Values of keys [keys.first, keys.last) with the weights of `rows` rows, rounded.
+  /// Values of keys [keys.first, keys.last) with the rounded weights of `rows` rows.
   pairs_of_values pairs_with(const tile_range& keys, Index rows, const float* weights,
                              const row_block<T>& values) {
     round_weights(keys, rows, weights, weights_);
@@ -229,7 +230,7 @@ class bfloat16_decode_operands {
   decode_queries of_;
   float factor_ = 0;
   T* queries_;           // [heads, rows, head_dim]
-  T* weights_;           // [rows, tile], of the part that is worked on
+  T* weights_;           // [rows, tile], of the current keys
   float* visible_sums_;  // [value_dim]
   row_buffers<T> buffers_;
 };

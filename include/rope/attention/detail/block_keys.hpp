@@ -13,13 +13,14 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // position_range
 
-/// Which keys a block of queries sees, and who sees what of a tile of them.
+/// The keys visible to a block of queries, and which keys of the current tile each query sees.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The keys of query tokens [first, first + tokens) of row b, in heads [first_head, first_head + heads), and
-/// what each of these queries sees of the present tile: nothing, everything or something, out of positions,
-/// segments, window, sinks, mask and bias, found once. One at a time per thread.
+/// The keys visible to query tokens [first, first + tokens) of row b, in heads [first_head, first_head +
+/// heads), and which keys of the current tile each query sees: none, all or some. Positions, segments,
+/// window, sinks, mask and bias are evaluated once. Use one at a time per thread: all share its scratch
+/// memory.
 class block_keys {
  public:
   block_keys(const visibility& rules, Index b, Index first, Index tokens, Index first_head, Index heads)
@@ -50,29 +51,29 @@ class block_keys {
   }
 
   const visibility& rules() const { return rules_; }
-  /// Whether heads may see different keys.
+  /// Whether visible keys may differ between heads.
   static bool differs_by_head(const attention_options& options) {
     return (options.mask && options.mask.heads != 1) || (options.bias && options.bias.heads != 1);
   }
-  /// All that any query may see lies in [begin, end).
+  /// All keys that any query may see are in [begin, end).
   Index begin() const { return begin_; }
   Index end() const { return end_; }
-  /// The keys of a token, but for what a mask, a bias or positions in no order hide.
+  /// The keys of a token. A mask, a bias or unordered positions may hide some of them.
   const key_set& of(Index token) const { return keys_[token - first_]; }
 
-  /// Calls tile(begin, count) for every tile of `size` keys of which a query may see one, once it has been
-  /// looked at; the last tile ends with the keys. Tiles begin at multiples of their size, so that how queries
-  /// are cut into blocks never shows.
+  /// Enters every tile of `size` keys with a key that some query may see, and calls tile(begin, count). The
+  /// last tile ends at end(). Tiles begin at multiples of their size, so results do not depend on how queries
+  /// are split into blocks.
   void for_each_tile(Index size, const auto& tile) {
     for (Index n = begin_ / size; n * size < end_; ++n) {
-      // Nothing is seen between the sinks and the window.
+      // No key between the sinks and the window is visible.
       if (n * size >= gap_begin_ && n * size < gap_end_) n = gap_end_ / size;
       const Index count = (std::min)(size, end_ - n * size);
       if (enter_tile(n * size, count)) tile(n * size, count);
     }
   }
 
-  /// Makes keys [begin, begin + count) the present tile. False where nobody sees any of it.
+  /// Makes keys [begin, begin + count) the current tile. Returns false if none of them is visible.
   bool enter_tile(Index begin, Index count) {
     begin_of_tile_ = begin;
     if (is_seen_by_all(begin, begin + count)) {
@@ -98,14 +99,14 @@ class block_keys {
   /// The keys of the tile that any query may see.
   const tile_range& hull() const { return hull_; }
   bool all_see_all() const { return all_see_all_; }
-  /// What one query sees of the tile.
+  /// The keys of the tile visible to one query.
   const row_in_tile& visible_in_tile(Index token, Index head) const {
     return visible_[(token - first_) * heads_ + (heads_ == 1 ? 0 : head - first_head_)];
   }
 
  private:
-  /// Whether the ranges of all queries show that every query sees keys [begin, end), so that no query need be
-  /// asked: true of most tiles of causal attention.
+  /// Whether the ranges of all queries show that every query sees keys [begin, end), so that no query is
+  /// checked on its own. True for most tiles of causal attention.
   bool is_seen_by_all(Index begin, Index end) const {
     const bool by_keys = rules_.in_ranges() && !rules_.options().mask && !rules_.options().bias;
     return by_keys && begin >= seen_by_all_.first && end <= seen_by_all_.last &&
@@ -119,7 +120,7 @@ class block_keys {
     return range;
   }
 
-  /// \param held  the positions of the keys of the tile, where they are in no order
+  /// \param held  the range of the positions of the keys of the tile, if they are unordered
   row_in_tile find_visible(Index t, Index h, Index count, const position_range& held) const {
     row_in_tile visible = keys_in_tile(keys_[t], begin_of_tile_, count);
     const Index head = first_head_ + h, token = first_ + t;
@@ -144,14 +145,14 @@ class block_keys {
   }
 
   const visibility& rules_;
-  Index b_, first_, tokens_, first_head_, heads_;  // heads_: 1 where all heads see the same
+  Index b_, first_, tokens_, first_head_, heads_;  // heads_: 1 if all heads see the same keys
   key_set* keys_;                                  // [tokens]
   Index begin_, end_ = 0;
   Index gap_begin_ = 0, gap_end_;  // no query sees keys [gap_begin, gap_end)
-  tile_range seen_by_all_;         // every query sees these keys, but for its gap
-  tile_range gaps_ = {0, 0};       // the gaps of all queries lie in it
+  tile_range seen_by_all_;         // every query sees these keys, except its gap
+  tile_range gaps_ = {0, 0};       // contains the gaps of all queries
 
-  // The present tile.
+  // The current tile.
   Index begin_of_tile_ = 0;
   tile_range hull_ = {0, 0};
   bool all_see_all_ = false;
@@ -166,7 +167,7 @@ struct strip_rows {
   Index head_of(Index r) const { return first_head + (first_row + r) % group; }
 };
 
-/// A strip of at most `max_rows` queries of a block, and its present tile of keys.
+/// A strip of at most `max_rows` queries of a block, and its current tile of keys.
 template <Index max_rows>
 struct strip_in_tile {
   const visibility& rules;
@@ -189,26 +190,26 @@ struct strip_in_tile {
     }
   }
 
-  /// Marks what row r does not see of its part of the tile, and returns the first key that it sees, or the
-  /// end of that part.
+  /// Marks the hidden keys of row r in its range of the tile. Returns the first visible key, or the end of
+  /// the range.
   template <class Mark>
   Index mark_hidden(Index r, Mark* hidden) const {
     return find_holes(rules, keys.of(rows.token_of(r)), rows.batch_row, rows.head_of(r), rows.token_of(r),
                       begin, visible[r].range, hidden);
   }
 
-  /// The entries of the bias of row r, from that of key 0 on.
+  /// The entries of the bias of row r, starting with key 0.
   const float* bias_of(Index r) const {
     return rules.options().bias.at(rows.batch_row, rows.head_of(r), rows.token_of(r));
   }
 
-  /// Calls body(j, added) for the keys of the part of row r, where there is a bias.
+  /// Calls body(j, added) for the keys in the range of row r, if there is a bias.
   void for_each_bias(Index r, const auto& body) const {
     if (const auto& bias = rules.options().bias)
       for_each_entry(bias_of(r), bias.key_step(), begin, visible[r].range, body);
   }
 
-  /// Calls body(j, kept) for the keys of the part of row r.
+  /// Calls body(j, kept) for the keys in the range of row r.
   void for_each_kept(Index r, const auto& body) const {
     for_each_dropout(rules, rows.batch_row, rows.head_of(r), rows.token_of(r), begin, visible[r].range, body);
   }

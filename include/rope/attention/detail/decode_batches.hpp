@@ -15,13 +15,13 @@
 /// The order in which decoding reads keys and values: batches of a few tokens, of one head or of all heads
 /// one after another, whichever is contiguous in memory. The next batch is prefetched while one is processed.
 ///
-/// The row of bench/ that needs them is one query, bshd/1x4096x32+8x128. Whole tiles of one head take 1.5
-/// times as long with g++ 12 and clang 14. (Zen 5, AVX-512)
+/// The row of bench/ that needs batches is one query, bshd/1x4096x32+8x128: whole tiles of one head take 1.5
+/// times as long.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Keys or values of a tile of one batch: runs at regular strides, of the head that is worked
-/// on, and what each prefetches meanwhile.
+/// The keys or values of one batch in a tile: runs of tokens at a regular stride, of the current head, and
+/// the memory that each run prefetches.
 template <class C>
 struct key_runs {
   static constexpr Index most = 8;
@@ -29,7 +29,7 @@ struct key_runs {
   Index b, head, begin;  // of row b; the tile begins with token `begin`
   Index count = 0;
   tile_range run[most];  // the first `count` are set, here and below: setting all takes longer than using two
-  const C* rows[most];   // where each begins
+  const C* rows[most];   // the first token of each
   stream_ahead ahead[most];
 
   Index first() const { return run[0].first; }
@@ -39,7 +39,7 @@ struct key_runs {
   }
 };
 
-/// Where a head goes on: with tokens [token, end).
+/// Where reading continues: tokens [token, end) of head kv.
 struct key_place {
   Index kv, token, end;
 };
@@ -48,7 +48,7 @@ struct key_place {
 template <class C>
 class decode_batches {
  public:
-  /// \param heads  key heads that are worked on
+  /// \param heads  key heads to process
   /// \param rows   queries of each
   decode_batches(const token_source<C>& k, const token_source<C>& v, Index b, Index heads, Index rows)
       : k_(k),
@@ -57,14 +57,14 @@ class decode_batches {
         heads_per_pass_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
         tokens_(tokens_of_batch(heads_per_pass_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
         run_((std::min)(tokens_, k.run_from(0))),
-        // Integers are so few bytes that prefetching them a second time costs more than it saves.
+        // int8 tokens have so few bytes that prefetching them a second time costs more than it saves.
         again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {}
 
-  /// Heads that are read together, a few tokens of each at a time: all of them, or 1.
+  /// Heads that alternate after every batch: all of them, or 1.
   Index heads_per_pass() const { return heads_per_pass_; }
 
-  /// The batch of x, keys or values, that begins with key j of a tile, of head `head`. It ends before an even
-  /// key where tokens_ is even: keys 2 i and 2 i + 1, which may be multiplied as a pair, are not parted.
+  /// The batch of x (keys or values) of head `head` that begins with key j of a tile. If tokens_ is even, it
+  /// ends before an even key, so keys 2 i and 2 i + 1, which may be multiplied as a pair, are in one batch.
   key_runs<C> batch_from(const token_source<C>& x, Index head, Index begin, Index j,
                          const tile_range& hull) const {
     key_runs<C> batch;
@@ -82,7 +82,7 @@ class decode_batches {
     return batch;
   }
 
-  /// Run i of a batch prefetches what is read in its place in the next batch: of x, from `after` on.
+  /// Makes run i of a batch prefetch run i of the next batch, which reads x from `after` on.
   void prefetch_next(key_runs<C>& batch, const token_source<C>& x, const key_place& after) {
     next_.source = &x;
     next_.head = after.kv;
@@ -94,8 +94,8 @@ class decode_batches {
       batch.ahead[i] = ahead_from(x, next_.rows[i]);
     }
   }
-  /// Goes to head first_head + `heads` of a batch of x. After each run it reads the following one, and after
-  /// the last run what prefetch_next was given, as many heads behind.
+  /// Moves a batch of x to head first_head + `heads`. Each run then continues with the next run, and the last
+  /// one with the place given to prefetch_next, moved by `heads` heads.
   void go_to(key_runs<C>& batch, const token_source<C>& x, Index first_head, Index heads) const {
     const Index step = (first_head + heads - batch.head) * x.head_stride;
     batch.head = first_head + heads;
@@ -105,14 +105,14 @@ class decode_batches {
   }
 
  private:
-  /// Whether the heads of a page are read together, since one head is too few bytes to prefetch the next page
-  /// in time, which may be anywhere, or to look it up for. The next head of the same page is its neighbour.
-  /// (The row of bench/ that needs it is decoding from pages of 16 keys, 1x1024x32+32x64: head by head takes
-  /// 1.10 times as long with g++ 12, 1.16 times with clang 14; Zen 5, AVX-512.)
+  /// Whether all heads of a page are read before the next page. One head of a short page has too few bytes to
+  /// prefetch the next page in time, which may be anywhere in memory and needs a lookup. The next head of the
+  /// same page is adjacent. (The row of bench/ that needs it is decoding from pages of 16 keys,
+  /// 1x1024x32+32x64: head by head takes 1.10 to 1.16 times as long.)
   ///
-  /// Zen 5, AVX-512: products with 4 queries of each head take longer than that. Zen 3, AVX2: they do not,
-  /// while a page and the next one fit the second-level cache; twice the bytes pay, too, while keys and
-  /// values fit the third-level cache.
+  /// With 32 vector registers this does not pay from 4 queries per head on. With fewer registers it pays for
+  /// any number of queries if a page and the next one fit L2, and even for pages of twice the size if keys
+  /// and values fit L3.
   static bool has_short_pages(const token_source<C>& k, Index heads, Index rows) {
     if (heads == 1 || k.head_stride <= k.token_stride || k.page_size() == 0) return false;
     constexpr Index unit = Index{1} << 12, size = Index(sizeof(C));
@@ -122,24 +122,24 @@ class decode_batches {
     return bytes <= unit || (bytes <= 2 * unit && keys <= std::int64_t{1} << 24);
   }
 
-  /// The present batch and the next one fit the first-level cache (32 KiB) where heads are read one by one,
-  /// else the second-level cache. (On Zen 5 batches of twice the size take 1.15 times as long.)
+  /// Tokens of a batch: this one and the next one fit L1 (32 KiB) if heads are read one by one, otherwise L2.
+  /// (Batches of twice the size take 1.15 times as long.)
   ///
   /// \param head  bytes of a token of one head
   static Index tokens_of_batch(Index heads, Index head) {
-    // 64 tokens of integers are too few bytes to prefetch the next ones in time.
+    // 64 int8 tokens have too few bytes to prefetch the next ones in time.
     if (is_quantized<C> && heads * head <= Index{1} << 11) return panel_shape<float>::tile;
     if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
   }
 
-  /// The memory of tokens from `first` on, of the heads that are read together.
+  /// The memory of tokens from `first` on, of heads_per_pass heads.
   stream_ahead ahead_from(const token_source<C>& x, const C* first) const {
     if (short_pages_) return {first, (run_ - 1) * x.token_stride + x.head_dim, x.head_stride, again_};
     return {first, (heads_per_pass_ - 1) * x.head_stride + x.head_dim, x.token_stride, again_};
   }
 
-  /// Where the batch is that the present one prefetched, so that it need not be looked up in a block table.
+  /// The addresses of the prefetched batch, which saves a second lookup in the block table.
   struct place_of_next {
     const token_source<C>* source = nullptr;
     Index head = 0, count = 0;
@@ -155,8 +155,8 @@ class decode_batches {
   Index b_;
   bool short_pages_;
   Index heads_per_pass_, tokens_;
-  Index run_;    // tokens, at most
-  Index again_;  // tokens before its use that a line is asked for again
+  Index run_;    // tokens of a run, at most
+  Index again_;  // a cache line is prefetched again this many tokens before its use
   place_of_next next_;
 };
 

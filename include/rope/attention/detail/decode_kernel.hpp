@@ -21,14 +21,14 @@
 #include <rope/config.hpp>
 
 /// Attention of a few queries to many keys: decoding. Keys and values stream from memory once for all query
-/// heads of their group, in the order of memory, and nothing is packed. The keys are cut into splits of fixed
-/// size, each with a softmax of its own, which are merged in order at the end: the cut, and so the result,
-/// does not depend on threads.
+/// heads of their group, in the order of memory, and nothing is packed. Keys are divided into splits of fixed
+/// size, each with its own softmax. Splits are merged in order at the end, so the result does not depend on
+/// threads.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Splits of keys that some query of their row sees, row by row and in order, and the first split of every
-/// row, which holds its learned sink.
+/// The splits with a key that some query of their row sees, and the first split of every row, which includes
+/// its learned sink. They are ordered by row, then by key.
 struct seen_splits {
   struct split_of_row {
     Index b, split;
@@ -52,13 +52,13 @@ seen_splits splits_of(const attention_call<T, Turn, C>& call, Index size) {
   return splits;
 }
 
-/// The places of the splits of row b of the batch, one after the other.
+/// The places [first, first + count) of the splits of row b of the batch.
 struct split_places {
   Index b, first, count;
 };
 
-/// How many splits of each row of a call are left, for each of the pieces that its heads and queries are cut
-/// into. The thread that completes the last one merges them, and nobody waits.
+/// The number of incomplete splits of each row, for each piece of its heads and queries. The thread that
+/// completes the last split merges them, so no thread waits.
 class pending_splits {
  public:
   pending_splits(const seen_splits& splits, Index batch, Index pieces) : pieces_(pieces) {
@@ -76,7 +76,7 @@ class pending_splits {
   }
 
   const split_places& places_of(Index b) const { return places_[b]; }
-  /// Whether the split that is complete now was the last one of a piece of row b.
+  /// Marks one split of a piece of row b as complete, and returns whether it was the last one.
   bool complete(Index b, Index piece) const {
     return counts_[b * pieces_ + piece].fetch_sub(1, std::memory_order_acq_rel) == 1;
   }
@@ -87,7 +87,7 @@ class pending_splits {
   std::atomic<Index>* counts_;  // [batch, pieces]
 };
 
-/// What splits leave behind, per query of every key head.
+/// The results of splits, per query of every key head.
 template <class A>
 struct decode_results {
   static constexpr Index split = 1024;  // keys
@@ -96,7 +96,7 @@ struct decode_results {
   A* sums;                // [places, rows, channels]
   softmax_rows<A> state;  // [places, rows]
 
-  /// In scratch of the calling thread.
+  /// Allocated in scratch memory of the calling thread.
   decode_results(Index places, Index rows_of_place, Index channels_of_row)
       : rows(rows_of_place), channels(channels_of_row) {
     struct decode_sums {};
@@ -111,8 +111,8 @@ struct decode_results {
   }
 };
 
-/// Split `split` of the keys of row b, for rows [first_row, first_row + rows) of the queries of each of key
-/// heads [first_head, first_head + heads), and the place of its results.
+/// Split `split` of the keys of row b, for query rows [first_row, first_row + rows) of each of key heads
+/// [first_head, first_head + heads), and the place of its results.
 struct key_split {
   Index b, split, place, first_head, heads, first_row, rows;
 };
@@ -152,8 +152,8 @@ class decode_split {
   }
 
   void run() {
-    // In the order of memory: the tokens of a head are neighbours, or the heads of a token or of a short page
-    // are. Then all heads alternate, a few tokens each.
+    // In memory order: either the tokens of a head are adjacent, or the heads of a token or of a short page.
+    // In the second case all heads alternate, a few tokens each.
     const Index per_pass = batches_.heads_per_pass(), last_head = first_head_ + heads_;
     const auto keys_of = [&](Index kv) {
       return block_keys(call_.rules, b_, 0, call_.q.tokens, kv * call_.group(), per_pass * call_.group());
@@ -183,7 +183,7 @@ class decode_split {
   }
 
  private:
-  /// The rows of a head, in strips of as many as a softmax takes at a time.
+  /// The number of strips of a head. One softmax processes one strip of rows.
   Index strips() const { return (rows_ + shape::rows - 1) / shape::rows; }
   rows_of_head rows_in(Index strip) const {
     const Index first = strip * shape::rows;
@@ -227,9 +227,9 @@ class decode_split {
         operands_.pack_queries(kv, t, factors_.query);
   }
 
-  /// Copies what a head has come to where it is merged. It is formed in memory of this thread: where results
-  /// of several threads lie side by side, prefetching of one core takes lines that another one writes for
-  /// every tile (32 + 8 heads, 1000 keys, two threads: 1.1 times the time).
+  /// Copies the results of a head to the memory in which splits are merged. They are computed in memory of
+  /// this thread: if results of several threads were adjacent, one core would prefetch cache lines that
+  /// another core writes for every tile (32 + 8 heads, 1000 keys, two threads: 1.1 times the time).
   void leave_results(Index kv) const {
     const Index row = kv * call_.q.tokens * call_.group() + first_row_;
     const softmax_rows<A> from = state_of(kv), to = results_.state_of(place_, row);
@@ -262,7 +262,7 @@ class decode_split {
       batches_.prefetch_next(batch, x, place);
       for (Index kv = head; kv < head + heads; ++kv) {
         batches_.go_to(batch, call_.v, head, kv - head);
-        for (Index strip = 0; strip < strips(); ++strip)  // the first one reads ahead
+        for (Index strip = 0; strip < strips(); ++strip)  // the first one prefetches
           if (!careful(kv, strip))
             operands_.add_values(batch, rows_in(strip), scores_of(kv, strip), tile_sums_of(kv, strip),
                                  strip == 0);
@@ -273,7 +273,7 @@ class decode_split {
     });
   }
 
-  /// Makes the scores of a head weights; sums of strips whose values need care are complete then.
+  /// Replaces the scores of a head by weights. Sums of careful strips are complete after it.
   void find_weights(const block_keys& keys, Index kv) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
@@ -296,7 +296,8 @@ class decode_split {
     }
   }
 
-  /// Sums over the keys of a tile start at zero, for the reason that value_panel gives.
+  /// Multiplies the sums of a strip by `factor`. Sums over a tile start at zero, for the reason given at
+  /// value_panel.
   void shrink(Index kv, Index strip, const A* factor) {
     const Index channels = call_.v.head_dim, rows = rows_in(strip).count;
     std::fill_n(tile_sums_of(kv, strip), rows * channels, sum_type(0));

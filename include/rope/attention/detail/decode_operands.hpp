@@ -20,13 +20,12 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// What decoding multiplies in the arithmetic type: queries, in a copy, and keys and values, from where they
-/// are.
+/// Operands of decoding in the arithmetic type: a copy of the queries, and keys and values in place.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Queries of key heads [first_head, first_head + heads) of row b. Those of one key head are rows t * group +
-/// g, for token t and query head g of the group; these are rows [first_row, first_row + rows) of each.
+/// Query rows [first_row, first_row + rows) of each of key heads [first_head, first_head + heads) of row b.
+/// Row t * group + g of a key head is query head g of the group at token t.
 struct decode_queries {
   Index b, first_head, heads, first_row, rows;
 
@@ -36,7 +35,7 @@ struct decode_queries {
   }
 };
 
-/// Rows [first, first + count) of those of a head.
+/// Rows [first, first + count) of a head.
 struct rows_of_head {
   Index first, count;
 };
@@ -62,7 +61,7 @@ class decode_operands {
     buffers_.turned = workspace<decode_turned, T>(copied);
   }
 
-  /// Token t of the queries of head kv, times `factor`.
+  /// Packs the queries of head kv at token t, times `factor`.
   void pack_queries(Index kv, Index t, double factor) {
     const Index group = call_.group();
     const tile_range heads = of_.heads_of(t, group);
@@ -71,15 +70,15 @@ class decode_operands {
         call_, of_.b, t, kv * group + heads.first, heads.last - heads.first, static_cast<A>(factor), buffers_,
         [&](Index g) { return std::pair(query(kv, t * group + heads.first + g - of_.first_row), Index{1}); });
   }
-  /// Zeros, where token t sees nothing.
+  /// Packs zeros for token t without a visible key.
   void clear_queries(Index kv, Index t) {
     const tile_range heads = of_.heads_of(t, call_.group());
     for (Index g = heads.first; g < heads.last; ++g)
       std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, A(0));
   }
 
-  /// scores [rows, tile] of run i of a turn. The first rows read a few keys from memory, the others read them
-  /// again from the cache.
+  /// scores [rows, tile] of run i of a batch. The first rows read its keys from memory, the others from the
+  /// cache.
   void score(key_runs<C>& keys, Index i, A* scores) {
     const token_run<C> run = keys.tokens(i);
     const Index depth = call_.q.head_dim, kv = run.head, first = keys.run[i].first;
@@ -97,14 +96,14 @@ class decode_operands {
       multiply_by_scales(call_.k, of_.b, kv, keys.begin, keys.run[i], scores, of_.rows);
   }
 
-  /// Makes weights what values are multiplied by: those of integers have their scales in them.
+  /// Multiplies the weights of integer values by the scales of these values.
   void scale_weights(Index kv, Index begin, const tile_range& hull, const rows_of_head& rows,
                      A* weights) const {
     if constexpr (scales_apart<value_type>)
       multiply_by_scales(call_.v, of_.b, kv, begin, hull, weights, rows.count);
   }
 
-  /// sums [rows, value_dim] += weights [rows, tile] * values of the runs of a turn
+  /// sums [rows, value_dim] += weights [rows, tile] * values of the runs of a batch
   void add_values(key_runs<C>& keys, const rows_of_head& rows, const A* weights, A* sums, bool asks) {
     const Index channels = call_.v.head_dim;
     const auto add_with = [&](Index first_key, const auto& runs) {
@@ -118,7 +117,7 @@ class decode_operands {
       const auto values = read_values<Storage>(call_, run, buffers_);
       return value_run<Storage>{values, run.count, &keys.ahead[i], keys.ahead[i].again(values, run.count)};
     };
-    const auto one_by_one = [&](auto storage) {  // each in the memory of the one before
+    const auto one_by_one = [&](auto storage) {  // all use the same buffer
       for (Index i = 0; i < keys.count; ++i) {
         const auto run = read(storage, i);
         add_with(keys.run[i].first, std::span(&run, std::size_t{1}));
@@ -139,14 +138,14 @@ class decode_operands {
     channels_map<A>(total, call_.v.head_dim) += const_channels_map<A>(sums, call_.v.head_dim);
   }
 
-  /// Whether values cannot be read from where they are.
+  /// Whether values cannot be read in place.
   static bool must_gather() { return false; }
-  /// Whether the values of the hull are numbers.
+  /// Whether all values of the hull are finite.
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
     return are_finite(call_.v, of_.b, kv, begin, hull);
   }
 
-  /// sums [rows, value_dim] = shrink * sums + weights * values that rows see, where others are not numbers
+  /// sums [rows, value_dim] = shrink * sums + weights * visible values, if other values are not finite
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const A* weights,
                           tile_softmax<A>& softmax, A* sums) {
     for (Index r = 0; r < rows.count; ++r)
@@ -160,11 +159,12 @@ class decode_operands {
   }
 
  private:
-  /// What keys and values are widened to. Integers stay, as their scales multiply sums.
+  /// The type that keys and values are widened to. Integers are not, because their scales multiply the sums.
   template <class X>
   using wide_type = std::conditional_t<is_quantized<C>, X, A>;
-  /// Whether channels are widened once, into a copy, and not anew for every four rows. Both are exact, but
-  /// -ffast-math may add up in another order: so all rows of a head decide, and not those of one thread.
+  /// Whether channels are widened once, into a copy, and not again for every four rows. Both are exact, but
+  /// -ffast-math may change the order of sums. So the choice depends on all rows of a head, not on those of
+  /// one thread.
   bool widens_once() const {
     return !std::is_same_v<key_type, A> && call_.q.tokens * call_.group() > shape::rows;
   }

@@ -22,8 +22,8 @@
 #include <rope/config.hpp>
 
 /// The backward pass of attention, tile by tile. A block of queries of one key head (every query head of its
-/// group, consecutive tokens) meets one tile of keys at a time and forms its weights again from the
-/// log-sum-exp of each query, so nothing of size tokens x tokens exists. With weights w, upstream gradient g
+/// group, consecutive tokens) processes one tile of keys at a time and recomputes its weights from the
+/// log-sum-exp of each query, so no array of size tokens x tokens exists. With weights w, upstream gradient g
 /// and output o:
 ///
 ///     scores_ij = scale q_i . k_j                            queries x keys
@@ -33,18 +33,18 @@
 ///     dv_j = sum_i w_ij g_i
 ///
 /// The sums dq belong to the block. The sums dk and dv of a tile are shared with other blocks, which add to
-/// them one after the other (detail/ordered_sums.hpp), so they are the same for any number of threads.
+/// them in a fixed order (detail/ordered_sums.hpp), so they do not depend on the number of threads.
 
 namespace rope::inline ROPE_ABI::detail {
 
-// What the softmax makes of a strip of queries and one tile of keys in the backward pass: out of scores and
-// of products upstream . value, weights and the gradients with respect to the scores ("slopes"), in place.
+// The softmax of a strip of queries and one tile of keys in the backward pass. In place, it replaces scores
+// by weights, and products upstream . value by the gradients with respect to the scores ("slopes").
 //
 //     w_ij = 2^(score_ij - shift_i) factor_i
 //     slope_ij = w_ij (gain_ij g_i . v_j - g_i . o_i) bend_ij
 //
-// gain is what dropout multiplies a kept weight by, 0 for others, and then also multiplies w where it
-// weighs values; bend is the slope of the softcap. Both numbers are 0 where the query does not see the key.
+// gain is the factor of dropout for a kept weight, and 0 for a dropped one. It also multiplies w before w
+// multiplies values. bend is the slope of the softcap. w and slope are 0 if the query does not see the key.
 
 template <class A>
 class strip_slopes {
@@ -54,7 +54,7 @@ class strip_slopes {
   static constexpr Index L = lanes<P>, tile = gradient_shape<A>::tile;
   static constexpr int rows = gradient_shape<A>::rows;
 
-  /// What is known of the softmax of each row.
+  /// The softmax of each row, as numbers of the formulas above.
   struct row_numbers {
     const A *shifts, *factors, *products;
   };
@@ -94,7 +94,8 @@ class strip_slopes {
     std::fill(slopes + first, slopes + last, A(0));
   }
 
-  /// Caps and biases the scores of row r, and drops products. False where it sees none.
+  /// Applies softcap and bias to the scores of row r, and dropout to its products. Returns false if it sees
+  /// no key.
   bool prepare(Index r, A* scores, A* products, const score_factors& factors) {
     const tile_range range = visible_in_tile(r).range;
     if (range.empty() || (visible_in_tile(r).has_holes && strip_.mark_hidden(r, hidden_) == range.last))
@@ -124,7 +125,7 @@ class strip_slopes {
   void differentiate(Index r, A* weights, A* slopes, A shift_number, A factor_number, A product_number) {
     const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
-    // Scores that are seen may be infinite only where the largest of them, the shift, was.
+    // Visible scores can be infinite only if the largest of them, the shift, was.
     if (equal((std::abs)(shift_number), (std::numeric_limits<A>::max)()))
       for (Index j = whole.first; j < whole.last; ++j) weights[j] = saturated(weights[j]);
     for (Index j = whole.first; j < whole.last; j += L) {
@@ -140,7 +141,7 @@ class strip_slopes {
         slopes[j] = hidden_[j] ? A(0) : slopes[j];
       }
     if (d_bias_ != nullptr) add_to_bias(r, slopes, range);
-    // The softmax is of all keys, kept or not; only what multiplies values changes.
+    // The softmax includes dropped keys. Only the weights that multiply values change.
     if (options().dropout > 0)
       for (Index j = range.first; j < range.last; ++j) weights[j] *= gains_[j];
     if (options().softcap > 0)
@@ -177,13 +178,14 @@ class attention_gradient_block {
   }
 
   /// \param rows  the block's queries
-  /// \param sums  of the key head that they share
-  /// \param order  the block's place among those that add to `sums`
+  /// \param sums  the sums of the key head that the queries share
+  /// \param order  the block's place among the blocks that add to `sums`
   attention_gradient_block(attention_gradient_rows<T>& rows, const bias_gradient& d_bias,
                            const key_sums<A>& sums, sum_order& order)
       : rows_(rows), m_(rows.m), d_bias_(d_bias), sums_(sums), order_(order) {}
 
-  /// Adds what every tile of keys says to the gradients with respect to the block's queries, and to `sums`.
+  /// Adds the contribution of every tile of keys to the gradients with respect to the block's queries and to
+  /// `sums`.
   void run() {
     rows_.for_each_tile([&](Index begin, Index count) { add_tile(begin, count); });
   }
@@ -194,7 +196,7 @@ class attention_gradient_block {
     order_.begin(tile);
     rows_.pack_keys(begin, count);
     rows_.pack_values(begin, count);
-    // A hidden pair has a weight and a slope of 0, which leaves sums alone unless it meets 0 * NaN.
+    // A hidden pair has a weight and a slope of 0, which does not change sums except by 0 * NaN.
     const bool careful = hides(begin, count) && !(rows_.finite && finite_keys(count));
     if (d_bias_.joins_keys)
       order_.wait_for_the_end();
@@ -209,7 +211,7 @@ class attention_gradient_block {
     for (Index j = 0; j < count; j += shape::rows) add_to_keys(j, sums_.keys(tile), sums_.values(tile));
   }
 
-  /// Whether some query of the block does not see some key of a tile, those behind its end included.
+  /// Whether a key of a tile, or a key after its end, is hidden from some query of the block.
   bool hides(Index begin, Index count) const {
     return !rows_.keys.all_see_all() || count < (std::min)(shape::tile, rows_.tape.k.tokens - begin);
   }
@@ -238,7 +240,8 @@ class attention_gradient_block {
                                     shape::rows * shape::width);
   }
 
-  /// Adds to the sums of keys [first, first + rows) of a tile what the strips that see any of them say.
+  /// Adds to the sums of keys [first, first + rows) of a tile the contributions of the strips that see any of
+  /// them.
   void add_to_keys(Index first, A* d_keys, A* d_values) const {
     Index begin = m_.strips, end = 0;
     for (Index s = 0; s < m_.strips; ++s)
@@ -257,8 +260,8 @@ class attention_gradient_block {
     add(m_.slopes, m_.queries, rows_.tape.k.head_dim, d_keys);
   }
 
-  /// The slow, careful sums: only pairs that see each other meet. Sums of this block and tile start at zero,
-  /// as those of add_products do.
+  /// The slow, careful sums, over visible pairs only. Sums of this block and tile start at zero, as in
+  /// add_products.
   void add_visible(Index tile) const {
     add_visible_to_keys(m_.weights, m_.upstream, m_.value_panels, sums_.values(tile));
     add_visible_to_keys(m_.slopes, m_.queries, m_.key_panels, sums_.keys(tile));
@@ -289,8 +292,8 @@ class attention_gradient_block {
     for (Index n = 0; n < panels * sums_.panel_size; n += shape::width) add(A(1), of_tile + n, sums + n);
   }
 
-  /// Calls body(row, for_each_key) for the rows of the block, where for_each_key(pair) calls pair(j) for the
-  /// keys of the tile that the row sees.
+  /// Calls body(row, for_each_key) for the rows of the block. for_each_key(pair) calls pair(j) for the keys
+  /// of the tile that the row sees.
   void for_each_row(const auto& body) const {
     for (Index s = 0; s < m_.strips; ++s) {
       strip_slopes<A> slopes(rows_.keys, rows_.strip(s), nullptr);

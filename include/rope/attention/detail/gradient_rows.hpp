@@ -20,8 +20,8 @@
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
-/// The queries of a block in the backward pass of attention: packed once, with what is known of each before
-/// it meets a key (its softmax, and g . o), and their gradients at the end.
+/// The queries of a block in the backward pass of attention: packed once, with the softmax and g . o of each,
+/// and their gradients at the end.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -64,10 +64,10 @@ struct attention_gradient_rows {
     const Index first_row = s * shape::rows;
     return {b, first, kv * group, group, first_row, (std::min)(Index{shape::rows}, count() - first_row)};
   }
-  /// From one panel of packed queries, or of gradients with respect to outputs, to the next.
+  /// The stride of panels of packed queries, or of gradients with respect to outputs.
   Index panel_stride() const { return m.rows * shape::width; }
 
-  /// Calls tile(begin, count) for every tile that the block may see a key of.
+  /// Calls tile(begin, count) for every tile with a key that the block may see.
   void for_each_tile(const auto& tile) { keys.for_each_tile(shape::tile, tile); }
 
   void pack_keys(Index begin, Index count) {
@@ -125,7 +125,7 @@ struct attention_gradient_rows {
           return const_channels_map<T>(x.at(b, token_of(row), head_of(row)), x.head_dim);
         };
         channels_map<A>(m.wide, tape.q.head_dim) = channels(tape.q).template cast<A>() * factor;
-        if ((std::abs)(factor) > A(1))  // as read_queries
+        if ((std::abs)(factor) > A(1))  // as in read_queries
           for (Index d = 0; d < tape.q.head_dim; ++d)
             if (all_finite(channels(tape.q).data() + d, 1)) m.wide[d] = saturated(m.wide[d]);
         pack_row(m.wide, tape.q.head_dim, m.queries + row * shape::width, panel_stride());
@@ -152,8 +152,8 @@ struct attention_gradient_rows {
     }
   }
 
-  /// Whether the given log-sum-exps resolve 2^-24, as doubles up to 2^28 do. Otherwise the softmax is formed
-  /// again, from its maximum.
+  /// Whether the given log-sum-exps resolve 2^-24, as doubles up to 2^28 do. Otherwise the softmax is
+  /// recomputed from its maximum.
   bool has_fine_sums() const {
     for (Index row = 0; row < count(); ++row) {
       const double sum = sum_of(row);
@@ -166,7 +166,7 @@ struct attention_gradient_rows {
         (b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
   }
 
-  /// In runs of tiles, which are then joined, for the reason that prefill_block gives.
+  /// Recomputes the softmax in runs of tiles, which are then joined, for the reason given at prefill_block.
   void find_softmax_of_scores() {
     constexpr Index run_of_keys = 32 * shape::tile;
     std::fill(m.runs.sum, m.runs.sum + m.rows, A(0));

@@ -18,16 +18,16 @@
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
-/// What the backward pass of attention works on: the heads of a call, sums per key, and the scratch memory of
-/// a block of queries.
+/// Packed operands of the backward pass of attention: products, sums per key, and the scratch memory of a
+/// block of queries.
 
 namespace rope::inline ROPE_ABI::detail {
 
 // The five matrix products of the backward pass on packed operands. Each is a sum over a depth of (a number
-// per row) x (a panel two packets wide), so each is the same tile of sums in registers; what differs is
-// where the numbers lie. Weights and their gradients are stored [queries, tile]: a row of them gives the
-// numbers of a strip of queries, and as many neighbours in a row those of a strip of keys, so the transposed
-// products need no transposition.
+// per row) x (a panel two packets wide), so all use the same tile of sums in registers. Only the strides of
+// the numbers differ. Weights and their gradients are stored [queries, tile]: the numbers of a strip of
+// queries are `tile` apart, those of a strip of keys are adjacent, so the transposed products need no
+// transposition.
 //
 //     product              rows      numbers     depth      panel
 //     scores = q k^T       queries   q           channels   k, transposed
@@ -46,7 +46,7 @@ struct gradient_shape {
   static constexpr Index tile = 96;
   static_assert(tile % width == 0 && tile % rows == 0);
   /// Queries of a block, unless one token has more: whole strips. Weights, slopes, and three times the
-  /// channels of a block stay in a core's own cache for head_dim 128.
+  /// channels of a block fit L2 for head_dim 128.
   static constexpr Index block = 240;
 
   static constexpr Index panels(Index channels) { return (channels + width - 1) / width; }
@@ -71,8 +71,8 @@ EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* pan
 }
 
 /// sums[r * width + c] += sum_d numbers[r * row_step + d * depth_step] * panel[d * width + c] for the first
-/// `packets` packets of one panel of channels. The sum over d is formed first: terms that are added one by
-/// one to a large sum are each rounded to its precision.
+/// `packets` packets of one panel of channels. The sum over d is formed first: terms added one by one to a
+/// large sum are each rounded to the precision of that sum.
 ///
 /// \param panel  [depth, width]
 /// \param sums   [rows, width]
@@ -89,7 +89,7 @@ EIGEN_DONT_INLINE void add_products_of_panel(const A* numbers, const A* panel, I
   });
 }
 
-/// The same for every panel of `channels` channels, panel_stride and sums_stride apart.
+/// add_products_of_panel for all panels of `channels` channels, at strides panel_stride and sums_stride.
 template <class A, Index row_step, Index depth_step>
 void add_products(const A* numbers, const A* panel, Index panel_stride, Index depth, Index channels, A* sums,
                   Index sums_stride) {
@@ -101,7 +101,7 @@ void add_products(const A* numbers, const A* panel, Index panel_stride, Index de
       add_products_of_panel<A, 1, row_step, depth_step>(numbers, panel, depth, sums);
 }
 
-/// Panels [count / width, depth, width] of rows [count, depth], zeros behind the last row.
+/// Packs rows [count, depth] into panels [count / width, depth, width], with zeros after the last row.
 template <class A>
 void pack_transposed_panels(const A* rows, Index row_stride, Index count, Index depth, A* packed) {
   constexpr Index width = panel_shape<A>::width;
@@ -110,7 +110,7 @@ void pack_transposed_panels(const A* rows, Index row_stride, Index count, Index 
                     packed + n * depth, width);
 }
 
-/// One row of panels as channels: factor times each, rounded.
+/// Writes one row of panels as channels: factor times each, rounded.
 template <class A, class T>
 void write_panels(const A* panels, Index panel_stride, A factor, Index channels, T* to) {
   constexpr Index width = panel_shape<A>::width;
@@ -120,16 +120,17 @@ void write_panels(const A* panels, Index panel_stride, A factor, Index channels,
   }
 }
 
-/// Where gradients with respect to the bias are added, laid out as the bias, or null; whether blocks may meet
-/// in an entry, and whether they may from tiles of different keys.
+/// The memory to which gradients with respect to the bias are added, laid out as the bias, or null. Also
+/// whether several blocks may add to one entry, and whether tiles of different keys may.
 struct bias_gradient {
   double* data;
   bool is_shared, joins_keys;
 };
 
-/// Gradients with respect to the keys and values of one key head while blocks of queries add to them, each
-/// channel panel [tile, width] in one piece: [tiles, panels of k then of v, tile, width]. Those with respect
-/// to keys are sums over packed queries, and have the factor of these in place of the scale.
+/// Gradients with respect to the keys and values of one key head, to which blocks of queries add. Each
+/// channel panel [tile, width] is contiguous: [tiles, panels of k then of v, tile, width]. Gradients with
+/// respect to keys are sums over packed queries, so they have the factor of these queries instead of the
+/// scale.
 template <class A>
 struct key_sums {
   using shape = gradient_shape<A>;
@@ -145,8 +146,8 @@ struct key_sums {
   A* values(Index tile) const { return keys(tile) + key_panels * panel_size; }
 };
 
-/// Memory of a block of queries, cut from the scratch of the thread. Panels hold `width` channels of every
-/// row, so that a row is contiguous within one.
+/// Scratch memory of a block of queries. Panels hold `width` channels of every row, so that a row is
+/// contiguous within a panel.
 template <class T>
 struct attention_gradient_scratch {
   using A = arithmetic<T>;
@@ -156,7 +157,7 @@ struct attention_gradient_scratch {
   A* queries;            // [key_panels, rows, width], times the factor of scores
   A* upstream;           // [value_panels, rows, width]: gradients with respect to the output
   A* d_queries;          // [strips, key_panels, strip, width], without the scale
-  A* weights;            // [rows, tile]: scores, then what multiplies values
+  A* weights;            // [rows, tile]: scores, then the weights that multiply values
   A* slopes;             // [rows, tile]: upstream . value, then the gradient with respect to the score
   A* shifts;             // [rows]: a weight is 2^(score - shift) * factor
   A* factors;            // [rows]
@@ -165,8 +166,8 @@ struct attention_gradient_scratch {
   A* transposed_values;  // [tile / width, value_dim, width]
   A* keys;               // [key_panels, tile, width]
   A* wide;               // [tile, channels]: rows of 16-bit channels, widened
-  A* scores;             // [strip, panel_shape::tile], where no log-sum-exp is given
-  softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, likewise
+  A* scores;             // [strip, panel_shape::tile], if log_sum_exp is empty
+  softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, if log_sum_exp is empty
   tile_range* hulls;     // [strips]: keys of the tile that a strip sees
 
   attention_gradient_scratch(Index tokens, Index group, Index head_dim, Index value_dim)
@@ -207,9 +208,8 @@ struct attention_gradient_scratch {
   A* strip_d_queries(Index s) const { return d_queries + s * shape::rows * key_panels * shape::width; }
 };
 
-/// Tokens [first, first + count) of one head as rows of the arithmetic type: the memory itself where the
-/// types agree, else widened into `buffer`. The stride of one token alone may be anything and is not passed
-/// on.
+/// Tokens [first, first + count) of one head as rows of the arithmetic type: in place if the types agree,
+/// otherwise widened into `buffer`. If x has one token, its stride may be arbitrary and is replaced by 0.
 template <class T>
 row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Index first, Index count, Index h,
                                       arithmetic<T>* buffer) {
