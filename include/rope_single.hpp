@@ -7552,7 +7552,7 @@ class decode_batches {
         run_((std::min)(tokens_, k.run_from(0))),
         // int8 tokens have so few bytes that prefetching them a second time costs more than it saves.
         again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {}
-  /// Heads that alternate after every batch: all of them, or 1.
+  /// Heads of a pass, which alternate after every batch: all of them, or 1.
   Index heads_per_pass() const { return heads_per_pass_; }
   /// The batch of x (keys or values) of head `head` that begins with key j of a tile. If tokens_ is even, it
   /// ends before an even key, so keys 2 i and 2 i + 1, which may be multiplied as a pair, are in one batch.
@@ -7959,12 +7959,13 @@ class decode_operands {
           call_.v.head_dim, [&](Index c) -> A& { return sums[r * call_.v.head_dim + c]; });
   }
  private:
-  /// The type that keys and values are widened to. Integers are not, because their scales multiply the sums.
+  /// The type that keys and values are widened to. Integers keep theirs, because their scales multiply the
+  /// sums.
   template <class X>
   using wide_type = std::conditional_t<is_quantized<C>, X, A>;
   /// Whether channels are widened once, into a copy, and not again for every four rows. Both are exact, but
-  /// -ffast-math may change the order of sums. So the choice depends on all rows of a head, not on those of
-  /// one thread.
+  /// -ffast-math may change the order of sums. The choice therefore depends on all rows of a head, not on the
+  /// rows of one thread.
   bool widens_once() const {
     return !std::is_same_v<key_type, A> && call_.q.tokens * call_.group() > shape::rows;
   }
@@ -8799,8 +8800,8 @@ class bfloat16_operands : public paired_operands<Eigen::bfloat16, Turn, Eigen::b
   using base::count_;
   using base::factors_;
   using base::weights_;
-  /// The sum of weights times values over the keys visible to row r. The stride of pairs of values is one row
-  /// of the panel.
+  /// The sum of weights times values over the keys visible to row r. One row of the panel has the values of a
+  /// pair of keys.
   float visible_sum(const tile_softmax<float>& softmax, Index r, const T* values) const {
     const tile_range hull = softmax.hull();
     const T* weights = weights_ + r * shape::tile;
@@ -9230,7 +9231,7 @@ class decode_split {
       if (!careful(kv, strip)) add_tile_sums(kv, strip);
     });
   }
-  /// Replaces the scores of a head by weights. Sums of careful strips are complete after it.
+  /// Replaces the scores of a head by weights. Completes the sums of careful strips.
   void find_weights(const block_keys& keys, Index kv) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
@@ -10464,8 +10465,8 @@ namespace rope::inline ROPE_ABI::detail {
 // The five matrix products of the backward pass on packed operands. Each is a sum over a depth of (a number
 // per row) x (a panel two packets wide), so all use the same tile of sums in registers. Only the strides of
 // the numbers differ. Weights and their gradients are stored [queries, tile]: the numbers of a strip of
-// queries are `tile` apart, those of a strip of keys are adjacent, so the transposed products need no
-// transposition.
+// queries have a stride of `tile`, and the numbers of a strip of keys are adjacent, so the transposed
+// products need no transposition.
 //
 //     product              rows      numbers     depth      panel
 //     scores = q k^T       queries   q           channels   k, transposed
@@ -10592,8 +10593,8 @@ struct attention_gradient_scratch {
   A* transposed_values;  // [tile / width, value_dim, width]
   A* keys;               // [key_panels, tile, width]
   A* wide;               // [tile, channels]: rows of 16-bit channels, widened
-  A* scores;             // [strip, panel_shape::tile], if log_sum_exp is empty
-  softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, if log_sum_exp is empty
+  A* scores;             // [strip, panel_shape::tile], if the softmax is recomputed
+  softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, if it is recomputed
   tile_range* hulls;     // [strips]: keys of the tile that a strip sees
   attention_gradient_scratch(Index tokens, Index group, Index head_dim, Index value_dim)
       : strips((tokens * group + shape::rows - 1) / shape::rows),

@@ -101,8 +101,8 @@ class bfloat16_operands : public paired_operands<Eigen::bfloat16, Turn, Eigen::b
   using base::factors_;
   using base::weights_;
 
-  /// The sum of weights times values over the keys visible to row r. The stride of pairs of values is one row
-  /// of the panel.
+  /// The sum of weights times values over the keys visible to row r. One row of the panel has the values of a
+  /// pair of keys.
   float visible_sum(const tile_softmax<float>& softmax, Index r, const T* values) const {
     const tile_range hull = softmax.hull();
     const T* weights = weights_ + r * shape::tile;

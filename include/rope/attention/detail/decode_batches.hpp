@@ -60,7 +60,7 @@ class decode_batches {
         // int8 tokens have so few bytes that prefetching them a second time costs more than it saves.
         again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {}
 
-  /// Heads that alternate after every batch: all of them, or 1.
+  /// Heads of a pass, which alternate after every batch: all of them, or 1.
   Index heads_per_pass() const { return heads_per_pass_; }
 
   /// The batch of x (keys or values) of head `head` that begins with key j of a tile. If tokens_ is even, it

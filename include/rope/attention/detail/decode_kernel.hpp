@@ -273,7 +273,7 @@ class decode_split {
     });
   }
 
-  /// Replaces the scores of a head by weights. Sums of careful strips are complete after it.
+  /// Replaces the scores of a head by weights. Completes the sums of careful strips.
   void find_weights(const block_keys& keys, Index kv) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();

@@ -159,12 +159,13 @@ class decode_operands {
   }
 
  private:
-  /// The type that keys and values are widened to. Integers are not, because their scales multiply the sums.
+  /// The type that keys and values are widened to. Integers keep theirs, because their scales multiply the
+  /// sums.
   template <class X>
   using wide_type = std::conditional_t<is_quantized<C>, X, A>;
   /// Whether channels are widened once, into a copy, and not again for every four rows. Both are exact, but
-  /// -ffast-math may change the order of sums. So the choice depends on all rows of a head, not on those of
-  /// one thread.
+  /// -ffast-math may change the order of sums. The choice therefore depends on all rows of a head, not on the
+  /// rows of one thread.
   bool widens_once() const {
     return !std::is_same_v<key_type, A> && call_.q.tokens * call_.group() > shape::rows;
   }

@@ -26,8 +26,8 @@ namespace rope::inline ROPE_ABI::detail {
 // The five matrix products of the backward pass on packed operands. Each is a sum over a depth of (a number
 // per row) x (a panel two packets wide), so all use the same tile of sums in registers. Only the strides of
 // the numbers differ. Weights and their gradients are stored [queries, tile]: the numbers of a strip of
-// queries are `tile` apart, those of a strip of keys are adjacent, so the transposed products need no
-// transposition.
+// queries have a stride of `tile`, and the numbers of a strip of keys are adjacent, so the transposed
+// products need no transposition.
 //
 //     product              rows      numbers     depth      panel
 //     scores = q k^T       queries   q           channels   k, transposed
@@ -166,8 +166,8 @@ struct attention_gradient_scratch {
   A* transposed_values;  // [tile / width, value_dim, width]
   A* keys;               // [key_panels, tile, width]
   A* wide;               // [tile, channels]: rows of 16-bit channels, widened
-  A* scores;             // [strip, panel_shape::tile], if log_sum_exp is empty
-  softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, if log_sum_exp is empty
+  A* scores;             // [strip, panel_shape::tile], if the softmax is recomputed
+  softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, if it is recomputed
   tile_range* hulls;     // [strips]: keys of the tile that a strip sees
 
   attention_gradient_scratch(Index tokens, Index group, Index head_dim, Index value_dim)
