@@ -2003,8 +2003,8 @@ struct int64_list : std::span<const std::int64_t> {
 /// that is false at the padding: only distances matter. Explicit positions replace the rule and may be in any
 /// order, as in a ring buffer. attention<Layout> rotates by the same positions.
 ///
-/// Throws if a row or segment has keys, but fewer than queries, positions matter (causal, window, rotation)
-/// and query_positions is empty: its first query would be at a negative position.
+/// Throws if a row or segment has fewer keys than queries but at least one, positions matter (causal, window,
+/// rotation) and query_positions is empty: the first query would be at a negative position.
 ///
 /// A key is visible to a query if every active rule admits it: causal, window (or sinks), the mask, the bias,
 /// the segments and the count of keys.
@@ -2055,8 +2055,8 @@ struct attention_options {
   detail::int64_list query_offsets = {};
   /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
   detail::int64_list key_offsets = {};
-  /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
-  /// Which ones are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
+  /// Probability in [0, 1) of dropping an attention probability; kept ones are divided by 1 - dropout. Which
+  /// ones are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
   double dropout = 0;
   /// The seed of dropout: a different one for every layer and step. The gradient needs the seed of its
   /// forward pass.
@@ -2070,7 +2070,8 @@ struct attention_options {
   /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
   /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
   bool queries_are_rotated = false;
-  /// The log-sum-exp of no keys: less than any other, but finite, as infinities do not survive -ffast-math.
+  /// The log-sum-exp of no keys: less than any other, and finite because infinities do not survive
+  /// -ffast-math.
   static constexpr double no_keys = std::numeric_limits<double>::lowest();
 };
 namespace detail {
@@ -2447,7 +2448,7 @@ namespace rope::inline ROPE_ABI {
 ///
 ///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
 ///
-/// The hash chains one finaliser of SplitMix64 per pair of coordinates, so neighbours are uncorrelated.
+/// The hash chains one finaliser of SplitMix64 per pair of coordinates, so adjacent entries are uncorrelated.
 ///
 ///     const dropout_mask mask(options.dropout, options.dropout_seed);
 ///     const bool kept = mask.keeps(row, query_head, query_position, key_position);
@@ -2729,10 +2730,10 @@ T* workspace(Index count) {
 inline void release_scratch() { detail::scratch_piece::release_all(); }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_SCRATCH_HPP
-/// The keys visible to a block of queries, and which keys of the current tile each query sees.
+/// The keys visible to a block of queries, and the keys of the current tile visible to each query.
 namespace rope::inline ROPE_ABI::detail {
 /// The keys visible to query tokens [first, first + tokens) of row b, in heads [first_head, first_head +
-/// heads), and which keys of the current tile each query sees: none, all or some. Positions, segments,
+/// heads), and the keys of the current tile visible to each query: none, all or some. Positions, segments,
 /// window, sinks, mask and bias are evaluated once. Use one at a time per thread: all share its scratch
 /// memory.
 class block_keys {
@@ -2768,14 +2769,14 @@ class block_keys {
   static bool differs_by_head(const attention_options& options) {
     return (options.mask && options.mask.heads != 1) || (options.bias && options.bias.heads != 1);
   }
-  /// All keys that any query may see are in [begin, end).
+  /// All keys that may be visible to some query are in [begin, end).
   Index begin() const { return begin_; }
   Index end() const { return end_; }
   /// The keys of a token. A mask, a bias or unordered positions may hide some of them.
   const key_set& of(Index token) const { return keys_[token - first_]; }
-  /// Enters every tile of `size` keys with a key that some query may see, and calls tile(begin, count). The
-  /// last tile ends at end(). Tiles begin at multiples of their size, so results do not depend on how queries
-  /// are split into blocks.
+  /// Enters every tile of `size` keys with a key that may be visible to some query, and calls tile(begin,
+  /// count). The last tile ends at end(). Tiles begin at multiples of their size, so results do not depend on
+  /// how queries are split into blocks.
   void for_each_tile(Index size, const auto& tile) {
     for (Index n = begin_ / size; n * size < end_; ++n) {
       // No key between the sinks and the window is visible.
@@ -2806,7 +2807,7 @@ class block_keys {
     return !hull_.empty();
   }
   Index begin_of_tile() const { return begin_of_tile_; }
-  /// The keys of the tile that any query may see.
+  /// The keys of the tile that may be visible to some query.
   const tile_range& hull() const { return hull_; }
   bool all_see_all() const { return all_see_all_; }
   /// The keys of the tile visible to one query.
@@ -2814,7 +2815,7 @@ class block_keys {
     return visible_[(token - first_) * heads_ + (heads_ == 1 ? 0 : head - first_head_)];
   }
  private:
-  /// Whether the ranges of all queries show that every query sees keys [begin, end), so that no query is
+  /// Whether the ranges alone show that keys [begin, end) are visible to every query, so that no query is
   /// checked on its own. True for most tiles of causal attention.
   bool is_seen_by_all(Index begin, Index end) const {
     const bool by_keys = rules_.in_ranges() && !rules_.options().mask && !rules_.options().bias;
@@ -2855,7 +2856,7 @@ class block_keys {
   key_set* keys_;                                  // [tokens]
   Index begin_, end_ = 0;
   Index gap_begin_ = 0, gap_end_;  // no query sees keys [gap_begin, gap_end)
-  tile_range seen_by_all_;         // every query sees these keys, except its gap
+  tile_range seen_by_all_;         // visible to every query, except its gap
   tile_range gaps_ = {0, 0};       // contains the gaps of all queries
   // The current tile.
   Index begin_of_tile_ = 0;
@@ -2876,7 +2877,7 @@ struct strip_in_tile {
   strip_rows rows;
   const block_keys& keys;
   Index begin;
-  tile_range hull = {0, 0};  // keys of the tile that any row may see
+  tile_range hull = {0, 0};  // keys of the tile that may be visible to some row
   row_in_tile visible[std::size_t(max_rows)];
   strip_in_tile(const block_keys& of, const strip_rows& strip)
       : rules(of.rules()), rows(strip), keys(of), begin(of.begin_of_tile()) {
@@ -9003,7 +9004,7 @@ void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A max
 /// size, each with its own softmax. Splits are merged in order at the end, so the result does not depend on
 /// threads.
 namespace rope::inline ROPE_ABI::detail {
-/// The splits with a key that some query of their row sees, and the first split of every row, which includes
+/// The splits with a key visible to some query of their row, and the first split of every row, which includes
 /// its learned sink. They are ordered by row, then by key.
 struct seen_splits {
   struct split_of_row {
@@ -10595,7 +10596,7 @@ struct attention_gradient_scratch {
   A* wide;               // [tile, channels]: rows of 16-bit channels, widened
   A* scores;             // [strip, panel_shape::tile], if the softmax is recomputed
   softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, if it is recomputed
-  tile_range* hulls;     // [strips]: keys of the tile that a strip sees
+  tile_range* hulls;     // [strips]: keys of the tile visible to a strip
   attention_gradient_scratch(Index tokens, Index group, Index head_dim, Index value_dim)
       : strips((tokens * group + shape::rows - 1) / shape::rows),
         rows(strips * shape::rows),
@@ -10686,7 +10687,7 @@ struct attention_gradient_rows {
   }
   /// The stride of panels of packed queries, or of gradients with respect to outputs.
   Index panel_stride() const { return m.rows * shape::width; }
-  /// Calls tile(begin, count) for every tile with a key that the block may see.
+  /// Calls tile(begin, count) for every tile with a key that may be visible to the block.
   void for_each_tile(const auto& tile) { keys.for_each_tile(shape::tile, tile); }
   void pack_keys(Index begin, Index count) {
     const row_block<A> rows = widened_rows(tape.k, b, begin, count, kv, m.wide);
@@ -10752,7 +10753,7 @@ struct attention_gradient_rows {
     finite = all_finite(m.queries, m.rows * m.key_panels * shape::width) &&
              all_finite(m.upstream, m.rows * m.value_panels * shape::width);
   }
-  /// shift and factor of every row, so that its weights are 2^(score - shift) * factor.
+  /// Finds the shift and factor of every row. Its weights are 2^(score - shift) * factor.
   void find_softmax() {
     const attention_options& options = rules.options();
     if (options.log_sum_exp.empty() || !has_fine_sums()) return find_softmax_of_scores();
@@ -10878,7 +10879,7 @@ namespace rope::inline ROPE_ABI::detail {
 //     slope_ij = w_ij (gain_ij g_i . v_j - g_i . o_i) bend_ij
 //
 // gain is the factor of dropout for a kept weight, and 0 for a dropped one. It also multiplies w before w
-// multiplies values. bend is the slope of the softcap. w and slope are 0 if the query does not see the key.
+// multiplies values. bend is the slope of the softcap. w and slope are 0 if the key is not visible.
 template <class A>
 class strip_slopes {
   using P = packet<A>;
@@ -10892,7 +10893,7 @@ class strip_slopes {
   /// \param d_bias  laid out as the bias, or null
   strip_slopes(const block_keys& keys, const strip_rows& strip, double* d_bias)
       : strip_(keys, strip), d_bias_(d_bias) {}
-  /// Keys of the tile that any row may see.
+  /// Keys of the tile that may be visible to some row.
   const tile_range& hull() const { return strip_.hull; }
   /// \param weights  [rows, tile], scores in the panels that the hull touches; everything is written
   /// \param slopes   [rows, tile], products upstream . value there
@@ -10903,7 +10904,7 @@ class strip_slopes {
       else
         differentiate(r, weights, slopes, of.shifts[r], of.factors[r], of.products[r]);
   }
-  /// Calls pair(j) for every key of the tile that row r sees.
+  /// Calls pair(j) for every key of the tile that is visible to row r.
   void for_each_visible(Index r, const auto& pair) {
     const tile_range range = visible_in_tile(r).range;
     if (range.empty()) return;
@@ -10918,8 +10919,8 @@ class strip_slopes {
     std::fill(weights + first, weights + last, A(0));
     std::fill(slopes + first, slopes + last, A(0));
   }
-  /// Applies softcap and bias to the scores of row r, and dropout to its products. Returns false if it sees
-  /// no key.
+  /// Applies softcap and bias to the scores of row r, and dropout to its products. Returns false if no key is
+  /// visible to it.
   bool prepare(Index r, A* scores, A* products, const score_factors& factors) {
     const tile_range range = visible_in_tile(r).range;
     if (range.empty() || (visible_in_tile(r).has_holes && strip_.mark_hidden(r, hidden_) == range.last))
@@ -11052,8 +11053,8 @@ class attention_gradient_block {
                                     hull.last - hull.first, rows_.tape.k.head_dim, m_.strip_d_queries(s),
                                     shape::rows * shape::width);
   }
-  /// Adds to the sums of keys [first, first + rows) of a tile the contributions of the strips that see any of
-  /// them.
+  /// Adds to the sums of keys [first, first + rows) of a tile the contributions of the strips to which any of
+  /// them is visible.
   void add_to_keys(Index first, A* d_keys, A* d_values) const {
     Index begin = m_.strips, end = 0;
     for (Index s = 0; s < m_.strips; ++s)
@@ -11102,7 +11103,7 @@ class attention_gradient_block {
     for (Index n = 0; n < panels * sums_.panel_size; n += shape::width) add(A(1), of_tile + n, sums + n);
   }
   /// Calls body(row, for_each_key) for the rows of the block. for_each_key(pair) calls pair(j) for the keys
-  /// of the tile that the row sees.
+  /// of the tile that are visible to the row.
   void for_each_row(const auto& body) const {
     for (Index s = 0; s < m_.strips; ++s) {
       strip_slopes<A> slopes(rows_.keys, rows_.strip(s), nullptr);

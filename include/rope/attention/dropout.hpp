@@ -17,7 +17,7 @@ namespace rope::inline ROPE_ABI {
 ///
 ///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
 ///
-/// The hash chains one finaliser of SplitMix64 per pair of coordinates, so neighbours are uncorrelated.
+/// The hash chains one finaliser of SplitMix64 per pair of coordinates, so adjacent entries are uncorrelated.
 ///
 ///     const dropout_mask mask(options.dropout, options.dropout_seed);
 ///     const bool kept = mask.keeps(row, query_head, query_position, key_position);

@@ -47,8 +47,8 @@ struct int64_list : std::span<const std::int64_t> {
 /// that is false at the padding: only distances matter. Explicit positions replace the rule and may be in any
 /// order, as in a ring buffer. attention<Layout> rotates by the same positions.
 ///
-/// Throws if a row or segment has keys, but fewer than queries, positions matter (causal, window, rotation)
-/// and query_positions is empty: its first query would be at a negative position.
+/// Throws if a row or segment has fewer keys than queries but at least one, positions matter (causal, window,
+/// rotation) and query_positions is empty: the first query would be at a negative position.
 ///
 /// A key is visible to a query if every active rule admits it: causal, window (or sinks), the mask, the bias,
 /// the segments and the count of keys.
@@ -99,8 +99,8 @@ struct attention_options {
   detail::int64_list query_offsets = {};
   /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
   detail::int64_list key_offsets = {};
-  /// Probability in [0, 1) of dropping an attention probability; the kept ones are divided by 1 - dropout.
-  /// Which ones are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
+  /// Probability in [0, 1) of dropping an attention probability; kept ones are divided by 1 - dropout. Which
+  /// ones are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
   double dropout = 0;
   /// The seed of dropout: a different one for every layer and step. The gradient needs the seed of its
   /// forward pass.
@@ -115,7 +115,8 @@ struct attention_options {
   /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
   bool queries_are_rotated = false;
 
-  /// The log-sum-exp of no keys: less than any other, but finite, as infinities do not survive -ffast-math.
+  /// The log-sum-exp of no keys: less than any other, and finite because infinities do not survive
+  /// -ffast-math.
   static constexpr double no_keys = std::numeric_limits<double>::lowest();
 };
 

@@ -13,12 +13,12 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // position_range
 
-/// The keys visible to a block of queries, and which keys of the current tile each query sees.
+/// The keys visible to a block of queries, and the keys of the current tile visible to each query.
 
 namespace rope::inline ROPE_ABI::detail {
 
 /// The keys visible to query tokens [first, first + tokens) of row b, in heads [first_head, first_head +
-/// heads), and which keys of the current tile each query sees: none, all or some. Positions, segments,
+/// heads), and the keys of the current tile visible to each query: none, all or some. Positions, segments,
 /// window, sinks, mask and bias are evaluated once. Use one at a time per thread: all share its scratch
 /// memory.
 class block_keys {
@@ -55,15 +55,15 @@ class block_keys {
   static bool differs_by_head(const attention_options& options) {
     return (options.mask && options.mask.heads != 1) || (options.bias && options.bias.heads != 1);
   }
-  /// All keys that any query may see are in [begin, end).
+  /// All keys that may be visible to some query are in [begin, end).
   Index begin() const { return begin_; }
   Index end() const { return end_; }
   /// The keys of a token. A mask, a bias or unordered positions may hide some of them.
   const key_set& of(Index token) const { return keys_[token - first_]; }
 
-  /// Enters every tile of `size` keys with a key that some query may see, and calls tile(begin, count). The
-  /// last tile ends at end(). Tiles begin at multiples of their size, so results do not depend on how queries
-  /// are split into blocks.
+  /// Enters every tile of `size` keys with a key that may be visible to some query, and calls tile(begin,
+  /// count). The last tile ends at end(). Tiles begin at multiples of their size, so results do not depend on
+  /// how queries are split into blocks.
   void for_each_tile(Index size, const auto& tile) {
     for (Index n = begin_ / size; n * size < end_; ++n) {
       // No key between the sinks and the window is visible.
@@ -96,7 +96,7 @@ class block_keys {
   }
 
   Index begin_of_tile() const { return begin_of_tile_; }
-  /// The keys of the tile that any query may see.
+  /// The keys of the tile that may be visible to some query.
   const tile_range& hull() const { return hull_; }
   bool all_see_all() const { return all_see_all_; }
   /// The keys of the tile visible to one query.
@@ -105,7 +105,7 @@ class block_keys {
   }
 
  private:
-  /// Whether the ranges of all queries show that every query sees keys [begin, end), so that no query is
+  /// Whether the ranges alone show that keys [begin, end) are visible to every query, so that no query is
   /// checked on its own. True for most tiles of causal attention.
   bool is_seen_by_all(Index begin, Index end) const {
     const bool by_keys = rules_.in_ranges() && !rules_.options().mask && !rules_.options().bias;
@@ -149,7 +149,7 @@ class block_keys {
   key_set* keys_;                                  // [tokens]
   Index begin_, end_ = 0;
   Index gap_begin_ = 0, gap_end_;  // no query sees keys [gap_begin, gap_end)
-  tile_range seen_by_all_;         // every query sees these keys, except its gap
+  tile_range seen_by_all_;         // visible to every query, except its gap
   tile_range gaps_ = {0, 0};       // contains the gaps of all queries
 
   // The current tile.
@@ -174,7 +174,7 @@ struct strip_in_tile {
   strip_rows rows;
   const block_keys& keys;
   Index begin;
-  tile_range hull = {0, 0};  // keys of the tile that any row may see
+  tile_range hull = {0, 0};  // keys of the tile that may be visible to some row
   row_in_tile visible[std::size_t(max_rows)];
 
   strip_in_tile(const block_keys& of, const strip_rows& strip)

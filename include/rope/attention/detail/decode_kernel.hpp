@@ -27,7 +27,7 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The splits with a key that some query of their row sees, and the first split of every row, which includes
+/// The splits with a key visible to some query of their row, and the first split of every row, which includes
 /// its learned sink. They are ordered by row, then by key.
 struct seen_splits {
   struct split_of_row {

@@ -44,7 +44,7 @@ namespace rope::inline ROPE_ABI::detail {
 //     slope_ij = w_ij (gain_ij g_i . v_j - g_i . o_i) bend_ij
 //
 // gain is the factor of dropout for a kept weight, and 0 for a dropped one. It also multiplies w before w
-// multiplies values. bend is the slope of the softcap. w and slope are 0 if the query does not see the key.
+// multiplies values. bend is the slope of the softcap. w and slope are 0 if the key is not visible.
 
 template <class A>
 class strip_slopes {
@@ -63,7 +63,7 @@ class strip_slopes {
   strip_slopes(const block_keys& keys, const strip_rows& strip, double* d_bias)
       : strip_(keys, strip), d_bias_(d_bias) {}
 
-  /// Keys of the tile that any row may see.
+  /// Keys of the tile that may be visible to some row.
   const tile_range& hull() const { return strip_.hull; }
 
   /// \param weights  [rows, tile], scores in the panels that the hull touches; everything is written
@@ -76,7 +76,7 @@ class strip_slopes {
         differentiate(r, weights, slopes, of.shifts[r], of.factors[r], of.products[r]);
   }
 
-  /// Calls pair(j) for every key of the tile that row r sees.
+  /// Calls pair(j) for every key of the tile that is visible to row r.
   void for_each_visible(Index r, const auto& pair) {
     const tile_range range = visible_in_tile(r).range;
     if (range.empty()) return;
@@ -94,8 +94,8 @@ class strip_slopes {
     std::fill(slopes + first, slopes + last, A(0));
   }
 
-  /// Applies softcap and bias to the scores of row r, and dropout to its products. Returns false if it sees
-  /// no key.
+  /// Applies softcap and bias to the scores of row r, and dropout to its products. Returns false if no key is
+  /// visible to it.
   bool prepare(Index r, A* scores, A* products, const score_factors& factors) {
     const tile_range range = visible_in_tile(r).range;
     if (range.empty() || (visible_in_tile(r).has_holes && strip_.mark_hidden(r, hidden_) == range.last))
@@ -240,8 +240,8 @@ class attention_gradient_block {
                                     shape::rows * shape::width);
   }
 
-  /// Adds to the sums of keys [first, first + rows) of a tile the contributions of the strips that see any of
-  /// them.
+  /// Adds to the sums of keys [first, first + rows) of a tile the contributions of the strips to which any of
+  /// them is visible.
   void add_to_keys(Index first, A* d_keys, A* d_values) const {
     Index begin = m_.strips, end = 0;
     for (Index s = 0; s < m_.strips; ++s)
@@ -293,7 +293,7 @@ class attention_gradient_block {
   }
 
   /// Calls body(row, for_each_key) for the rows of the block. for_each_key(pair) calls pair(j) for the keys
-  /// of the tile that the row sees.
+  /// of the tile that are visible to the row.
   void for_each_row(const auto& body) const {
     for (Index s = 0; s < m_.strips; ++s) {
       strip_slopes<A> slopes(rows_.keys, rows_.strip(s), nullptr);

@@ -67,7 +67,7 @@ struct attention_gradient_rows {
   /// The stride of panels of packed queries, or of gradients with respect to outputs.
   Index panel_stride() const { return m.rows * shape::width; }
 
-  /// Calls tile(begin, count) for every tile with a key that the block may see.
+  /// Calls tile(begin, count) for every tile with a key that may be visible to the block.
   void for_each_tile(const auto& tile) { keys.for_each_tile(shape::tile, tile); }
 
   void pack_keys(Index begin, Index count) {
@@ -139,7 +139,7 @@ struct attention_gradient_rows {
              all_finite(m.upstream, m.rows * m.value_panels * shape::width);
   }
 
-  /// shift and factor of every row, so that its weights are 2^(score - shift) * factor.
+  /// Finds the shift and factor of every row. Its weights are 2^(score - shift) * factor.
   void find_softmax() {
     const attention_options& options = rules.options();
     if (options.log_sum_exp.empty() || !has_fine_sums()) return find_softmax_of_scores();

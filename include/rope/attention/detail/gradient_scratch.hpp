@@ -168,7 +168,7 @@ struct attention_gradient_scratch {
   A* wide;               // [tile, channels]: rows of 16-bit channels, widened
   A* scores;             // [strip, panel_shape::tile], if the softmax is recomputed
   softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, if it is recomputed
-  tile_range* hulls;     // [strips]: keys of the tile that a strip sees
+  tile_range* hulls;     // [strips]: keys of the tile visible to a strip
 
   attention_gradient_scratch(Index tokens, Index group, Index head_dim, Index value_dim)
       : strips((tokens * group + shape::rows - 1) / shape::rows),
