@@ -10864,7 +10864,7 @@ class sum_order {
 /// and output o:
 ///
 ///     scores_ij = scale q_i . k_j                            queries x keys
-///     slopes_ij = w_ij (g_i . v_j - g_i . o_i) bend_ij       queries x keys (detail/gradient_slopes.hpp)
+///     slopes_ij = w_ij (g_i . v_j - g_i . o_i) bend_ij       queries x keys
 ///     dq_i = scale sum_j slopes_ij k_j
 ///     dk_j = scale sum_i slopes_ij q_i
 ///     dv_j = sum_i w_ij g_i
