@@ -13073,38 +13073,41 @@ class cache_shape {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_POLICY_HPP
-/// What attention needs of stored tokens.
+/// The interface through which attention reads stored tokens.
 namespace rope::inline ROPE_ABI {
 /// Stored tokens that `attention(q, rows, out)` reads: kv_cache, ring_cache, latent_cache, or a class of your
-/// own. Row b has been given tokens 0, 1, ..., seen(b) - 1. It stores some of them, each in a slot. The
-/// newest tokens of a row are its queries.
+/// own. Tokens 0, 1, ..., seen(b) - 1 were appended to row b. The row stores some of them, each in a slot.
+/// Its newest tokens are the queries.
 ///
 ///     value_type                  channels of keys and values
 ///     batch()                     rows
 ///     storage()                   whether keys are stored rotated or raw
 ///     keys(b), values(b)          of row b, [1, slots, kv_heads, ...]: a head_view, or a quantized_view
 ///     order(b)                    [slots]: the position of the token in each slot. `causal`, `window` and
-///                                 `sinks` go by it, and raw keys are rotated by it. An empty list means
-///                                 0, 1, 2, ...; no_token is a slot without a token, for causal rules alone
-///     seen(b)                     tokens that row b has been given and has not forgotten
+///                                 `sinks` compare these positions, and raw keys are rotated by them. An
+///                                 empty list means 0, 1, 2, ... no_token marks a slot without a token, which
+///                                 only causal attention hides
+///     seen(b)                     number of tokens appended to row b and not removed since
 ///     order_of(b, token)          the position of a token, whether or not it is stored
 ///     query_counts(queries)       [batch]: how many of `queries` queries each row has in a call without
 ///                                 counts; empty: all of them
-///     rules(function, options)    the options of the call with the rules of the rows. Throws if the options
-///                                 contradict them
+///     rules(function, options)    `options` completed by what the rows prescribe, such as a window. Throws
+///                                 if the options contradict it
 ///     check_table<Layout>(table)  throws unless the stored keys were rotated by this table in this layout
 ///
-/// A class may have more, which attention uses:
+/// Attention also uses these members if a class has them:
 ///
-///     ordered(b)                  the order of order(b), which is otherwise read in every call
-///     placed(function, table)     the table where it rotates a stored key; otherwise at its own channel
+///     ordered(b)                  how many tokens of order(b) are counted and ascending. Without it,
+///                                 order(b) is scanned in every call
+///     placed(function, table)     the table at the channel at which stored keys are rotated. Without it, the
+///                                 table keeps its own channel
 ///     check_queries(function, b, queries)
-///                                 throws if a key that one of the newest `queries` tokens sees is gone
-///     rotates_keys()              whether the rows rotated the keys that they store, by a table that they
-///                                 were given. If so, attention without a table needs queries_are_rotated,
-///                                 if not, attention with a table throws
+///                                 throws if a key visible to one of the newest `queries` tokens is gone
+///     rotates_keys()              whether the rows rotated the stored keys themselves, by a table passed to
+///                                 them. If so, attention without a table needs queries_are_rotated.
+///                                 Otherwise attention with a table throws
 ///
-/// It has coordinates as rows_on_axes says, and ranks as rows_by_rank says.
+/// For coordinates see rows_on_axes, for ranks rows_by_rank.
 template <class Rows>
 concept attended_rows = requires(const Rows& rows, Index b, std::int64_t token,
                                  const attention_options& options, const frequency_table<float>& table) {
@@ -13120,25 +13123,25 @@ concept attended_rows = requires(const Rows& rows, Index b, std::int64_t token,
   { rows.rules("attention", options) } -> std::same_as<attention_options>;
   rows.template check_table<half_split>(table);
 };
-/// Rows whose tokens have axes() coordinates each, or a position where that is 0. coordinates_of(b, token) is
-/// those of a stored token, [axes].
+/// Rows whose tokens have axes() coordinates each, or one position if axes() is 0. coordinates_of(b, token)
+/// returns the coordinates of a stored token, [axes].
 template <class Rows>
 concept rows_on_axes = attended_rows<Rows> && requires(const Rows& rows, Index b, std::int64_t token) {
   { rows.axes() } -> std::convertible_to<Index>;
   { rows.coordinates_of(b, token) } -> std::convertible_to<const double*>;
 };
 /// Rows that store the tokens of a ring_policy. With ring_positions::cache, keys are rotated by their rank
-/// among those that a query sees. slot(token) is the slot of a stored token: the sinks have the first slots,
-/// and the tokens behind them go through the others, over and over.
+/// among the keys visible to a query. slot(token) is the slot of a stored token: the sinks have the first
+/// slots, and the tokens after the sinks cycle through the others.
 template <class Rows>
 concept rows_by_rank = attended_rows<Rows> && requires(const Rows& rows, std::int64_t token) {
   { rows.policy() } -> std::convertible_to<const ring_policy&>;
   { rows.slot(token) } -> std::convertible_to<Index>;
 };
-/// What order(b) shows for a slot without a token: after every query.
+/// The position in order(b) of a slot without a token: greater than that of every query.
 inline constexpr std::int64_t no_token = (std::numeric_limits<std::int64_t>::max)();
 namespace detail {
-/// The number of ranks that keys are rotated by; 0: keys are rotated by their positions.
+/// The number of ranks by which keys are rotated. 0: keys are rotated by their positions.
 template <class Rows>
 std::int64_t ranks_of(const Rows& rows) {
   if constexpr (rows_by_rank<Rows>)
@@ -13146,7 +13149,7 @@ std::int64_t ranks_of(const Rows& rows) {
       return std::int64_t{rows.policy().sinks} + rows.policy().window;
   return 0;
 }
-/// Whether the keys of row b are at positions 0, 1, 2, ..., and what is known of their order otherwise.
+/// Whether the keys of row b are at positions 0, 1, 2, ...
 template <class Rows>
 bool is_counted(const Rows& rows, Index b) {
   if constexpr (requires { rows.ordered(b); })
@@ -13165,7 +13168,7 @@ position_range held_positions(const Rows& rows, Index b) {
     if (position != no_token) range.include(position);
   return range;
 }
-/// The table where it rotates the heads of queries and keys.
+/// The table at the channel at which it rotates the heads of queries and keys.
 template <class Rows, class Table>
 auto placed_in(const Rows& rows, const Table& table) {
   if constexpr (requires { rows.placed("attention", table); })
@@ -16058,15 +16061,15 @@ class stored_tokens {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
-/// What kv_cache and latent_cache do with tokens that they hold, whatever a token is.
+/// The functions of kv_cache and latent_cache on stored tokens.
 namespace rope::inline ROPE_ABI::detail {
-/// What messages call a cache and its functions.
+/// The names of a cache and its functions in error messages.
 struct cache_names {
   const char *cache, *size, *positions, *next_positions, *rebase, *truncate, *remove, *shift, *copy_row,
       *reorder, *keys, *values, *order;
 };
 }  // namespace rope::inline ROPE_ABI::detail
-/// A macro, because literals alone are joined.
+/// A macro, because only string literals are concatenated.
 #define ROPE_DETAIL_CACHE_NAMES(name)                                                                      \
   {                                                                                                        \
     .cache = name, .size = name "::size", .positions = name "::positions",                                 \
@@ -16075,17 +16078,17 @@ struct cache_names {
     .reorder = name "::reorder", .keys = name "::keys", .values = name "::values", .order = name "::order" \
   }
 namespace rope::inline ROPE_ABI {
-/// One growing sequence per row of the batch: the functions that kv_cache and latent_cache share, whose base
-/// it is. What turns of a stored key in a latent_cache is its rotated part; latents keep their bits.
+/// The base class of kv_cache and latent_cache: one growing sequence per row of the batch. In a latent_cache
+/// only the rotated part of a stored key is rotated; latents keep their bits.
 ///
 ///     cache.truncate(5, batch_row{2});
 ///
-/// \tparam Cache  the class that derives from this one
-/// \tparam T      a channel type, as there
-/// \tparam place  where values are
+/// \tparam Cache  the derived class
+/// \tparam T      a channel type, as in kv_cache and latent_cache
+/// \tparam place  where values are stored
 ///
-/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
-///            function that throws leaves the cache as it was. Empty once it was moved from.
+/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. A
+///            function that throws leaves the cache unchanged. A moved-from cache is empty.
 template <class Cache, class T, detail::value_place place>
 class growing_cache {
  public:
@@ -16094,19 +16097,20 @@ class growing_cache {
   Index capacity() const { return tokens_.memory().slot_count(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
-  /// Whether the cache rotated the keys that it stores; not for raw keys, and none in an empty cache.
+  /// Whether the cache rotated the keys that it stores: false for raw keys and in an empty cache.
   bool rotates_keys() const { return tokens_.rotates_keys(); }
-  /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
+  /// Tokens stored per row.  Throws: std::invalid_argument if rows differ in size; call size(b) then
   Index size() const { return rows().common_size(Cache::names.size); }
-  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row. The same holds below
+  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row, as do all functions of b
+  /// below
   Index size(Index b) const { return rows().size(rows().checked(Cache::names.size, b)); }
   /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range;
-  /// std::invalid_argument if they have coordinates
+  /// std::invalid_argument if tokens have coordinates
   std::span<const std::int64_t> positions(Index b) const {
     return tokens_.positions(Cache::names.positions, b);
   }
-  /// What attention goes by, [size(b)]: the positions of tokens, or 0, 1, 2, ... where they have coordinates;
-  /// valid until the cache changes.  Throws: std::out_of_range
+  /// The positions that decide visibility in attention, [size(b)]: those of the tokens, or 0, 1, 2, ... if
+  /// tokens have coordinates; valid until the cache changes.  Throws: std::out_of_range
   std::span<const std::int64_t> order(Index b) const {
     return rows().positions(rows().checked(Cache::names.order, b));
   }
@@ -16114,24 +16118,24 @@ class growing_cache {
   std::int64_t order_of(Index b, std::int64_t token) const {
     return order(b)[static_cast<std::size_t>(token)];
   }
-  /// Tokens that row b has been given and has not forgotten: size(b).  Throws: std::out_of_range
+  /// Number of tokens appended to row b and not removed since: size(b).  Throws: std::out_of_range
   std::int64_t seen(Index b) const { return size(b); }
-  /// The options of a call of attention to the cache: `options`.
+  /// Returns `options` for attention: this cache adds nothing to them.
   attention_options rules(const char* /*function*/, const attention_options& options) const {
     return options;
   }
-  /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
-  /// are at `row_starts{cache.next_positions()}`.  Throws: std::invalid_argument if the largest coordinate of
-  /// a row is not an integer
+  /// The position of the next token of each row, [batch]; valid until the cache changes. New queries are at
+  /// `row_starts{cache.next_positions()}`.  Throws: std::invalid_argument if the largest coordinate of a row
+  /// is not an integer
   std::span<const std::int64_t> next_positions() const {
     return tokens_.next_positions(Cache::names.next_positions);
   }
-  /// How many of `queries` queries each row has in a call of attention without counts, [batch]; empty: all.
-  /// Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
+  /// How many of the `queries` queries each row has in a call of attention without counts, [batch]; empty:
+  /// all. Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
-  /// What is remembered of these counts.
+  /// The record from which query_counts is computed.
   const detail::newest_tokens& newest() const { return rows().newest(); }
   /// How many tokens at the start of row b are at positions 0, 1, 2, ..., and how many in ascending order.
   detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
@@ -16143,13 +16147,13 @@ class growing_cache {
     if constexpr (pair_layout<Layout>)
       tokens_.template check_table<Layout>(Cache::names.cache, placed(Cache::names.cache, table));
   }
-  /// Turns the stored keys from the angles of one table to those of another, in one pass, by the exact
+  /// Rotates the stored keys from the angles of one table to those of another, in one pass, by the exact
   /// difference of the two angles at each position.
   ///
   ///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
   ///
   /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
-  ///            tables are of the same pairs, over a range of positions, with exact angles
+  ///            tables have the same pairs, a range of positions and exact angles
   /// Accuracy:  that of one more rotation
   /// Cost:      one pass over the stored keys, and a row of cos and sin per position
   template <class Layout = detail::unnamed_layout, rotation_table From, rotation_table To>
@@ -16159,36 +16163,37 @@ class growing_cache {
       tokens_.template rebase<Layout>(Cache::names.cache, Cache::names.rebase,
                                       placed(Cache::names.rebase, from), placed(Cache::names.rebase, to));
   }
-  /// Forgets every token from `size` on: the rollback of speculative decoding.
+  /// Removes every token from `size` on: the rollback of speculative decoding.
   ///
-  /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if every row is meant and
-  ///          rows differ in size. The same holds for the functions below
+  /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if row is every_row and
+  ///          rows differ in size, as do all functions with a batch_row below
   void truncate(Index size, batch_row row = every_row) { tokens_.truncate(Cache::names.truncate, size, row); }
-  /// Forgets tokens [first, first + count); the later ones move up and keep their positions. With `shift`,
-  /// which then closes the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and
-  /// llama_memory_seq_add):
+  /// Removes tokens [first, first + count). Later tokens move up and keep their positions. With `shift` to
+  /// close the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and llama_memory_seq_add):
   ///
   ///     cache.remove(keep, n);  cache.shift<Layout>(keep, cache.size() - keep, -n, table);
   ///
   /// Throws:  std::out_of_range unless first and count are at least 0 and first + count at most size()
-  /// Cost:    one pass over the tokens behind
+  /// Cost:    one pass over the later tokens
   void remove(Index first, Index count, batch_row row = every_row) {
     tokens_.remove(Cache::names.remove, first, count, row);
   }
-  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys: exact, and reads no key.
+  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys. Exact, and reads no key.
   ///
-  /// Throws:  as `remove`, also if one would leave [-2^53, 2^53]; std::invalid_argument for rotated keys
+  /// Throws:  as `remove`, also if a position would leave [-2^53, 2^53]; std::invalid_argument for rotated
+  ///          keys
   void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
     tokens_.shift(Cache::names.shift, first, count, delta, row);
   }
-  /// The same for rotated keys, which turn by the exact angle of `delta` and keep their magnitude:
+  /// Adds `delta` to the positions of tokens [first, first + count) and rotates their stored keys by the
+  /// exact angle of `delta`. Magnitudes do not change:
   ///
   ///     k' = R(delta) k,  without the attention_factor, which k has already
   ///
   /// Throws:    as above; std::invalid_argument unless the keys were appended with this layout and table, and
-  ///            the table has exact angles. A schedule that depends on length has another table at another
-  ///            length, and is refused with it
-  /// Accuracy:  that of one more rotation every time; a stream that shifts again and again stores raw keys
+  ///            the table has exact angles. If a schedule depends on length, the table of another length
+  ///            throws
+  /// Accuracy:  that of one more rotation per call; for a stream that shifts repeatedly, store raw keys
   /// Cost:      one pass over the keys of these tokens
   /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
   template <class Layout = detail::unnamed_layout, rotation_table Table>
@@ -16199,31 +16204,32 @@ class growing_cache {
                                      placed(Cache::names.shift, table), row);
   }
   ROPE_DETAIL_ASK_FOR_TURNS();
-  /// Makes row `to` what row `from` is, positions included: one prompt, and several ways to go on.
+  /// Makes row `to` a copy of row `from`, positions included: several continuations of one prompt.
   ///
   ///     cache.copy_row(0, 2);
   ///
   /// Throws:  std::out_of_range if there is no such row
   void copy_row(Index from, Index to) { tokens_.copy_row(Cache::names.copy_row, from, to); }
-  /// Makes every row b what row rows[b] was, positions included: the beams of a search, of which some go on
-  /// more than once and others end.
+  /// Makes every row b a copy of what row rows[b] was before the call, positions included: beam search, in
+  /// which some beams continue more than once and others end.
   ///
   ///     const int parents[] = {1, 1, 0};
   ///     cache.reorder(parents);
   ///
   /// \param rows  any integers, [batch]
   ///
-  /// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
+  /// Throws:  std::invalid_argument unless `rows` has an entry for every row, std::out_of_range if an entry
+  ///          is not a row
   /// Cost:    one copy, or one swap, of every row that changes
   void reorder(const detail::row_list& rows) { tokens_.reorder(Cache::names.reorder, rows); }
-  /// Forgets every token; the capacity stays.
+  /// Removes every token. The capacity does not change.
   void clear() { tokens_.clear(); }
-  /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives. Of a latent_cache,
-  /// latents and, behind them, rotated parts, [batch, size(), 1, latent_dim + rotary_dim].  Throws:
+  /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives. For a latent_cache,
+  /// each key is a latent followed by its rotated part, [batch, size(), 1, latent_dim + rotary_dim].  Throws:
   /// std::invalid_argument if rows differ in size
   detail::stored_view<const T> keys() const { return tokens_.keys(Cache::names.keys); }
-  /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives. Of a latent_cache,
-  /// the latents, [batch, size(), 1, latent_dim]: the same memory.  Throws: as keys()
+  /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives. For a latent_cache,
+  /// the latents, [batch, size(), 1, latent_dim], in the memory of the keys.  Throws: as keys()
   detail::stored_view<const T> values() const { return tokens_.values(Cache::names.values); }
   /// keys() of row b alone, [1, size(b), ...].  Throws: std::out_of_range
   detail::stored_view<const T> keys(Index b) const { return tokens_.keys(Cache::names.keys, b); }
@@ -16240,7 +16246,7 @@ class growing_cache {
   }
   growing_cache& operator=(growing_cache&&) = default;
   const detail::cache_rows& rows() const { return tokens_.rows(); }
-  /// A table where a key that is stored has the channels that turn.  Throws: std::invalid_argument
+  /// The table at the rotated channels of a stored key.  Throws: std::invalid_argument
   template <class Table>
   auto placed(const char* function, const Table& table) const {
     return static_cast<const Cache&>(*this).placed(function, table);
@@ -17397,10 +17403,10 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_LATENT_CACHE_HPP
-/// Attention of the newest tokens to everything a cache holds, whatever it stores and wherever it keeps it.
+/// Attention of the newest tokens to all tokens of a cache.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Which tokens of q are the queries of which row.
+/// Assigns the tokens of q to the rows of the cache as their queries.
 ///
 /// Throws:  std::invalid_argument
 template <class Q, class Rows>
@@ -17415,41 +17421,42 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
   return {q.batch, q.tokens, given};
 }
 }  // namespace detail
-/// Attention of rotated queries (or of queries that need no rotation) to the keys of a cache.
+/// Attention of queries that are already rotated, or need no rotation, to the keys of a cache.
 ///
 ///     cache.append(k, v);
 ///     attention(q, cache, out);
 ///
-/// A cache that rotated its keys needs queries that are rotated alike. A call without a table cannot see that
-/// they are, so say it:
+/// If the cache rotated its keys, the queries must be rotated by the same table and layout. A call without a
+/// table cannot check this, so confirm it with queries_are_rotated:
 ///
 ///     rotate<Layout>(q, table, row_starts{cache.next_positions()});
 ///     cache.append<Layout>(k, v, table);
 ///     attention(q, cache, out, {.queries_are_rotated = true});
 ///
-/// The queries are the tokens appended last, so query i of row b is at the position of token size(b) - tokens
-/// + i, or size(b) - counts[b] + i with counts. The cache remembers the counts of an append: a call without
-/// any then has a query for every token of that append, and row b those that it took. A key is visible by its
-/// position: `causal` where it is not after the query's, `window` by the difference of the two. A ring_cache
-/// brings its own window and sinks.
+/// The queries are the tokens appended last: query i of row b is at the position of token size(b) - tokens +
+/// i, or size(b) - counts[b] + i with counts. The cache remembers the counts of an append. A call without
+/// counts then has a query for every token of that append, and row b has those that it took. Visibility
+/// depends on positions: `causal` admits keys that are not after the query, and `window` limits the
+/// difference between the two positions. A ring_cache adds its own window and sinks.
 ///
-/// Rows that take different numbers of tokens, a prompt beside decoding steps, are one call:
+/// Rows with different numbers of new tokens, such as a prompt and decoding steps, go into one call:
 ///
 ///     const int counts[] = {2, 1, 0};
 ///     cache.append(k, v, counts);
 ///     attention(q, cache, out, {}, counts);
 ///
-/// A tree of guessed tokens (speculative decoding) is appended at the depths of its tokens, several at one
-/// position, and a mask [tokens, size()] hides from each the guesses that are not its ancestors:
+/// For speculative decoding with a tree of draft tokens, append the tokens at their depths in the tree,
+/// several at one position. A mask [tokens, size()] hides from each token the draft tokens that are not its
+/// ancestors:
 ///
 ///     cache.append_at(k, v, depths);
 ///     attention(q, cache, out, {.mask = score_matrix(seen, 1, 1, tokens, cache.size())});
 ///
 /// \param q       [rows, tokens, q.heads, head_dim]: the queries of the first rows of the cache, or of all
-/// \param cache   kv_cache, ring_cache, latent_cache or another of attended_rows.hpp, of the type of q or,
-///                for float q, of a 16-bit type, whose keys and values are widened while they are read. For a
-///                latent_cache head_dim is latent_dim + rotary_dim, value_dim latent_dim, and the scale must
-///                be given
+/// \param cache   kv_cache, ring_cache, latent_cache or another class that satisfies attended_rows. Its
+///                channels have the type of q or, for float q, a 16-bit type or std::int8_t; attention widens
+///                them while reading. For a latent_cache head_dim is latent_dim + rotary_dim, value_dim is
+///                latent_dim, and options.scale is required
 /// \param out     [batch, tokens, q.heads, value_dim]
 /// \param options  a bias or mask is [batch, heads, tokens, keys] with keys = the tokens of the longest row;
 ///                 entry j belongs to the j-th token that the row holds, whatever its position. One array of
@@ -17457,22 +17464,22 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///                 {.data = array, .batch = batch, .keys = cache.size(), .batch_stride = capacity,
 ///                 .key_stride = 1}
 /// \param counts  any integers, [rows] or empty: row b has counts[b] queries, its newest tokens, and zeros
-///                are written for the rest. Empty: those of the last append, less what a row has lost of it
-///                since. Where rows took and lost the same in several appends, there may also be fewer or
-///                more queries than that append had tokens
+///                are written for the rest. Empty: the counts of the last append, less the tokens that a row
+///                has lost since. If all rows took and lost the same tokens in several appends, q may also
+///                have fewer or more tokens than the last append
 ///
 /// Requires:  out shares no element with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
-///            of range, the options list positions, counts or offsets, which are the cache's, or ask for
-///            dropout, the cache stores raw keys, or rotated its keys and options.queries_are_rotated is
-///            false, a latent_cache has no scale, counts are missing although
-///            rows differ in the tokens that they took or lost, or a ring has overwritten keys that a query
-///            sees or is given a bias or mask; out is then unchanged
-/// Accuracy:  that of attention; the order of keys in memory changes the order of sums only
-/// Cost:      that of attention: at once of neighbouring rows at positions 0, 1, 2, ... that have as many
-///            queries, however long they are, else of one row at a time. Keys and values are read where they
-///            are, but for ring_positions::cache, where those that a query sees are copied, one head at a
-///            time. No allocation once a call of the same size has been made on the thread
+///            of range, the options list positions, counts or offsets (the cache has its own) or set dropout,
+///            the cache stores raw keys, the cache rotated its keys and options.queries_are_rotated is false,
+///            a latent_cache has no scale, counts are missing although rows differ in the tokens that they
+///            took or lost, or a ring has overwritten keys visible to a query or is given a bias or mask; out
+///            is then unchanged
+/// Accuracy:  that of attention; the order of keys in memory changes only the order of sums
+/// Cost:      that of attention. Adjacent rows at positions 0, 1, 2, ... with equal numbers of queries share
+///            one kernel call, whatever their lengths; other rows take one call each. Keys and values are
+///            read in place, except for ring_positions::cache, which copies those visible to a query, one
+///            head at a time. Allocates nothing after the first call of this size on the thread
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class Threads = this_thread>
 requires attended_rows<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
@@ -17486,18 +17493,18 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
                                                                           queries, threads)
       .run();
 }
-/// Attention of unrotated queries: rotates copies of them, and of keys that are stored raw, by their
+/// Attention of unrotated queries: rotates copies of the queries, and of keys that are stored raw, by their
 /// positions.
 ///
 ///     cache.append<Layout>(k, v, table);           // or cache.append(k, v) where it stores raw keys
 ///     attention<Layout>(q, cache, out, table);
 ///
-/// \param table  rows for the positions of the queries, and of raw keys; for ring_positions::cache, for 0 ..
-///               sinks + window - 1
+/// \param table  with rows for the positions of the queries, and of raw keys; for ring_positions::cache, for
+///               positions 0 .. sinks + window - 1
 ///
 /// Throws:  as above; std::invalid_argument if the keys were rotated by another table or layout, or before
-///          they were appended, or the window exceeds the head; std::out_of_range if a position is outside
-///          the table; out is then unchanged
+///          they were appended, or the rotated channels exceed the head; std::out_of_range if a position is
+///          outside the table; out is then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, rotation_table Table,
           class Threads = this_thread>
 requires attended_rows<Cache>
@@ -18355,10 +18362,10 @@ ROPE_DETAIL_ASK_OF_GRADIENT(cross_attention_gradient, 2, 2, "with positions of x
 
 #ifndef ROPE_CACHE_DESCRIBE_HPP
 #define ROPE_CACHE_DESCRIBE_HPP
-/// What a cache holds, to be read.
+/// Text that describes the content of a cache.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// The place of a token: its position, or (time, height, width).
+/// The position of a token, or its coordinates, such as (time, height, width).
 template <class Cache>
 std::string place_of(const Cache& cache, Index b, std::size_t slot) {
   if constexpr (rows_on_axes<Cache>) {
@@ -18372,7 +18379,7 @@ std::string place_of(const Cache& cache, Index b, std::size_t slot) {
   }
   return std::to_string(cache.order(b)[slot]);
 }
-/// Where the next token of row b goes if it is text.
+/// The position of the next token of row b if it is text.
 template <class Cache>
 std::string next_place(const Cache& cache, Index b) {
   if constexpr (rows_on_axes<Cache>)
@@ -18380,21 +18387,22 @@ std::string next_place(const Cache& cache, Index b) {
   return std::to_string(cache.next_positions()[static_cast<std::size_t>(b)]);
 }
 }  // namespace detail
-/// One line per row, the last one without an end: how many tokens it holds, where the first and the last of
-/// them are, where text goes on, what is stored, and how many queries it has in a call of attention without
-/// counts, if the rows differ in that.
+/// Returns one line per row, without a newline after the last: the number of tokens in the row, the positions
+/// of the first and the last of them, the next position of text, the storage of keys and, if rows differ in
+/// it, the number of queries in a call of attention without counts.
 ///
 ///     std::puts(describe(cache).c_str());
 ///
 ///     row 0: 46 of 64 tokens, from (0, 0, 0) to (22, 22, 22), text goes on at 23; rotated keys
 ///     row 1: no tokens of 64, text goes on at 0; raw keys of 8 bits; 0 of 46 queries without counts
 ///
-/// A ring holds the sinks and the newest of the tokens that it has seen: `20 of 4000 seen tokens`. The first
-/// token is the oldest that is held. positions(b) of a cache, or coordinates(b), say it of every token.
+/// A ring holds the sinks and the newest of all tokens appended to it: `20 of 4000 seen tokens`. Its first
+/// token is the oldest one it holds. For the position of every token see positions(b) or coordinates(b) of
+/// the cache.
 ///
 /// \param cache  kv_cache, ring_cache or latent_cache
 ///
-/// Throws:  std::out_of_range if text of a cache with axes cannot go on within 2^53
+/// Throws:  std::out_of_range if the next text token of a cache with axes would be above 2^53
 template <class Cache>
 requires attended_rows<Cache> std::string describe(const Cache& cache) {
   std::string text;
@@ -18404,7 +18412,7 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
     if (cache.size(b) == 0) {
       text += "no tokens of " + std::to_string(cache.capacity());
     } else {
-      // Tokens of a ring are out of order, and slots that were rolled back hold none.
+      // Tokens of a ring are out of order, and rolled-back slots hold no token.
       std::size_t first = 0, last = order.size() - 1;
       std::int64_t of = cache.capacity();
       if constexpr (rows_by_rank<Cache>) {

@@ -16,40 +16,43 @@
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
-/// What attention needs of stored tokens.
+/// The interface through which attention reads stored tokens.
 
 namespace rope::inline ROPE_ABI {
 
 /// Stored tokens that `attention(q, rows, out)` reads: kv_cache, ring_cache, latent_cache, or a class of your
-/// own. Row b has been given tokens 0, 1, ..., seen(b) - 1. It stores some of them, each in a slot. The
-/// newest tokens of a row are its queries.
+/// own. Tokens 0, 1, ..., seen(b) - 1 were appended to row b. The row stores some of them, each in a slot.
+/// Its newest tokens are the queries.
 ///
 ///     value_type                  channels of keys and values
 ///     batch()                     rows
 ///     storage()                   whether keys are stored rotated or raw
 ///     keys(b), values(b)          of row b, [1, slots, kv_heads, ...]: a head_view, or a quantized_view
 ///     order(b)                    [slots]: the position of the token in each slot. `causal`, `window` and
-///                                 `sinks` go by it, and raw keys are rotated by it. An empty list means
-///                                 0, 1, 2, ...; no_token is a slot without a token, for causal rules alone
-///     seen(b)                     tokens that row b has been given and has not forgotten
+///                                 `sinks` compare these positions, and raw keys are rotated by them. An
+///                                 empty list means 0, 1, 2, ... no_token marks a slot without a token, which
+///                                 only causal attention hides
+///     seen(b)                     number of tokens appended to row b and not removed since
 ///     order_of(b, token)          the position of a token, whether or not it is stored
 ///     query_counts(queries)       [batch]: how many of `queries` queries each row has in a call without
 ///                                 counts; empty: all of them
-///     rules(function, options)    the options of the call with the rules of the rows. Throws if the options
-///                                 contradict them
+///     rules(function, options)    `options` completed by what the rows prescribe, such as a window. Throws
+///                                 if the options contradict it
 ///     check_table<Layout>(table)  throws unless the stored keys were rotated by this table in this layout
 ///
-/// A class may have more, which attention uses:
+/// Attention also uses these members if a class has them:
 ///
-///     ordered(b)                  the order of order(b), which is otherwise read in every call
-///     placed(function, table)     the table where it rotates a stored key; otherwise at its own channel
+///     ordered(b)                  how many tokens of order(b) are counted and ascending. Without it,
+///                                 order(b) is scanned in every call
+///     placed(function, table)     the table at the channel at which stored keys are rotated. Without it, the
+///                                 table keeps its own channel
 ///     check_queries(function, b, queries)
-///                                 throws if a key that one of the newest `queries` tokens sees is gone
-///     rotates_keys()              whether the rows rotated the keys that they store, by a table that they
-///                                 were given. If so, attention without a table needs queries_are_rotated,
-///                                 if not, attention with a table throws
+///                                 throws if a key visible to one of the newest `queries` tokens is gone
+///     rotates_keys()              whether the rows rotated the stored keys themselves, by a table passed to
+///                                 them. If so, attention without a table needs queries_are_rotated.
+///                                 Otherwise attention with a table throws
 ///
-/// It has coordinates as rows_on_axes says, and ranks as rows_by_rank says.
+/// For coordinates see rows_on_axes, for ranks rows_by_rank.
 template <class Rows>
 concept attended_rows = requires(const Rows& rows, Index b, std::int64_t token,
                                  const attention_options& options, const frequency_table<float>& table) {
@@ -66,8 +69,8 @@ concept attended_rows = requires(const Rows& rows, Index b, std::int64_t token,
   rows.template check_table<half_split>(table);
 };
 
-/// Rows whose tokens have axes() coordinates each, or a position where that is 0. coordinates_of(b, token) is
-/// those of a stored token, [axes].
+/// Rows whose tokens have axes() coordinates each, or one position if axes() is 0. coordinates_of(b, token)
+/// returns the coordinates of a stored token, [axes].
 template <class Rows>
 concept rows_on_axes = attended_rows<Rows> && requires(const Rows& rows, Index b, std::int64_t token) {
   { rows.axes() } -> std::convertible_to<Index>;
@@ -75,20 +78,20 @@ concept rows_on_axes = attended_rows<Rows> && requires(const Rows& rows, Index b
 };
 
 /// Rows that store the tokens of a ring_policy. With ring_positions::cache, keys are rotated by their rank
-/// among those that a query sees. slot(token) is the slot of a stored token: the sinks have the first slots,
-/// and the tokens behind them go through the others, over and over.
+/// among the keys visible to a query. slot(token) is the slot of a stored token: the sinks have the first
+/// slots, and the tokens after the sinks cycle through the others.
 template <class Rows>
 concept rows_by_rank = attended_rows<Rows> && requires(const Rows& rows, std::int64_t token) {
   { rows.policy() } -> std::convertible_to<const ring_policy&>;
   { rows.slot(token) } -> std::convertible_to<Index>;
 };
 
-/// What order(b) shows for a slot without a token: after every query.
+/// The position in order(b) of a slot without a token: greater than that of every query.
 inline constexpr std::int64_t no_token = (std::numeric_limits<std::int64_t>::max)();
 
 namespace detail {
 
-/// The number of ranks that keys are rotated by; 0: keys are rotated by their positions.
+/// The number of ranks by which keys are rotated. 0: keys are rotated by their positions.
 template <class Rows>
 std::int64_t ranks_of(const Rows& rows) {
   if constexpr (rows_by_rank<Rows>)
@@ -97,7 +100,7 @@ std::int64_t ranks_of(const Rows& rows) {
   return 0;
 }
 
-/// Whether the keys of row b are at positions 0, 1, 2, ..., and what is known of their order otherwise.
+/// Whether the keys of row b are at positions 0, 1, 2, ...
 template <class Rows>
 bool is_counted(const Rows& rows, Index b) {
   if constexpr (requires { rows.ordered(b); })
@@ -118,7 +121,7 @@ position_range held_positions(const Rows& rows, Index b) {
   return range;
 }
 
-/// The table where it rotates the heads of queries and keys.
+/// The table at the channel at which it rotates the heads of queries and keys.
 template <class Rows, class Table>
 auto placed_in(const Rows& rows, const Table& table) {
   if constexpr (requires { rows.placed("attention", table); })

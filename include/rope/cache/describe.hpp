@@ -12,12 +12,12 @@
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 
-/// What a cache holds, to be read.
+/// Text that describes the content of a cache.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// The place of a token: its position, or (time, height, width).
+/// The position of a token, or its coordinates, such as (time, height, width).
 template <class Cache>
 std::string place_of(const Cache& cache, Index b, std::size_t slot) {
   if constexpr (rows_on_axes<Cache>) {
@@ -31,7 +31,7 @@ std::string place_of(const Cache& cache, Index b, std::size_t slot) {
   }
   return std::to_string(cache.order(b)[slot]);
 }
-/// Where the next token of row b goes if it is text.
+/// The position of the next token of row b if it is text.
 template <class Cache>
 std::string next_place(const Cache& cache, Index b) {
   if constexpr (rows_on_axes<Cache>)
@@ -41,21 +41,22 @@ std::string next_place(const Cache& cache, Index b) {
 
 }  // namespace detail
 
-/// One line per row, the last one without an end: how many tokens it holds, where the first and the last of
-/// them are, where text goes on, what is stored, and how many queries it has in a call of attention without
-/// counts, if the rows differ in that.
+/// Returns one line per row, without a newline after the last: the number of tokens in the row, the positions
+/// of the first and the last of them, the next position of text, the storage of keys and, if rows differ in
+/// it, the number of queries in a call of attention without counts.
 ///
 ///     std::puts(describe(cache).c_str());
 ///
 ///     row 0: 46 of 64 tokens, from (0, 0, 0) to (22, 22, 22), text goes on at 23; rotated keys
 ///     row 1: no tokens of 64, text goes on at 0; raw keys of 8 bits; 0 of 46 queries without counts
 ///
-/// A ring holds the sinks and the newest of the tokens that it has seen: `20 of 4000 seen tokens`. The first
-/// token is the oldest that is held. positions(b) of a cache, or coordinates(b), say it of every token.
+/// A ring holds the sinks and the newest of all tokens appended to it: `20 of 4000 seen tokens`. Its first
+/// token is the oldest one it holds. For the position of every token see positions(b) or coordinates(b) of
+/// the cache.
 ///
 /// \param cache  kv_cache, ring_cache or latent_cache
 ///
-/// Throws:  std::out_of_range if text of a cache with axes cannot go on within 2^53
+/// Throws:  std::out_of_range if the next text token of a cache with axes would be above 2^53
 template <class Cache>
 requires attended_rows<Cache> std::string describe(const Cache& cache) {
   std::string text;
@@ -65,7 +66,7 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
     if (cache.size(b) == 0) {
       text += "no tokens of " + std::to_string(cache.capacity());
     } else {
-      // Tokens of a ring are out of order, and slots that were rolled back hold none.
+      // Tokens of a ring are out of order, and rolled-back slots hold no token.
       std::size_t first = 0, last = order.size() - 1;
       std::int64_t of = cache.capacity();
       if constexpr (rows_by_rank<Cache>) {

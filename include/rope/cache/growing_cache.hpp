@@ -16,11 +16,11 @@
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/tables/placed_table.hpp>
 
-/// What kv_cache and latent_cache do with tokens that they hold, whatever a token is.
+/// The functions of kv_cache and latent_cache on stored tokens.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// What messages call a cache and its functions.
+/// The names of a cache and its functions in error messages.
 struct cache_names {
   const char *cache, *size, *positions, *next_positions, *rebase, *truncate, *remove, *shift, *copy_row,
       *reorder, *keys, *values, *order;
@@ -28,7 +28,7 @@ struct cache_names {
 
 }  // namespace rope::inline ROPE_ABI::detail
 
-/// A macro, because literals alone are joined.
+/// A macro, because only string literals are concatenated.
 #define ROPE_DETAIL_CACHE_NAMES(name)                                                                      \
   {                                                                                                        \
     .cache = name, .size = name "::size", .positions = name "::positions",                                 \
@@ -39,17 +39,17 @@ struct cache_names {
 
 namespace rope::inline ROPE_ABI {
 
-/// One growing sequence per row of the batch: the functions that kv_cache and latent_cache share, whose base
-/// it is. What turns of a stored key in a latent_cache is its rotated part; latents keep their bits.
+/// The base class of kv_cache and latent_cache: one growing sequence per row of the batch. In a latent_cache
+/// only the rotated part of a stored key is rotated; latents keep their bits.
 ///
 ///     cache.truncate(5, batch_row{2});
 ///
-/// \tparam Cache  the class that derives from this one
-/// \tparam T      a channel type, as there
-/// \tparam place  where values are
+/// \tparam Cache  the derived class
+/// \tparam T      a channel type, as in kv_cache and latent_cache
+/// \tparam place  where values are stored
 ///
-/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
-///            function that throws leaves the cache as it was. Empty once it was moved from.
+/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. A
+///            function that throws leaves the cache unchanged. A moved-from cache is empty.
 template <class Cache, class T, detail::value_place place>
 class growing_cache {
  public:
@@ -59,19 +59,20 @@ class growing_cache {
   Index capacity() const { return tokens_.memory().slot_count(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
-  /// Whether the cache rotated the keys that it stores; not for raw keys, and none in an empty cache.
+  /// Whether the cache rotated the keys that it stores: false for raw keys and in an empty cache.
   bool rotates_keys() const { return tokens_.rotates_keys(); }
-  /// Tokens stored per row.  Throws: std::invalid_argument if rows differ; ask for them one by one then
+  /// Tokens stored per row.  Throws: std::invalid_argument if rows differ in size; call size(b) then
   Index size() const { return rows().common_size(Cache::names.size); }
-  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row. The same holds below
+  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row, as do all functions of b
+  /// below
   Index size(Index b) const { return rows().size(rows().checked(Cache::names.size, b)); }
   /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range;
-  /// std::invalid_argument if they have coordinates
+  /// std::invalid_argument if tokens have coordinates
   std::span<const std::int64_t> positions(Index b) const {
     return tokens_.positions(Cache::names.positions, b);
   }
-  /// What attention goes by, [size(b)]: the positions of tokens, or 0, 1, 2, ... where they have coordinates;
-  /// valid until the cache changes.  Throws: std::out_of_range
+  /// The positions that decide visibility in attention, [size(b)]: those of the tokens, or 0, 1, 2, ... if
+  /// tokens have coordinates; valid until the cache changes.  Throws: std::out_of_range
   std::span<const std::int64_t> order(Index b) const {
     return rows().positions(rows().checked(Cache::names.order, b));
   }
@@ -79,24 +80,24 @@ class growing_cache {
   std::int64_t order_of(Index b, std::int64_t token) const {
     return order(b)[static_cast<std::size_t>(token)];
   }
-  /// Tokens that row b has been given and has not forgotten: size(b).  Throws: std::out_of_range
+  /// Number of tokens appended to row b and not removed since: size(b).  Throws: std::out_of_range
   std::int64_t seen(Index b) const { return size(b); }
-  /// The options of a call of attention to the cache: `options`.
+  /// Returns `options` for attention: this cache adds nothing to them.
   attention_options rules(const char* /*function*/, const attention_options& options) const {
     return options;
   }
-  /// The position that the next token of each row gets, [batch]; valid until the cache changes. New queries
-  /// are at `row_starts{cache.next_positions()}`.  Throws: std::invalid_argument if the largest coordinate of
-  /// a row is not an integer
+  /// The position of the next token of each row, [batch]; valid until the cache changes. New queries are at
+  /// `row_starts{cache.next_positions()}`.  Throws: std::invalid_argument if the largest coordinate of a row
+  /// is not an integer
   std::span<const std::int64_t> next_positions() const {
     return tokens_.next_positions(Cache::names.next_positions);
   }
-  /// How many of `queries` queries each row has in a call of attention without counts, [batch]; empty: all.
-  /// Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
+  /// How many of the `queries` queries each row has in a call of attention without counts, [batch]; empty:
+  /// all. Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
-  /// What is remembered of these counts.
+  /// The record from which query_counts is computed.
   const detail::newest_tokens& newest() const { return rows().newest(); }
   /// How many tokens at the start of row b are at positions 0, 1, 2, ..., and how many in ascending order.
   detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
@@ -110,13 +111,13 @@ class growing_cache {
       tokens_.template check_table<Layout>(Cache::names.cache, placed(Cache::names.cache, table));
   }
 
-  /// Turns the stored keys from the angles of one table to those of another, in one pass, by the exact
+  /// Rotates the stored keys from the angles of one table to those of another, in one pass, by the exact
   /// difference of the two angles at each position.
   ///
   ///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
   ///
   /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
-  ///            tables are of the same pairs, over a range of positions, with exact angles
+  ///            tables have the same pairs, a range of positions and exact angles
   /// Accuracy:  that of one more rotation
   /// Cost:      one pass over the stored keys, and a row of cos and sin per position
   template <class Layout = detail::unnamed_layout, rotation_table From, rotation_table To>
@@ -127,39 +128,40 @@ class growing_cache {
                                       placed(Cache::names.rebase, from), placed(Cache::names.rebase, to));
   }
 
-  /// Forgets every token from `size` on: the rollback of speculative decoding.
+  /// Removes every token from `size` on: the rollback of speculative decoding.
   ///
-  /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if every row is meant and
-  ///          rows differ in size. The same holds for the functions below
+  /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if row is every_row and
+  ///          rows differ in size, as do all functions with a batch_row below
   void truncate(Index size, batch_row row = every_row) { tokens_.truncate(Cache::names.truncate, size, row); }
 
-  /// Forgets tokens [first, first + count); the later ones move up and keep their positions. With `shift`,
-  /// which then closes the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and
-  /// llama_memory_seq_add):
+  /// Removes tokens [first, first + count). Later tokens move up and keep their positions. With `shift` to
+  /// close the gap, this is the context shift of llama.cpp (llama_memory_seq_rm and llama_memory_seq_add):
   ///
   ///     cache.remove(keep, n);  cache.shift<Layout>(keep, cache.size() - keep, -n, table);
   ///
   /// Throws:  std::out_of_range unless first and count are at least 0 and first + count at most size()
-  /// Cost:    one pass over the tokens behind
+  /// Cost:    one pass over the later tokens
   void remove(Index first, Index count, batch_row row = every_row) {
     tokens_.remove(Cache::names.remove, first, count, row);
   }
 
-  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys: exact, and reads no key.
+  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys. Exact, and reads no key.
   ///
-  /// Throws:  as `remove`, also if one would leave [-2^53, 2^53]; std::invalid_argument for rotated keys
+  /// Throws:  as `remove`, also if a position would leave [-2^53, 2^53]; std::invalid_argument for rotated
+  ///          keys
   void shift(Index first, Index count, std::int64_t delta, batch_row row = every_row) {
     tokens_.shift(Cache::names.shift, first, count, delta, row);
   }
 
-  /// The same for rotated keys, which turn by the exact angle of `delta` and keep their magnitude:
+  /// Adds `delta` to the positions of tokens [first, first + count) and rotates their stored keys by the
+  /// exact angle of `delta`. Magnitudes do not change:
   ///
   ///     k' = R(delta) k,  without the attention_factor, which k has already
   ///
   /// Throws:    as above; std::invalid_argument unless the keys were appended with this layout and table, and
-  ///            the table has exact angles. A schedule that depends on length has another table at another
-  ///            length, and is refused with it
-  /// Accuracy:  that of one more rotation every time; a stream that shifts again and again stores raw keys
+  ///            the table has exact angles. If a schedule depends on length, the table of another length
+  ///            throws
+  /// Accuracy:  that of one more rotation per call; for a stream that shifts repeatedly, store raw keys
   /// Cost:      one pass over the keys of these tokens
   /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
   template <class Layout = detail::unnamed_layout, rotation_table Table>
@@ -171,34 +173,35 @@ class growing_cache {
   }
   ROPE_DETAIL_ASK_FOR_TURNS();
 
-  /// Makes row `to` what row `from` is, positions included: one prompt, and several ways to go on.
+  /// Makes row `to` a copy of row `from`, positions included: several continuations of one prompt.
   ///
   ///     cache.copy_row(0, 2);
   ///
   /// Throws:  std::out_of_range if there is no such row
   void copy_row(Index from, Index to) { tokens_.copy_row(Cache::names.copy_row, from, to); }
 
-  /// Makes every row b what row rows[b] was, positions included: the beams of a search, of which some go on
-  /// more than once and others end.
+  /// Makes every row b a copy of what row rows[b] was before the call, positions included: beam search, in
+  /// which some beams continue more than once and others end.
   ///
   ///     const int parents[] = {1, 1, 0};
   ///     cache.reorder(parents);
   ///
   /// \param rows  any integers, [batch]
   ///
-  /// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
+  /// Throws:  std::invalid_argument unless `rows` has an entry for every row, std::out_of_range if an entry
+  ///          is not a row
   /// Cost:    one copy, or one swap, of every row that changes
   void reorder(const detail::row_list& rows) { tokens_.reorder(Cache::names.reorder, rows); }
 
-  /// Forgets every token; the capacity stays.
+  /// Removes every token. The capacity does not change.
   void clear() { tokens_.clear(); }
 
-  /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives. Of a latent_cache,
-  /// latents and, behind them, rotated parts, [batch, size(), 1, latent_dim + rotary_dim].  Throws:
+  /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives. For a latent_cache,
+  /// each key is a latent followed by its rotated part, [batch, size(), 1, latent_dim + rotary_dim].  Throws:
   /// std::invalid_argument if rows differ in size
   detail::stored_view<const T> keys() const { return tokens_.keys(Cache::names.keys); }
-  /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives. Of a latent_cache,
-  /// the latents, [batch, size(), 1, latent_dim]: the same memory.  Throws: as keys()
+  /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives. For a latent_cache,
+  /// the latents, [batch, size(), 1, latent_dim], in the memory of the keys.  Throws: as keys()
   detail::stored_view<const T> values() const { return tokens_.values(Cache::names.values); }
   /// keys() of row b alone, [1, size(b), ...].  Throws: std::out_of_range
   detail::stored_view<const T> keys(Index b) const { return tokens_.keys(Cache::names.keys, b); }
@@ -217,7 +220,7 @@ class growing_cache {
   growing_cache& operator=(growing_cache&&) = default;
 
   const detail::cache_rows& rows() const { return tokens_.rows(); }
-  /// A table where a key that is stored has the channels that turn.  Throws: std::invalid_argument
+  /// The table at the rotated channels of a stored key.  Throws: std::invalid_argument
   template <class Table>
   auto placed(const char* function, const Table& table) const {
     return static_cast<const Cache&>(*this).placed(function, table);
