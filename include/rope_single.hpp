@@ -14287,11 +14287,11 @@ class turn_between_axes {
 
 #ifndef ROPE_CACHE_PAGE_VIEW_HPP
 #define ROPE_CACHE_PAGE_VIEW_HPP
-/// Keys and values in the pages of a pool that the caller owns.
+/// A view of keys and values in the pages of a pool that you own.
 namespace rope::inline ROPE_ABI {
-/// A view of keys and values in pages: memory of an engine that serves many sequences at once, each of which
-/// takes whole pages from it. Token t of sequence s is token t % page_size of page blocks(s, t / page_size),
-/// and at position t.
+/// A view of keys and values in pages, as in an engine that serves many sequences at once and gives each of
+/// them whole pages. Token t of sequence s is token t % page_size of page blocks(s, t / page_size), and its
+/// position is t.
 ///
 ///     const page_view<float> pages({.keys = bhsd(key_pool, page_count, kv_heads, page_size, head_dim),
 ///                                   .values = bhsd(value_pool, page_count, kv_heads, page_size, value_dim)},
@@ -14299,12 +14299,12 @@ namespace rope::inline ROPE_ABI {
 ///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
 ///     attention<Layout>(q, pages, out, table);
 ///
-/// Sequences that begin with the same tokens may share the pages of these: one page in two rows of `blocks`.
+/// Sequences with a common prefix may share its pages: one page in two rows of `blocks`.
 ///
-/// \tparam T  a channel type, or std::int8_t: pools are then quantized_view, of what `quantize` makes of
-///            float or 16-bit heads; const where nothing is written
+/// \tparam T  a channel type, or std::int8_t: the pools are then quantized_view of heads as `quantize` stores
+///            them. const T for pages that are only read
 ///
-/// Requires:  the pool and both lists outlive the view, which reads them anew at every call
+/// Requires:  the pool and both lists outlive the view, which reads them again in every call
 template <class T>
 class page_view {
  public:
@@ -14315,12 +14315,13 @@ class page_view {
     detail::stored_view<T> values;  // [pages, page_size, kv_heads, value_dim]
   };
   /// \param blocks   any integers, [sequences, blocks], or [sequences * blocks] one sequence after the other;
-  ///                 entries behind the last token of a sequence are not read
-  /// \param lengths  any integers, [sequences]: tokens of each, those that are written next included
-  /// \param storage  whether keys are rotated before they are written, or raw ones whenever they are read
+  ///                 entries after the last token of a sequence are not read
+  /// \param lengths  any integers, [sequences]: tokens of each sequence, including those that are written
+  ///                 next
+  /// \param storage  whether keys are rotated before they are written, or stored raw and rotated when read
   ///
   /// Throws:  std::invalid_argument if keys and values differ in pages, page_size or heads, a page has no
-  ///          tokens, or blocks are no matrix of as many rows as there are lengths
+  ///          tokens, or blocks are not a matrix with one row per length
   template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
   page_view(const pool& memory, const Blocks& blocks, const Lengths& lengths,
             key_storage storage = key_storage::rotated)
@@ -14345,11 +14346,11 @@ class page_view {
   Index sequences() const { return static_cast<Index>(lengths_.size()); }
   /// Tokens of a page.
   Index page_size() const { return memory_.keys.tokens; }
-  /// Tokens of a sequence.  Requires: sequence in [0, sequences()). The same holds below
+  /// Tokens of a sequence.  Requires: sequence in [0, sequences()), as do the functions below
   Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
   /// The page that holds token t of a sequence.  Requires: t in [0, length(sequence))
   Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
-  /// The place of token t in its page.
+  /// The slot of token t in its page.
   Index slot(Index t) const { return t % page_size(); }
   /// Entries of `blocks` per sequence.
   Index blocks_of_a_sequence() const { return blocks_of_a_sequence_; }
@@ -14357,7 +14358,7 @@ class page_view {
   const detail::block_table& blocks() const { return blocks_; }
   /// Checks that the tokens of every sequence are in pages of the pool.
   ///
-  /// \param function  the name that errors begin with
+  /// \param function  the name at the start of error messages
   ///
   /// Throws:  std::invalid_argument if a length is not in [0, blocks * page_size], std::out_of_range if a
   ///          block that holds tokens names a page beyond the pool
@@ -14394,10 +14395,10 @@ class page_view {
   key_storage storage_;
 };
 namespace detail {
-/// Tokens [first(s), first(s) + count(s)) of sequence s change, for every s.
+/// Checks that no page is shared that holds a token in [first(s), first(s) + count(s)) of some sequence s.
 ///
-/// Throws:  std::invalid_argument if a page that holds such a token stands in the table twice, among the
-///          blocks that hold tokens
+/// Throws:  std::invalid_argument if a page that holds such a token is listed twice among the blocks that
+///          hold tokens
 template <class T, class First, class Count>
 void check_pages_are_own(const char* function, const page_view<T>& pages, const First& first,
                          const Count& count) {
@@ -16255,7 +16256,7 @@ class growing_cache {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_GROWING_CACHE_HPP
-/// The keys and values of the tokens a decoder has already seen.
+/// A cache of the keys and values of all previous tokens.
 namespace rope::inline ROPE_ABI {
 /// A fixed-capacity cache of keys and values, one growing sequence per row of the batch.
 ///
@@ -16263,18 +16264,19 @@ namespace rope::inline ROPE_ABI {
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
-/// `append(k, v)` takes keys that are rotated already, and attention(q, cache, out) such queries. A token's
-/// position is one more than the largest in its row, 0 in an empty row, unless `append_at` names another;
-/// `shift` changes it. Tokens of images have several coordinates: token_axes, in policy.hpp. Memory is
-/// [batch, kv_heads, capacity, head_dim], so the keys of one head are contiguous. What it says of stored
-/// tokens and does with them is in growing_cache.hpp: size, keys, truncate, remove, shift, rebase, ...
+/// `append(k, v)` takes rotated keys, and attention(q, cache, out) takes rotated queries. A token's position
+/// is one more than the largest in its row, 0 in an empty row, unless `append_at` sets another; `shift`
+/// changes it. Tokens of images have several coordinates: see token_axes in policy.hpp. Memory is [batch,
+/// kv_heads, capacity, head_dim], so the keys of one head are contiguous. growing_cache.hpp has the functions
+/// on stored tokens: size, keys, truncate, remove, shift, rebase, ...
 ///
-/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once. std::int8_t: what
-///            `quantize` makes of float or 16-bit ones, with keys() and values() of quantized_view; queries
-///            are float, and keys that turn again are rounded again, by at most half a scale each time
+/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once. std::int8_t: float
+///            or 16-bit keys and values are stored as by `quantize`, keys() and values() return a
+///            quantized_view, and queries are float. Every later rotation rounds these keys again, by at most
+///            half a scale
 ///
-/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
-///            function that throws leaves the cache as it was. Empty once it was moved from.
+/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. A
+///            function that throws leaves the cache unchanged. A moved-from cache is empty.
 template <class T>
 class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
                  public cache_shape<kv_cache<T>> {
@@ -16292,9 +16294,10 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
       : kv_cache(batch, capacity, kv_heads, head_dim, value_dim, storage) {
     tokens_.put_on_axes("kv_cache", axes);
   }
-  /// Coordinates of a token; 0: it has a position.
+  /// Number of coordinates of a token; 0: it has one position instead.
   Index axes() const { return tokens_.coordinates().axes(); }
-  /// Coordinates in row b, [size(b), axes]; valid until the cache changes.  Throws: std::out_of_range
+  /// Coordinates of the tokens of row b, [size(b), axes]; valid until the cache changes.  Throws:
+  /// std::out_of_range
   auto coordinates(Index b) const {
     const Index row = rows().checked("kv_cache::coordinates", b);
     return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().size(row));
@@ -16303,7 +16306,8 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   const double* coordinates_of(Index b, std::int64_t token) const {
     return tokens_.coordinates().token(b, detail::to_index(token));
   }
-  /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row by row: for a table that reads raw keys.
+  /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row by row: for the table that rotates raw
+  /// keys.
   detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }
   /// Coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
@@ -16311,12 +16315,13 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
     return tokens_.coordinates().next_coordinates("kv_cache::next_coordinates", tokens);
   }
-  /// Copies new tokens behind the stored ones.
+  /// Appends copies of new tokens.
   ///
-  /// \param k        [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated already
+  /// \param k        [batch, tokens, kv_heads, head_dim]; unrotated for raw storage, otherwise already
+  ///                 rotated
   /// \param v        [batch, tokens, kv_heads, value_dim]
   /// \param counts   any integers, [batch]: row b takes its first counts[b] tokens; empty: all of them
-  /// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+  /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself; std::length_error if the tokens do not fit
@@ -16329,14 +16334,14 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
                   threads);
   }
   /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
-  /// refuses other layouts and tables that rotate otherwise, in `attention` too: a schedule that depends on
-  /// length (dynamic NTK, LongRoPE) cannot change while keys of the old one are stored.
+  /// rejects other layouts and tables that rotate differently, in `attention` too: a schedule that depends on
+  /// length (dynamic NTK, LongRoPE) cannot change while the cache stores keys of the old schedule.
   ///
   /// \param k      [batch, tokens, kv_heads, head_dim], not rotated
-  /// \param table  what k rotates by; or a normed_table, which normalises its heads before
+  /// \param table  the table that rotates k, or a normed_table, which normalises the heads first
   ///
-  /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
-  ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
+  /// Throws:  as above; std::invalid_argument if the cache stores raw keys, or keys of another, or an
+  ///          unknown, table or layout; std::out_of_range if a position is outside the table
   /// Cost:    one rotation of k and one copy of v
   template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
             class Threads = this_thread>
@@ -16348,10 +16353,10 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
       tokens_.template store_next<Layout>("kv_cache", "kv_cache::append", k, v,
                                           detail::key_transform_of(table), counts, threads);
   }
-  /// Copies new tokens at positions of the caller's, in any order: prefix reuse, left padding, positions that
-  /// start again. Attention goes by them, not by the order of appending: `causal` admits keys at positions up
-  /// to the query's, equal ones included, and `window` takes the difference. Padding on the left and other
-  /// sequences in the same row are visible unless a mask hides them; for padding on the right give `counts`.
+  /// Appends new tokens at the given positions, in any order: prefix reuse, left padding, restarting
+  /// positions. Attention uses these positions, not the order of appending: `causal` admits keys at positions
+  /// up to and including that of the query, and `window` limits the difference. Left padding and other
+  /// sequences in the same row are visible unless a mask hides them. For right padding pass `counts`.
   ///
   ///     cache.append_at<Layout>(k, v, table, ids);
   ///     attention<Layout>(q, cache, out, table);
@@ -16365,7 +16370,8 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts, threads);
   }
-  /// The same for keys that the cache rotates by these positions.  Throws: as above, and as its `append`
+  /// Rotates copies of new keys by the given positions, and appends them.  Throws: as above, and as `append`
+  /// with a table
   template <class Layout = detail::unnamed_layout, class K, class V, key_table Table, position_form P,
             class Threads = this_thread>
   void append_at(head_view<K> k, head_view<V> v, const Table& table, const P& positions,
@@ -16377,16 +16383,17 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
                                              detail::key_transform_of(table),
                                              detail::position_source(positions, k.tokens), counts, threads);
   }
-  /// Copies new tokens to a cache with axes, at these coordinates; keys as in the first `append`.
+  /// Appends new tokens at the given coordinates to a cache with axes. Keys are as in `append` without a
+  /// table.
   ///
-  /// Throws:  as above; std::invalid_argument unless there is a row of as many axes for every token
+  /// Throws:  as above; std::invalid_argument unless there is a row of axes() coordinates for every token
   template <int no_layout = 0, class K, class V, class Threads = this_thread>
   void append_at(head_view<K> k, head_view<V> v, const token_coordinates& coordinates,
                  const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store_at("kv_cache::append_at", k, v, coordinates, counts, threads);
   }
-  /// A table where it rotates a stored key: where it is.
+  /// The table at the channel at which it rotates a stored key: its own.
   template <class Table>
   auto placed(const char* /*function*/, const Table& table) const {
     return detail::placed(table);
@@ -17241,10 +17248,10 @@ struct block_pass {
 
 #ifndef ROPE_CACHE_LATENT_CACHE_HPP
 #define ROPE_CACHE_LATENT_CACHE_HPP
-/// What multi-head latent attention (MLA) remembers of a token: one latent and one rotated part.
+/// A cache for multi-head latent attention (MLA): one latent and one rotated part per token.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Throws:  std::invalid_argument if a width is negative, std::length_error if an Index does not count both
+/// Throws:  std::invalid_argument if a width is negative, std::length_error if their sum overflows an Index
 inline Index latent_width(Index latent_dim, Index rotary_dim) {
   if (latent_dim < 0 || rotary_dim < 0)
     throw_invalid("latent_cache", "latent_dim and rotary_dim must not be negative, got ", latent_dim, " and ",
@@ -17253,9 +17260,10 @@ inline Index latent_width(Index latent_dim, Index rotary_dim) {
     throw_length("latent_cache", "", latent_dim, " + ", rotary_dim, " channels exceed the address space");
   return latent_dim + rotary_dim;
 }
-/// A table where the rotated part is, behind the latent. One that is placed already must be placed there.
+/// The table at the first channel after the latent, where the rotated part begins. A table that is already
+/// placed must be placed there.
 ///
-/// Throws:  std::invalid_argument if it turns anything else
+/// Throws:  std::invalid_argument unless it rotates exactly the rotated part
 template <class S>
 placed_table<S> behind_latent(const char* function, const placed_table<S>& table, Index latent_dim,
                               Index rotary_dim) {
@@ -17272,34 +17280,34 @@ placed_table<S> behind_latent(const char* function, const frequency_table<S>& ta
 }
 }  // namespace detail
 /// A fixed-capacity cache for multi-head latent attention, one growing sequence per row of the batch. A token
-/// leaves one latent c of `latent_dim` channels and one part of `rotary_dim` channels that turns with its
-/// position; every head makes its keys and values of them. Memory is [batch, 1, capacity, latent_dim +
-/// rotary_dim]: to attention, one key head whose values are the first channels of its keys.
+/// is stored as one latent c of `latent_dim` channels and one part of `rotary_dim` channels that is rotated
+/// by its position. Every head computes its keys and values from these two. Memory is [batch, 1, capacity,
+/// latent_dim + rotary_dim]: to attention, one key head whose values are the first channels of its keys.
 ///
-/// While decoding, what makes keys and values of latents is absorbed into queries and outputs. With
+/// In decoding, the projections from latents to keys and values are absorbed into queries and outputs. With
 /// k_h = [U_h c ; r] and v_h = V_h c for head h and the shared rotated part r,
 ///
 ///     q_absorbed_h = [U_h^T q_h ; the part of q_h that turns],      output of head h = V_h out_h
 ///
-/// where the caller multiplies and attention (attention.hpp) does the rest:
+/// You compute these two products, and attention (attention.hpp) does the rest:
 ///
 ///     latent_cache<float> cache(batch, capacity, latent_dim, rotary_dim);
 ///     cache.append<Layout>(latent, rotated_part, table);
 ///     attention<Layout>(q_absorbed, cache, out, table, {.scale = 1 / std::sqrt(expanded_dim)});
 ///
-/// A prompt is cheaper expanded: head_dim + value_dim products per query head and key, against 2 latent_dim +
-/// rotary_dim. The caller writes k_h and v_h out, [batch, tokens, heads, ...], r behind U_h c in every head
-/// of k, and the table stands where r begins:
+/// A prompt is cheaper with expanded keys: head_dim + value_dim products per query head and key, instead of 2
+/// latent_dim + rotary_dim. Compute k_h and v_h yourself, [batch, tokens, heads, ...], with r after U_h c in
+/// every head of k, and place the table at the first channel of r:
 ///
 ///     attention<Layout>(q, k, v, expanded_out, table.at_channel(unrotated_dim));
 ///
-/// A table given to its functions turns the rotated part; it may be placed at latent_dim as well. What it
-/// says of stored tokens and does with them is in growing_cache.hpp: size, keys, truncate, remove, shift, ...
+/// A table passed to its functions rotates the rotated part, whether or not it is placed at latent_dim.
+/// growing_cache.hpp has the functions on stored tokens: size, keys, truncate, remove, shift, ...
 ///
 /// \tparam T  a channel type. 16-bit caches also take float latents and parts, rounded once
 ///
-/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
-///            function that throws leaves the cache as it was. Empty once it was moved from.
+/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. A
+///            function that throws leaves the cache unchanged. A moved-from cache is empty.
 /// Source:    DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1
 template <class T>
 class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_place::in_keys> {
@@ -17315,13 +17323,14 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   Index latent_dim() const { return tokens_.memory().first_new_channel(); }
   /// Channels of a rotated part.
   Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
-  /// Copies new tokens behind the stored ones. As in kv_cache, parts that were rotated elsewhere do not join
-  /// those that the cache has rotated.
+  /// Appends copies of new tokens. As in kv_cache, a cache that has rotated its parts rejects parts that were
+  /// rotated elsewhere.
   ///
   /// \param latent        [batch, tokens, 1, latent_dim]
-  /// \param rotated_part  [batch, tokens, 1, rotary_dim]; not rotated for raw storage, else rotated
+  /// \param rotated_part  [batch, tokens, 1, rotary_dim]; unrotated for raw storage, otherwise already
+  ///                      rotated
   /// \param counts        as in kv_cache
-  /// \param threads       the caller's threads, see base/parallel.hpp; the bits do not depend on them
+  /// \param threads       your threads, see base/parallel.hpp; the bits do not depend on them
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds parts that it rotated itself; std::length_error if the tokens do not fit
@@ -17333,14 +17342,14 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
     tokens_.store("latent_cache::append", rotated_part, latent,
                   tokens_.next_source("latent_cache::append", latent.tokens), counts, threads);
   }
-  /// Copies latents and rotates copies of the parts by their positions. The cache then belongs to this layout
-  /// and to tables that rotate like this one.
+  /// Appends copies of latents, and of parts rotated by their positions. Until it is empty again, the cache
+  /// rejects other layouts and tables that rotate differently.
   ///
   /// \param rotated_part  [batch, tokens, 1, rotary_dim], not rotated
   ///
-  /// Throws:  as above; std::invalid_argument if the table does not turn all of the part and no more, the
-  ///          cache stores raw parts, or holds parts of another table or layout, or whose table is not known;
-  ///          std::out_of_range if a position is outside the table
+  /// Throws:  as above; std::invalid_argument unless the table rotates exactly the rotated part, or if the
+  ///          cache stores raw parts, or parts of another, or an unknown, table or layout; std::out_of_range
+  ///          if a position is outside the table
   /// Cost:    one copy of latents and one rotation of parts
   template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table,
             class Threads = this_thread>
@@ -17354,7 +17363,7 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
                                              tokens_.next_source("latent_cache::append", latent.tokens),
                                              counts, threads);
   }
-  /// The two above at positions of the caller's, in any order, as in kv_cache.
+  /// Appends new tokens at the given positions, in any order, as in kv_cache.
   ///
   /// Throws:  as above; std::out_of_range unless positions are within 2^53 in magnitude
   template <int no_layout = 0, class L, class R, position_form P, class Threads = this_thread>
@@ -17364,7 +17373,8 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
     tokens_.store("latent_cache::append_at", rotated_part, latent,
                   detail::position_source(positions, latent.tokens), counts, threads);
   }
-  /// The same for parts that the cache rotates by these positions.  Throws: as above, and as its `append`
+  /// Rotates copies of the parts by the given positions, and appends.  Throws: as above, and as `append` with
+  /// a table
   template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table, position_form P,
             class Threads = this_thread>
   void append_at(head_view<L> latent, head_view<R> rotated_part, const Table& table, const P& positions,
@@ -17377,14 +17387,14 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
           detail::key_transform_of(placed("latent_cache::append_at", table)),
           detail::position_source(positions, latent.tokens), counts, threads);
   }
-  /// A table where it rotates a stored key: behind the latent.
+  /// The table at the channel at which it rotates a stored key: the first after the latent.
   ///
-  /// Throws:  std::invalid_argument unless it rotates all of the rotated part and no more
+  /// Throws:  std::invalid_argument unless it rotates exactly the rotated part
   template <class Table>
   auto placed(const char* function, const Table& table) const {
     return detail::behind_latent(function, table, latent_dim(), rotary_dim());
   }
-  /// The options of a call of attention to the cache: `options`, with a scale.
+  /// Returns `options` for attention, after a check of the scale.
   ///
   /// Throws:  std::invalid_argument if scale is 0
   attention_options rules(const char* function, const attention_options& options) const {
@@ -18445,7 +18455,7 @@ template <class P>
 class rows_in_pages {
  public:
   using value_type = std::remove_const_t<P>;
-  /// Throws:  std::invalid_argument, std::out_of_range unless the pages hold the tokens that they should
+  /// Throws:  std::invalid_argument, std::out_of_range as check_blocks and check_counts
   rows_in_pages(const page_view<P>& pages, const newest_in_pages<P>& newest, Index batch) : pages_(pages) {
     pages.check_blocks("attention");
     newest.check_counts("attention", batch);
@@ -18464,7 +18474,7 @@ class rows_in_pages {
   std::span<const Index> query_counts(Index /*queries*/) const { return {}; }
   template <class Layout, class Table>
   void check_table(const Table& /*table*/) const {}
-  /// Throws:  std::invalid_argument if options say what the pages decide
+  /// Throws:  std::invalid_argument if options list positions or counts, which the pages determine
   attention_options rules(const char* function, const attention_options& options) const {
     if (!options.query_positions.empty() || !options.key_positions.empty() || !options.query_counts.empty() ||
         !options.key_counts.empty() || !options.key_offsets.empty())
@@ -18492,33 +18502,33 @@ void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, con
   attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, newest, threads).run();
 }
 }  // namespace detail
-/// Attention of rotated queries (or of queries that need no rotation) to keys in pages.
+/// Attention of queries that are already rotated, or need no rotation, to keys in pages.
 ///
 ///     attention(q, pages, out, {.query_offsets = offsets});
 ///
-/// The queries of a sequence are its newest tokens: query i of n is at position length - n + i. Prefill, its
-/// chunks and single steps go together in one call, with the queries of all sequences laid end to end.
+/// The queries of a sequence are its newest tokens: query i of n is at position length - n + i. One call may
+/// mix prefill, chunks of it and decoding steps: concatenate the queries of all sequences.
 ///
-/// \param q       [1, tokens, q.heads, head_dim] with options.query_offsets, [sequences + 1]: those of
-///                sequence s are query_offsets[s] .. query_offsets[s + 1] - 1; or [sequences, tokens, ...]
-///                without, as many of each
-/// \param pages   of the type of q or, for float q, of a 16-bit type, whose keys and values are widened while
-///                they are read
+/// \param q       [1, tokens, q.heads, head_dim] with options.query_offsets, [sequences + 1]: sequence s has
+///                tokens query_offsets[s] .. query_offsets[s + 1] - 1. Without offsets [sequences, tokens,
+///                ...], equally many per sequence
+/// \param pages   of the type of q or, for float q, of a 16-bit type or std::int8_t; attention widens keys
+///                and values while reading
 /// \param out     as q, [..., q.heads, value_dim]
 /// \param options  a bias or a mask, for queries without offsets, is [sequences, heads, tokens, keys] with
 ///                 keys = the longest length; log_sum_exp is [tokens of q, q.heads] in the order of q
-/// \param threads  the caller's threads, see base/parallel.hpp
+/// \param threads  your threads, see base/parallel.hpp
 ///
 /// Requires:  out shares no element with q unless it is the same view, and none with the pages
 /// Throws:    std::invalid_argument if shapes disagree, a length exceeds the blocks, a sequence has more new
 ///            tokens than its length, offsets do not fit, an option is out of range, the options list
-///            positions or counts or ask for dropout, or the pages hold raw keys; std::out_of_range if a
-///            block that holds tokens names a page beyond the pool; out is then unchanged
+///            positions or counts or set dropout, or the pages hold raw keys; std::out_of_range if a block
+///            that holds tokens names a page beyond the pool; out is then unchanged
 /// Accuracy:  the bits of `attention` to the same keys and values in one view
 ///            (tests/cache/laws/pages.test.cpp)
-/// Cost:      that of attention for every sequence; pages are read where they are. Neighbours with as many
-///            queries share a call, so its threads. No allocation once a call of the same size has been made
-///            on the thread
+/// Cost:      that of attention for every sequence; pages are read in place. Adjacent sequences with equal
+///            numbers of queries share one kernel call and its threads. Allocates nothing after the first
+///            call of this size on the thread
 /// Source:    Kwon et al. 2023, PagedAttention, arXiv:2309.06180
 template <class Layout = detail::unnamed_layout, class Q, class P, class T, class Threads = this_thread>
 void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
@@ -18529,14 +18539,14 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
   ROPE_DETAIL_CHECK_THREADS("attention", Threads);
   detail::attend_to_pages<detail::unnamed_layout, T, P, float>(q, pages, out, nullptr, options, threads);
 }
-/// Attention of unrotated queries: rotates copies of them, and raw keys while they are read, by their
+/// Attention of unrotated queries: rotates copies of the queries, and raw keys while they are read, by their
 /// positions.
 ///
 ///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
 ///     attention<Layout>(q, pages, out, table);
 ///
-/// Throws:  as above, std::invalid_argument if the window of the table exceeds the head, std::out_of_range if
-///          a position is outside the table; out is then unchanged
+/// Throws:  as above, std::invalid_argument if the rotated channels exceed the head, std::out_of_range if a
+///          position is outside the table; out is then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class P, class T, rotation_table Table,
           class Threads = this_thread>
 void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, const Table& table,

@@ -19,7 +19,7 @@
 #include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/view.hpp>
 
-/// The keys and values of the tokens a decoder has already seen.
+/// A cache of the keys and values of all previous tokens.
 
 namespace rope::inline ROPE_ABI {
 
@@ -29,18 +29,19 @@ namespace rope::inline ROPE_ABI {
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
-/// `append(k, v)` takes keys that are rotated already, and attention(q, cache, out) such queries. A token's
-/// position is one more than the largest in its row, 0 in an empty row, unless `append_at` names another;
-/// `shift` changes it. Tokens of images have several coordinates: token_axes, in policy.hpp. Memory is
-/// [batch, kv_heads, capacity, head_dim], so the keys of one head are contiguous. What it says of stored
-/// tokens and does with them is in growing_cache.hpp: size, keys, truncate, remove, shift, rebase, ...
+/// `append(k, v)` takes rotated keys, and attention(q, cache, out) takes rotated queries. A token's position
+/// is one more than the largest in its row, 0 in an empty row, unless `append_at` sets another; `shift`
+/// changes it. Tokens of images have several coordinates: see token_axes in policy.hpp. Memory is [batch,
+/// kv_heads, capacity, head_dim], so the keys of one head are contiguous. growing_cache.hpp has the functions
+/// on stored tokens: size, keys, truncate, remove, shift, rebase, ...
 ///
-/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once. std::int8_t: what
-///            `quantize` makes of float or 16-bit ones, with keys() and values() of quantized_view; queries
-///            are float, and keys that turn again are rounded again, by at most half a scale each time
+/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once. std::int8_t: float
+///            or 16-bit keys and values are stored as by `quantize`, keys() and values() return a
+///            quantized_view, and queries are float. Every later rotation rounds these keys again, by at most
+///            half a scale
 ///
-/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
-///            function that throws leaves the cache as it was. Empty once it was moved from.
+/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. A
+///            function that throws leaves the cache unchanged. A moved-from cache is empty.
 template <class T>
 class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
                  public cache_shape<kv_cache<T>> {
@@ -61,9 +62,10 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
     tokens_.put_on_axes("kv_cache", axes);
   }
 
-  /// Coordinates of a token; 0: it has a position.
+  /// Number of coordinates of a token; 0: it has one position instead.
   Index axes() const { return tokens_.coordinates().axes(); }
-  /// Coordinates in row b, [size(b), axes]; valid until the cache changes.  Throws: std::out_of_range
+  /// Coordinates of the tokens of row b, [size(b), axes]; valid until the cache changes.  Throws:
+  /// std::out_of_range
   auto coordinates(Index b) const {
     const Index row = rows().checked("kv_cache::coordinates", b);
     return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().size(row));
@@ -72,7 +74,8 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   const double* coordinates_of(Index b, std::int64_t token) const {
     return tokens_.coordinates().token(b, detail::to_index(token));
   }
-  /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row by row: for a table that reads raw keys.
+  /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row by row: for the table that rotates raw
+  /// keys.
   detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }
   /// Coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
@@ -81,12 +84,13 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
     return tokens_.coordinates().next_coordinates("kv_cache::next_coordinates", tokens);
   }
 
-  /// Copies new tokens behind the stored ones.
+  /// Appends copies of new tokens.
   ///
-  /// \param k        [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated already
+  /// \param k        [batch, tokens, kv_heads, head_dim]; unrotated for raw storage, otherwise already
+  ///                 rotated
   /// \param v        [batch, tokens, kv_heads, value_dim]
   /// \param counts   any integers, [batch]: row b takes its first counts[b] tokens; empty: all of them
-  /// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+  /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself; std::length_error if the tokens do not fit
@@ -100,14 +104,14 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   }
 
   /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
-  /// refuses other layouts and tables that rotate otherwise, in `attention` too: a schedule that depends on
-  /// length (dynamic NTK, LongRoPE) cannot change while keys of the old one are stored.
+  /// rejects other layouts and tables that rotate differently, in `attention` too: a schedule that depends on
+  /// length (dynamic NTK, LongRoPE) cannot change while the cache stores keys of the old schedule.
   ///
   /// \param k      [batch, tokens, kv_heads, head_dim], not rotated
-  /// \param table  what k rotates by; or a normed_table, which normalises its heads before
+  /// \param table  the table that rotates k, or a normed_table, which normalises the heads first
   ///
-  /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
-  ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
+  /// Throws:  as above; std::invalid_argument if the cache stores raw keys, or keys of another, or an
+  ///          unknown, table or layout; std::out_of_range if a position is outside the table
   /// Cost:    one rotation of k and one copy of v
   template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
             class Threads = this_thread>
@@ -120,10 +124,10 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
                                           detail::key_transform_of(table), counts, threads);
   }
 
-  /// Copies new tokens at positions of the caller's, in any order: prefix reuse, left padding, positions that
-  /// start again. Attention goes by them, not by the order of appending: `causal` admits keys at positions up
-  /// to the query's, equal ones included, and `window` takes the difference. Padding on the left and other
-  /// sequences in the same row are visible unless a mask hides them; for padding on the right give `counts`.
+  /// Appends new tokens at the given positions, in any order: prefix reuse, left padding, restarting
+  /// positions. Attention uses these positions, not the order of appending: `causal` admits keys at positions
+  /// up to and including that of the query, and `window` limits the difference. Left padding and other
+  /// sequences in the same row are visible unless a mask hides them. For right padding pass `counts`.
   ///
   ///     cache.append_at<Layout>(k, v, table, ids);
   ///     attention<Layout>(q, cache, out, table);
@@ -137,7 +141,8 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts, threads);
   }
-  /// The same for keys that the cache rotates by these positions.  Throws: as above, and as its `append`
+  /// Rotates copies of new keys by the given positions, and appends them.  Throws: as above, and as `append`
+  /// with a table
   template <class Layout = detail::unnamed_layout, class K, class V, key_table Table, position_form P,
             class Threads = this_thread>
   void append_at(head_view<K> k, head_view<V> v, const Table& table, const P& positions,
@@ -150,16 +155,17 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
                                              detail::position_source(positions, k.tokens), counts, threads);
   }
 
-  /// Copies new tokens to a cache with axes, at these coordinates; keys as in the first `append`.
+  /// Appends new tokens at the given coordinates to a cache with axes. Keys are as in `append` without a
+  /// table.
   ///
-  /// Throws:  as above; std::invalid_argument unless there is a row of as many axes for every token
+  /// Throws:  as above; std::invalid_argument unless there is a row of axes() coordinates for every token
   template <int no_layout = 0, class K, class V, class Threads = this_thread>
   void append_at(head_view<K> k, head_view<V> v, const token_coordinates& coordinates,
                  const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store_at("kv_cache::append_at", k, v, coordinates, counts, threads);
   }
-  /// A table where it rotates a stored key: where it is.
+  /// The table at the channel at which it rotates a stored key: its own.
   template <class Table>
   auto placed(const char* /*function*/, const Table& table) const {
     return detail::placed(table);

@@ -20,13 +20,13 @@
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
-/// What multi-head latent attention (MLA) remembers of a token: one latent and one rotated part.
+/// A cache for multi-head latent attention (MLA): one latent and one rotated part per token.
 
 namespace rope::inline ROPE_ABI {
 
 namespace detail {
 
-/// Throws:  std::invalid_argument if a width is negative, std::length_error if an Index does not count both
+/// Throws:  std::invalid_argument if a width is negative, std::length_error if their sum overflows an Index
 inline Index latent_width(Index latent_dim, Index rotary_dim) {
   if (latent_dim < 0 || rotary_dim < 0)
     throw_invalid("latent_cache", "latent_dim and rotary_dim must not be negative, got ", latent_dim, " and ",
@@ -36,9 +36,10 @@ inline Index latent_width(Index latent_dim, Index rotary_dim) {
   return latent_dim + rotary_dim;
 }
 
-/// A table where the rotated part is, behind the latent. One that is placed already must be placed there.
+/// The table at the first channel after the latent, where the rotated part begins. A table that is already
+/// placed must be placed there.
 ///
-/// Throws:  std::invalid_argument if it turns anything else
+/// Throws:  std::invalid_argument unless it rotates exactly the rotated part
 template <class S>
 placed_table<S> behind_latent(const char* function, const placed_table<S>& table, Index latent_dim,
                               Index rotary_dim) {
@@ -57,34 +58,34 @@ placed_table<S> behind_latent(const char* function, const frequency_table<S>& ta
 }  // namespace detail
 
 /// A fixed-capacity cache for multi-head latent attention, one growing sequence per row of the batch. A token
-/// leaves one latent c of `latent_dim` channels and one part of `rotary_dim` channels that turns with its
-/// position; every head makes its keys and values of them. Memory is [batch, 1, capacity, latent_dim +
-/// rotary_dim]: to attention, one key head whose values are the first channels of its keys.
+/// is stored as one latent c of `latent_dim` channels and one part of `rotary_dim` channels that is rotated
+/// by its position. Every head computes its keys and values from these two. Memory is [batch, 1, capacity,
+/// latent_dim + rotary_dim]: to attention, one key head whose values are the first channels of its keys.
 ///
-/// While decoding, what makes keys and values of latents is absorbed into queries and outputs. With
+/// In decoding, the projections from latents to keys and values are absorbed into queries and outputs. With
 /// k_h = [U_h c ; r] and v_h = V_h c for head h and the shared rotated part r,
 ///
 ///     q_absorbed_h = [U_h^T q_h ; the part of q_h that turns],      output of head h = V_h out_h
 ///
-/// where the caller multiplies and attention (attention.hpp) does the rest:
+/// You compute these two products, and attention (attention.hpp) does the rest:
 ///
 ///     latent_cache<float> cache(batch, capacity, latent_dim, rotary_dim);
 ///     cache.append<Layout>(latent, rotated_part, table);
 ///     attention<Layout>(q_absorbed, cache, out, table, {.scale = 1 / std::sqrt(expanded_dim)});
 ///
-/// A prompt is cheaper expanded: head_dim + value_dim products per query head and key, against 2 latent_dim +
-/// rotary_dim. The caller writes k_h and v_h out, [batch, tokens, heads, ...], r behind U_h c in every head
-/// of k, and the table stands where r begins:
+/// A prompt is cheaper with expanded keys: head_dim + value_dim products per query head and key, instead of 2
+/// latent_dim + rotary_dim. Compute k_h and v_h yourself, [batch, tokens, heads, ...], with r after U_h c in
+/// every head of k, and place the table at the first channel of r:
 ///
 ///     attention<Layout>(q, k, v, expanded_out, table.at_channel(unrotated_dim));
 ///
-/// A table given to its functions turns the rotated part; it may be placed at latent_dim as well. What it
-/// says of stored tokens and does with them is in growing_cache.hpp: size, keys, truncate, remove, shift, ...
+/// A table passed to its functions rotates the rotated part, whether or not it is placed at latent_dim.
+/// growing_cache.hpp has the functions on stored tokens: size, keys, truncate, remove, shift, ...
 ///
 /// \tparam T  a channel type. 16-bit caches also take float latents and parts, rounded once
 ///
-/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. Every
-///            function that throws leaves the cache as it was. Empty once it was moved from.
+/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. A
+///            function that throws leaves the cache unchanged. A moved-from cache is empty.
 /// Source:    DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1
 template <class T>
 class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_place::in_keys> {
@@ -102,13 +103,14 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   Index latent_dim() const { return tokens_.memory().first_new_channel(); }
   /// Channels of a rotated part.
   Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
-  /// Copies new tokens behind the stored ones. As in kv_cache, parts that were rotated elsewhere do not join
-  /// those that the cache has rotated.
+  /// Appends copies of new tokens. As in kv_cache, a cache that has rotated its parts rejects parts that were
+  /// rotated elsewhere.
   ///
   /// \param latent        [batch, tokens, 1, latent_dim]
-  /// \param rotated_part  [batch, tokens, 1, rotary_dim]; not rotated for raw storage, else rotated
+  /// \param rotated_part  [batch, tokens, 1, rotary_dim]; unrotated for raw storage, otherwise already
+  ///                      rotated
   /// \param counts        as in kv_cache
-  /// \param threads       the caller's threads, see base/parallel.hpp; the bits do not depend on them
+  /// \param threads       your threads, see base/parallel.hpp; the bits do not depend on them
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds parts that it rotated itself; std::length_error if the tokens do not fit
@@ -121,14 +123,14 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
                   tokens_.next_source("latent_cache::append", latent.tokens), counts, threads);
   }
 
-  /// Copies latents and rotates copies of the parts by their positions. The cache then belongs to this layout
-  /// and to tables that rotate like this one.
+  /// Appends copies of latents, and of parts rotated by their positions. Until it is empty again, the cache
+  /// rejects other layouts and tables that rotate differently.
   ///
   /// \param rotated_part  [batch, tokens, 1, rotary_dim], not rotated
   ///
-  /// Throws:  as above; std::invalid_argument if the table does not turn all of the part and no more, the
-  ///          cache stores raw parts, or holds parts of another table or layout, or whose table is not known;
-  ///          std::out_of_range if a position is outside the table
+  /// Throws:  as above; std::invalid_argument unless the table rotates exactly the rotated part, or if the
+  ///          cache stores raw parts, or parts of another, or an unknown, table or layout; std::out_of_range
+  ///          if a position is outside the table
   /// Cost:    one copy of latents and one rotation of parts
   template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table,
             class Threads = this_thread>
@@ -143,7 +145,7 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
                                              counts, threads);
   }
 
-  /// The two above at positions of the caller's, in any order, as in kv_cache.
+  /// Appends new tokens at the given positions, in any order, as in kv_cache.
   ///
   /// Throws:  as above; std::out_of_range unless positions are within 2^53 in magnitude
   template <int no_layout = 0, class L, class R, position_form P, class Threads = this_thread>
@@ -153,7 +155,8 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
     tokens_.store("latent_cache::append_at", rotated_part, latent,
                   detail::position_source(positions, latent.tokens), counts, threads);
   }
-  /// The same for parts that the cache rotates by these positions.  Throws: as above, and as its `append`
+  /// Rotates copies of the parts by the given positions, and appends.  Throws: as above, and as `append` with
+  /// a table
   template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table, position_form P,
             class Threads = this_thread>
   void append_at(head_view<L> latent, head_view<R> rotated_part, const Table& table, const P& positions,
@@ -166,14 +169,14 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
           detail::key_transform_of(placed("latent_cache::append_at", table)),
           detail::position_source(positions, latent.tokens), counts, threads);
   }
-  /// A table where it rotates a stored key: behind the latent.
+  /// The table at the channel at which it rotates a stored key: the first after the latent.
   ///
-  /// Throws:  std::invalid_argument unless it rotates all of the rotated part and no more
+  /// Throws:  std::invalid_argument unless it rotates exactly the rotated part
   template <class Table>
   auto placed(const char* function, const Table& table) const {
     return detail::behind_latent(function, table, latent_dim(), rotary_dim());
   }
-  /// The options of a call of attention to the cache: `options`, with a scale.
+  /// Returns `options` for attention, after a check of the scale.
   ///
   /// Throws:  std::invalid_argument if scale is 0
   attention_options rules(const char* function, const attention_options& options) const {

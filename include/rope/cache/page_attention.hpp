@@ -31,7 +31,7 @@ class rows_in_pages {
  public:
   using value_type = std::remove_const_t<P>;
 
-  /// Throws:  std::invalid_argument, std::out_of_range unless the pages hold the tokens that they should
+  /// Throws:  std::invalid_argument, std::out_of_range as check_blocks and check_counts
   rows_in_pages(const page_view<P>& pages, const newest_in_pages<P>& newest, Index batch) : pages_(pages) {
     pages.check_blocks("attention");
     newest.check_counts("attention", batch);
@@ -52,7 +52,7 @@ class rows_in_pages {
   template <class Layout, class Table>
   void check_table(const Table& /*table*/) const {}
 
-  /// Throws:  std::invalid_argument if options say what the pages decide
+  /// Throws:  std::invalid_argument if options list positions or counts, which the pages determine
   attention_options rules(const char* function, const attention_options& options) const {
     if (!options.query_positions.empty() || !options.key_positions.empty() || !options.query_counts.empty() ||
         !options.key_counts.empty() || !options.key_offsets.empty())
@@ -84,33 +84,33 @@ void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, con
 
 }  // namespace detail
 
-/// Attention of rotated queries (or of queries that need no rotation) to keys in pages.
+/// Attention of queries that are already rotated, or need no rotation, to keys in pages.
 ///
 ///     attention(q, pages, out, {.query_offsets = offsets});
 ///
-/// The queries of a sequence are its newest tokens: query i of n is at position length - n + i. Prefill, its
-/// chunks and single steps go together in one call, with the queries of all sequences laid end to end.
+/// The queries of a sequence are its newest tokens: query i of n is at position length - n + i. One call may
+/// mix prefill, chunks of it and decoding steps: concatenate the queries of all sequences.
 ///
-/// \param q       [1, tokens, q.heads, head_dim] with options.query_offsets, [sequences + 1]: those of
-///                sequence s are query_offsets[s] .. query_offsets[s + 1] - 1; or [sequences, tokens, ...]
-///                without, as many of each
-/// \param pages   of the type of q or, for float q, of a 16-bit type, whose keys and values are widened while
-///                they are read
+/// \param q       [1, tokens, q.heads, head_dim] with options.query_offsets, [sequences + 1]: sequence s has
+///                tokens query_offsets[s] .. query_offsets[s + 1] - 1. Without offsets [sequences, tokens,
+///                ...], equally many per sequence
+/// \param pages   of the type of q or, for float q, of a 16-bit type or std::int8_t; attention widens keys
+///                and values while reading
 /// \param out     as q, [..., q.heads, value_dim]
 /// \param options  a bias or a mask, for queries without offsets, is [sequences, heads, tokens, keys] with
 ///                 keys = the longest length; log_sum_exp is [tokens of q, q.heads] in the order of q
-/// \param threads  the caller's threads, see base/parallel.hpp
+/// \param threads  your threads, see base/parallel.hpp
 ///
 /// Requires:  out shares no element with q unless it is the same view, and none with the pages
 /// Throws:    std::invalid_argument if shapes disagree, a length exceeds the blocks, a sequence has more new
 ///            tokens than its length, offsets do not fit, an option is out of range, the options list
-///            positions or counts or ask for dropout, or the pages hold raw keys; std::out_of_range if a
-///            block that holds tokens names a page beyond the pool; out is then unchanged
+///            positions or counts or set dropout, or the pages hold raw keys; std::out_of_range if a block
+///            that holds tokens names a page beyond the pool; out is then unchanged
 /// Accuracy:  the bits of `attention` to the same keys and values in one view
 ///            (tests/cache/laws/pages.test.cpp)
-/// Cost:      that of attention for every sequence; pages are read where they are. Neighbours with as many
-///            queries share a call, so its threads. No allocation once a call of the same size has been made
-///            on the thread
+/// Cost:      that of attention for every sequence; pages are read in place. Adjacent sequences with equal
+///            numbers of queries share one kernel call and its threads. Allocates nothing after the first
+///            call of this size on the thread
 /// Source:    Kwon et al. 2023, PagedAttention, arXiv:2309.06180
 template <class Layout = detail::unnamed_layout, class Q, class P, class T, class Threads = this_thread>
 void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
@@ -122,14 +122,14 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
   detail::attend_to_pages<detail::unnamed_layout, T, P, float>(q, pages, out, nullptr, options, threads);
 }
 
-/// Attention of unrotated queries: rotates copies of them, and raw keys while they are read, by their
+/// Attention of unrotated queries: rotates copies of the queries, and raw keys while they are read, by their
 /// positions.
 ///
 ///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
 ///     attention<Layout>(q, pages, out, table);
 ///
-/// Throws:  as above, std::invalid_argument if the window of the table exceeds the head, std::out_of_range if
-///          a position is outside the table; out is then unchanged
+/// Throws:  as above, std::invalid_argument if the rotated channels exceed the head, std::out_of_range if a
+///          position is outside the table; out is then unchanged
 template <class Layout = detail::unnamed_layout, class Q, class P, class T, rotation_table Table,
           class Threads = this_thread>
 void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, const Table& table,

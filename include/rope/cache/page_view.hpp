@@ -17,13 +17,13 @@
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 
-/// Keys and values in the pages of a pool that the caller owns.
+/// A view of keys and values in the pages of a pool that you own.
 
 namespace rope::inline ROPE_ABI {
 
-/// A view of keys and values in pages: memory of an engine that serves many sequences at once, each of which
-/// takes whole pages from it. Token t of sequence s is token t % page_size of page blocks(s, t / page_size),
-/// and at position t.
+/// A view of keys and values in pages, as in an engine that serves many sequences at once and gives each of
+/// them whole pages. Token t of sequence s is token t % page_size of page blocks(s, t / page_size), and its
+/// position is t.
 ///
 ///     const page_view<float> pages({.keys = bhsd(key_pool, page_count, kv_heads, page_size, head_dim),
 ///                                   .values = bhsd(value_pool, page_count, kv_heads, page_size, value_dim)},
@@ -31,12 +31,12 @@ namespace rope::inline ROPE_ABI {
 ///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
 ///     attention<Layout>(q, pages, out, table);
 ///
-/// Sequences that begin with the same tokens may share the pages of these: one page in two rows of `blocks`.
+/// Sequences with a common prefix may share its pages: one page in two rows of `blocks`.
 ///
-/// \tparam T  a channel type, or std::int8_t: pools are then quantized_view, of what `quantize` makes of
-///            float or 16-bit heads; const where nothing is written
+/// \tparam T  a channel type, or std::int8_t: the pools are then quantized_view of heads as `quantize` stores
+///            them. const T for pages that are only read
 ///
-/// Requires:  the pool and both lists outlive the view, which reads them anew at every call
+/// Requires:  the pool and both lists outlive the view, which reads them again in every call
 template <class T>
 class page_view {
  public:
@@ -49,12 +49,13 @@ class page_view {
   };
 
   /// \param blocks   any integers, [sequences, blocks], or [sequences * blocks] one sequence after the other;
-  ///                 entries behind the last token of a sequence are not read
-  /// \param lengths  any integers, [sequences]: tokens of each, those that are written next included
-  /// \param storage  whether keys are rotated before they are written, or raw ones whenever they are read
+  ///                 entries after the last token of a sequence are not read
+  /// \param lengths  any integers, [sequences]: tokens of each sequence, including those that are written
+  ///                 next
+  /// \param storage  whether keys are rotated before they are written, or stored raw and rotated when read
   ///
   /// Throws:  std::invalid_argument if keys and values differ in pages, page_size or heads, a page has no
-  ///          tokens, or blocks are no matrix of as many rows as there are lengths
+  ///          tokens, or blocks are not a matrix with one row per length
   template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
   page_view(const pool& memory, const Blocks& blocks, const Lengths& lengths,
             key_storage storage = key_storage::rotated)
@@ -80,11 +81,11 @@ class page_view {
   Index sequences() const { return static_cast<Index>(lengths_.size()); }
   /// Tokens of a page.
   Index page_size() const { return memory_.keys.tokens; }
-  /// Tokens of a sequence.  Requires: sequence in [0, sequences()). The same holds below
+  /// Tokens of a sequence.  Requires: sequence in [0, sequences()), as do the functions below
   Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
   /// The page that holds token t of a sequence.  Requires: t in [0, length(sequence))
   Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
-  /// The place of token t in its page.
+  /// The slot of token t in its page.
   Index slot(Index t) const { return t % page_size(); }
   /// Entries of `blocks` per sequence.
   Index blocks_of_a_sequence() const { return blocks_of_a_sequence_; }
@@ -93,7 +94,7 @@ class page_view {
 
   /// Checks that the tokens of every sequence are in pages of the pool.
   ///
-  /// \param function  the name that errors begin with
+  /// \param function  the name at the start of error messages
   ///
   /// Throws:  std::invalid_argument if a length is not in [0, blocks * page_size], std::out_of_range if a
   ///          block that holds tokens names a page beyond the pool
@@ -134,10 +135,10 @@ class page_view {
 
 namespace detail {
 
-/// Tokens [first(s), first(s) + count(s)) of sequence s change, for every s.
+/// Checks that no page is shared that holds a token in [first(s), first(s) + count(s)) of some sequence s.
 ///
-/// Throws:  std::invalid_argument if a page that holds such a token stands in the table twice, among the
-///          blocks that hold tokens
+/// Throws:  std::invalid_argument if a page that holds such a token is listed twice among the blocks that
+///          hold tokens
 template <class T, class First, class Count>
 void check_pages_are_own(const char* function, const page_view<T>& pages, const First& first,
                          const Count& count) {
