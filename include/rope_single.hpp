@@ -12946,36 +12946,37 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
 
 #ifndef ROPE_CACHE_POLICY_HPP
 #define ROPE_CACHE_POLICY_HPP
-/// The choices that the caches of keys and values offer.
+/// Options of the caches: storage of keys, ring sizes, axes of coordinates.
 namespace rope::inline ROPE_ABI {
-/// What a cache stores of a key.
+/// Whether a cache stores keys rotated or raw.
 enum class key_storage {
-  /// The key rotated by its position: read as it is. A change of position or table turns it once more, which
-  /// costs a rounding.
+  /// The key is stored rotated by its position and read as stored. A change of position or table rotates it
+  /// again, with one more rounding.
   rotated,
-  /// The key before its rotation: rotated whenever it is read, by any table. Positions can change freely and
-  /// exactly, and a schedule that depends on length (dynamic NTK, LongRoPE) can be read at every length.
+  /// The key is stored unrotated and rotated whenever it is read, by any table. Positions can change freely
+  /// and exactly, and a schedule that depends on length (dynamic NTK, LongRoPE) works at every length.
   raw
 };
 /// Which position a key of a ring_cache is rotated by.
 enum class ring_positions {
-  /// The one it has in the sequence. The table must cover the whole sequence. This is attention with a
-  /// sliding window and visible sinks, computed with less memory.
+  /// Its position in the sequence. The table must cover the whole sequence. This is attention with a sliding
+  /// window and visible sinks, in less memory.
   sequence,
-  /// Its rank among the keys a query sees: 0 .. sinks + window - 1, however long the sequence becomes. Sinks
-  /// stay at the distance from the query they had when the window filled up. Needs raw keys. Source: Xiao et
-  /// al. 2023, StreamingLLM, arXiv:2309.17453, section 3.2.
+  /// Its rank among the keys visible to a query: 0 .. sinks + window - 1, at any length of the sequence. Once
+  /// the window is full, the distance between query and sinks stays constant. Requires raw keys. Source: Xiao
+  /// et al. 2023, StreamingLLM, arXiv:2309.17453, section 3.2.
   cache
 };
-/// How many tokens a ring_cache keeps, and how it counts them.
+/// The number of tokens that a ring_cache keeps, and their positions.
 ///
 ///     ring_cache<float> cache(batch, {.sinks = 4, .window = 1024, .chunk = 512}, kv_heads, head_dim);
 struct ring_policy {
   /// The first tokens of a sequence that are never overwritten (attention sinks).
   Index sinks = 0;
-  /// A query sees the keys at most window - 1 positions before it, its own included, and the sinks.
+  /// Visible to a query: its own key, the keys at most window - 1 positions before it, and the sinks.
   Index window = 0;
-  /// The most tokens that are attended to in one call, or rolled back. Each beyond the first costs a slot.
+  /// The maximum number of queries in one call of attention, and of tokens that can be rolled back. Each
+  /// beyond the first costs a slot.
   Index chunk = 1;
   /// Which position a key is rotated by.
   ring_positions positions = ring_positions::sequence;
@@ -12983,7 +12984,7 @@ struct ring_policy {
 namespace detail {
 /// Slots of a row of a ring.
 ///
-/// Throws:  std::invalid_argument if an extent is out of range, or positions in the cache are asked of
+/// Throws:  std::invalid_argument if an extent is out of range, or ring_positions::cache is combined with
 ///          rotated keys
 inline Index checked_slots(const ring_policy& policy, key_storage storage) {
   constexpr Index limit = (std::numeric_limits<Index>::max)() / 4;
@@ -13010,51 +13011,52 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
-/// The rows of such a table are the new tokens: row t is token t of every row of the batch, or row b * tokens
-/// + t that of row b. One table serves all layers; attention refuses it unless the newest tokens are at its
-/// coordinates. row_maker::table makes the table of a step in memory of the caller's, without an allocation.
+/// Such a table has one row per new token: row t is token t of every row of the batch, or row b * tokens + t
+/// is token t of row b. One table serves all layers. Attention throws unless the newest tokens are at its
+/// coordinates. row_maker::table makes the table of a step in your memory, without an allocation.
 ///
-/// Text needs no table of coordinates: `append` with a table of positions, of the schedule itself, puts it on
-/// next_positions() on all axes, and attention takes that table for queries which are text. Where a pair
-/// turns along several axes, or coordinates are no integers, text too takes a table of coordinates, of
-/// cache.next_coordinates(). Raw keys, which `append_at` takes with token_coordinates, are read by a table of
-/// cache.coordinates().
+/// Text needs no table of coordinates. `append` with a table of positions, made from the schedule itself,
+/// puts text at next_positions() on all axes, and attention takes that table if its queries are text. If a
+/// pair is rotated along several axes, or coordinates are not integers, text too needs a table of
+/// coordinates, made from cache.next_coordinates(). Raw keys are appended by `append_at` with
+/// token_coordinates, and attention rotates them by a table of cache.coordinates().
 ///
 ///     next position of a row = 1 + the largest coordinate of its tokens on any axis, 0 in an empty row
 ///
-/// which is what `rope_deltas` are for elsewhere. A model that goes on at another one (VideoRoPE), or keeps
-/// an axis at 0 for text (the extra one of ggml), gives the coordinates of its text.
+/// Other libraries compute this with `rope_deltas`. If a model continues text at another position
+/// (VideoRoPE), or keeps an axis at 0 for text (the extra axis of ggml), pass the coordinates of its text.
 ///
-/// Tokens see each other by their order in the row, whatever their coordinates: `causal` admits those
-/// appended before, `window` counts tokens. The cache belongs to the frequencies, the layout and the place
-/// in the head, and refuses others. `shift` adds to all coordinates of tokens, which are rounded to doubles,
-/// `rebase` goes by them, and of the tables that both take, only the frequencies matter. A ring keeps
-/// rotated keys only, and goes on behind tokens that it has overwritten as well.
+/// Visibility depends on the order of tokens in the row, not on their coordinates: `causal` admits tokens
+/// appended before, and `window` counts tokens. The cache remembers the frequencies, the layout and the first
+/// channel of its keys, and rejects others. `shift` adds to all coordinates of tokens, rounded to double, and
+/// `rebase` uses the coordinates. Both use only the frequencies of the tables passed to them. A ring stores
+/// only rotated keys. Its next position also counts tokens that it has overwritten.
 ///
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; get_rope_index of Hugging Face
 ///          transformers
 struct token_axes {
   Index count;  // at least 1
-  /// Throws:  std::invalid_argument unless there is an axis
+  /// Throws:  std::invalid_argument unless axes is positive
   explicit token_axes(Index axes) : count(axes) {
     if (axes <= 0) detail::throw_invalid("token_axes", "axes must be positive, got ", axes);
   }
 };
-/// One row of a batch, for the functions of a cache that otherwise change every row.
+/// One row of a batch, for the functions of a cache that change every row by default.
 ///
 ///     cache.truncate(5, batch_row{2});
 struct batch_row {
   Index index;  // in [0, batch)
-  /// Whether every row is meant; index is then not read. No index means every row, so a wrong one is refused.
+  /// Whether to change every row; index is then not read. This is a separate flag so that an invalid index
+  /// throws.
   bool every = false;
 };
 /// Every row of a batch.
 inline constexpr batch_row every_row = {0, true};
-/// The extents of kv_cache and ring_cache, whose base it is.
+/// The base class of kv_cache and ring_cache with their extents.
 ///
 ///     const Index channels = cache.kv_heads() * (cache.head_dim() + cache.value_dim());  // of a token
 ///
-/// \tparam Cache  the class that derives from this one
+/// \tparam Cache  the derived class
 template <class Cache>
 class cache_shape {
  public:
@@ -16633,15 +16635,15 @@ class ring_axes : public axes_rows {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_RING_AXES_HPP
-/// The keys and values that a sliding window still sees, in memory that does not grow.
+/// A cache for attention with a sliding window, in memory that does not grow.
 namespace rope::inline ROPE_ABI {
-/// A cache in which the oldest token that is not a sink is overwritten by the newest. Token i of a sequence
-/// is in slot
+/// A cache in which the newest token overwrites the oldest token that is not a sink. Token i of a sequence is
+/// in slot
 ///
 ///     i                                   for i < sinks
 ///     sinks + (i - sinks) mod (slots - sinks)    otherwise,       slots = sinks + window + chunk - 1
 ///
-/// so keys lie in memory out of order; attention (attention.hpp) goes by their positions.
+/// so keys are out of order in memory. Attention (attention.hpp) uses their positions.
 ///
 ///     ring_cache<float> cache(batch, {.sinks = 4, .window = 1024}, kv_heads, head_dim);
 ///     cache.append<Layout>(k, v, table);
@@ -16650,20 +16652,20 @@ namespace rope::inline ROPE_ABI {
 /// \tparam T  a channel type, or std::int8_t, as in kv_cache. 16-bit caches also take float keys and values,
 ///            rounded once
 ///
-/// Invariant: of the n tokens that row b has seen, the sinks and tokens [max(oldest, sinks), n) are held,
-///            with oldest <= max(0, n + 1 - window): what the next query sees. Every function that throws
-///            leaves the cache as it was, but where the caller's threads fail when tokens are overwritten: it
-///            is empty then.
+/// Invariant: of the n tokens appended to row b, the sinks and tokens [max(oldest, sinks), n) are held, with
+///            oldest <= max(0, n + 1 - window): the keys visible to the next query. A function that throws
+///            leaves the cache unchanged, except if your threads fail while tokens are overwritten: the cache
+///            is then empty.
 template <class T>
 class ring_cache : public cache_shape<ring_cache<T>> {
  public:
   using value_type = T;  // a channel as it is stored
-  /// What `positions` shows for a slot whose token was rolled back: after every query.
+  /// The value in `positions` for a slot whose token was rolled back: greater than every position.
   static constexpr std::int64_t no_position = detail::ring_rows::no_position;
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
   /// Throws:  std::invalid_argument if an extent is negative, the window or the chunk is not positive, or
-  ///          positions in the cache are asked of rotated keys; std::length_error if the cache exceeds the
+  ///          ring_positions::cache is combined with rotated keys; std::length_error if the cache exceeds the
   ///          address space
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, Index value_dim = 0,
              key_storage storage = key_storage::rotated)
@@ -16681,13 +16683,13 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   ring_cache& operator=(ring_cache&&) = default;
   /// Slots per row: sinks + window + chunk - 1.
   Index capacity() const { return memory().slot_count(); }
-  /// What it was made with.
+  /// The policy passed to the constructor.
   const ring_policy& policy() const { return rows().policy(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
-  /// Whether the cache rotated the keys that it stores; not for raw keys, and none in an empty cache.
+  /// Whether the cache rotated the keys that it stores: false for raw keys and in an empty cache.
   bool rotates_keys() const { return tokens_.rotates_keys(); }
-  /// Tokens held in row b.  Throws: std::out_of_range if there is no such row. The same holds below
+  /// Tokens held in row b.  Throws: std::out_of_range if there is no such row, as do all functions of b below
   Index size(Index b) const { return rows().size(rows().checked(b)); }
   /// Position of the token in each slot of row b that was ever used, in the order of keys(b) and values(b);
   /// valid until the cache changes.  Throws: std::out_of_range; std::invalid_argument if tokens have
@@ -16696,39 +16698,40 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     if (axes() > 0) detail::refuse_positions_on_axes("ring_cache::positions", axes());
     return rows().positions(rows().checked(b));
   }
-  /// Which token of the sequence is in each of these slots: attention goes by it.  Throws: std::out_of_range
+  /// The token of the sequence in each of these slots, which decides visibility in attention.  Throws:
+  /// std::out_of_range
   std::span<const std::int64_t> order(Index b) const { return rows().positions(rows().checked(b)); }
-  /// Tokens that each row has seen, [batch].
+  /// Number of tokens appended to each row and not rolled back, [batch].
   std::span<const std::int64_t> seen() const { return rows().seen(); }
-  /// Tokens that row b has seen.  Throws: std::out_of_range
+  /// Number of tokens appended to row b and not rolled back.  Throws: std::out_of_range
   std::int64_t seen(Index b) const { return rows().seen(rows().checked(b)); }
-  /// order(b) of one token, also of one that was overwritten.
+  /// The position in order(b) of one token, even if it was overwritten.
   std::int64_t order_of(Index /*b*/, std::int64_t token) const { return token; }
-  /// The position in its sequence that the next token of each row gets, [batch]: the tokens it has seen, or,
-  /// with axes, as in kv_cache.
+  /// The position of the next token of each row, [batch]: seen(), or, with axes, as in kv_cache.
   std::span<const std::int64_t> next_positions() const {
     return tokens_.next_positions("ring_cache::next_positions");
   }
-  /// Coordinates of a token; 0: it has a position.
+  /// Number of coordinates of a token; 0: it has one position instead.
   Index axes() const { return tokens_.coordinates().axes(); }
   /// Coordinates slot by slot, [slots, axes]; valid until the cache changes.  Throws: std::out_of_range
   auto coordinates(Index b) const {
-    const Index row = rows().checked(b);  // before anything is read of it
+    const Index row = rows().checked(b);  // before any access to the row
     return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().used(row));
   }
-  /// Coordinates of one token, [axes].  Requires: there are such a row and token, which is held
+  /// Coordinates of one token, [axes].  Requires: there is such a row, and the token is held
   const double* coordinates_of(Index b, std::int64_t token) const {
     return tokens_.coordinates().token(b, rows().slot(token));
   }
-  /// As in kv_cache, coordinates of text behind each row, [batch * tokens, axes].
+  /// Coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes], as in
+  /// kv_cache.
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
     return tokens_.coordinates().next_coordinates("ring_cache::next_coordinates", tokens);
   }
-  /// As in kv_cache: how many of `queries` queries each row has in a call of attention without counts.
+  /// How many of the `queries` queries each row has in a call of attention without counts, as in kv_cache.
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
-  /// What is remembered of these counts.
+  /// The record from which query_counts is computed.
   const detail::newest_tokens& newest() const { return rows().newest(); }
   /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
@@ -16741,10 +16744,11 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   ///     attention<Layout>(q, k, v, out, table, {.window = 1024, .sinks = 4});  // those of the ring
   ///     cache.append<Layout>(k, v, table);
   ///
-  /// \param k        [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated already
+  /// \param k        [batch, tokens, kv_heads, head_dim]; unrotated for raw storage, otherwise already
+  ///                 rotated
   /// \param v        [batch, tokens, kv_heads, value_dim]
   /// \param counts   as in kv_cache
-  /// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+  /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself
@@ -16757,14 +16761,14 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     tokens_.store("ring_cache::append", k, v, tokens_.next_source("ring_cache::append", k.tokens), counts,
                   threads);
   }
-  /// Rotates copies of new keys by their positions in the sequence, or with axes as a kv_cache does, and
-  /// appends them.
+  /// Rotates copies of new keys by their positions in the sequence, or with axes as in kv_cache, and appends
+  /// them.
   ///
   /// \param k      [batch, tokens, kv_heads, head_dim], not rotated
-  /// \param table  what k rotates by; or a normed_table, which normalises its heads before
+  /// \param table  the table that rotates k, or a normed_table, which normalises the heads first
   ///
-  /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
-  ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
+  /// Throws:  as above; std::invalid_argument if the cache stores raw keys, or keys of another, or an
+  ///          unknown, table or layout; std::out_of_range if a position is outside the table
   /// Cost:    as above, with one rotation of the keys that stay
   template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
             class Threads = this_thread>
@@ -16785,35 +16789,35 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     if constexpr (pair_layout<Layout>)
       tokens_.template check_table<Layout>("ring_cache", detail::placed(table));
   }
-  /// Forgets the tokens at positions `size` and later: the rollback of speculative decoding. Tokens that were
-  /// overwritten do not come back, so no more than `chunk` can be forgotten once slots have run out.
+  /// Removes the tokens at positions `size` and later: the rollback of speculative decoding. Overwritten
+  /// tokens do not come back, so at most `chunk` tokens can be removed once all slots are used.
   ///
-  /// Throws:  std::out_of_range unless 0 <= size <= seen() and every token that the next query sees is still
-  ///          held, and with axes the one before it
+  /// Throws:  std::out_of_range unless 0 <= size <= seen() and every token visible to the next query is still
+  ///          held, and with axes also token size - 1
   void truncate(std::int64_t size, batch_row row = every_row) {
     tokens_.truncate("ring_cache::truncate", size, row);
   }
-  /// Makes row `to` what row `from` is, as in kv_cache.  Throws: std::out_of_range if there is no such row
+  /// Makes row `to` a copy of row `from`, as in kv_cache.  Throws: std::out_of_range if there is no such row
   void copy_row(Index from, Index to) { tokens_.copy_row("ring_cache::copy_row", from, to); }
-  /// Makes every row b what row rows[b] was.  Throws: as in kv_cache
+  /// Makes every row b a copy of what row rows[b] was before the call.  Throws: as in kv_cache
   void reorder(const detail::row_list& rows) { tokens_.reorder("ring_cache::reorder", rows); }
-  /// Forgets every token.
+  /// Removes every token.
   void clear() { tokens_.clear(); }
-  /// Keys of row b in the order of memory, [1, slots in use, kv_heads, head_dim].  Throws: std::out_of_range
+  /// Keys of row b in memory order, [1, slots in use, kv_heads, head_dim].  Throws: std::out_of_range
   detail::stored_view<const T> keys(Index b) const { return tokens_.keys("ring_cache", b); }
   /// The values of the same slots, [1, slots in use, kv_heads, value_dim].  Throws: std::out_of_range
   detail::stored_view<const T> values(Index b) const { return tokens_.values("ring_cache", b); }
-  /// Whether every key that a query at `position` of row b sees is still held, its own included unless it is
-  /// yet to come.  Throws: std::out_of_range if there is no such row or position
+  /// Whether every key visible to a query at `position` of row b is still held, including its own if already
+  /// appended.  Throws: std::out_of_range if there is no such row or position
   bool holds_window(Index b, std::int64_t position) const {
     rows().checked(b);
     rows().check_position("ring_cache::holds_window", position);
     const std::int64_t end = detail::advance(position, 1);
     return rows().holds(b, end - policy().window, end);
   }
-  /// The options of a call of attention to the cache: `options`, with the window and the sinks of the ring.
+  /// Returns `options` for attention, with the window and the sinks of the ring.
   ///
-  /// Throws:  std::invalid_argument if they say otherwise, or have a bias or a mask
+  /// Throws:  std::invalid_argument if `options` set other values, or have a bias or a mask
   attention_options rules(const char* function, const attention_options& options) const {
     std::string got = options.causal ? "" : "causal = false";
     const auto compare = [&got](const char* name, Index given, Index own) {
@@ -16837,10 +16841,10 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     completed.sinks = policy().sinks;
     return completed;
   }
-  /// Throws:  std::invalid_argument if a key that one of the newest `queries` tokens of row b sees was
+  /// Throws:  std::invalid_argument if a key visible to one of the newest `queries` tokens of row b was
   ///          overwritten; std::out_of_range if there is no such row
   void check_queries(const char* function, Index b, Index queries) const {
-    // Sinks are never overwritten, and of the other queries the first one sees the oldest keys.
+    // Sinks are never overwritten, and of the other queries the first one needs the oldest keys.
     const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
     if (oldest - first < queries && !holds_window(b, oldest))
       detail::throw_invalid(function, "the query at ", oldest,
@@ -18563,10 +18567,10 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, cons
 
 #ifndef ROPE_CACHE_PAGE_WRITES_HPP
 #define ROPE_CACHE_PAGE_WRITES_HPP
-/// New keys and values on their way to pages.
+/// Writes new keys and values to pages.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Everything that can be wrong with new tokens of pages, found before the first is written.
+/// All argument checks for new tokens of pages, before the first token is written.
 template <class K, class V, class T>
 void check_page_writes(const char* function, const head_view<K>& k, const head_view<V>& v,
                        const page_view<T>& pages, const newest_in_pages<T>& newest) {
@@ -18587,8 +18591,8 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
   check_pages_are_own(
       function, pages, [&](Index s) { return newest.start(s); }, [&](Index s) { return newest.count(s); });
 }
-/// Calls write(sequence, first, count, page, slot) for runs of new tokens that lie in one page each: tokens
-/// [first, first + count) of those of a sequence.
+/// Calls write(sequence, first, count, page, slot) for runs of new tokens, each within one page: tokens
+/// [first, first + count) of the new tokens of a sequence.
 template <class T, class Threads, class Write>
 void for_each_page_run(const page_view<T>& pages, const newest_in_pages<T>& newest, const Threads& threads,
                        const Write& write) {
@@ -18597,7 +18601,7 @@ void for_each_page_run(const page_view<T>& pages, const newest_in_pages<T>& newe
   const double bytes =
       cost_of(tokens, pages.keys().heads, pages.keys().head_dim + pages.values().head_dim, sizeof(T));
   parallel_pieces(threads, tokens, bytes, [&](Index begin, Index end) {
-    Index before = 0;  // new tokens of the sequences before
+    Index before = 0;  // new tokens of all earlier sequences
     for (Index s = 0; s < newest.sequences() && before < end; before += newest.count(s++)) {
       const Index last = (std::min)(end - before, newest.count(s));
       for (Index first = (std::max)(begin - before, Index{0}), count; first < last; first += count) {
@@ -18612,8 +18616,8 @@ template <class X>
 inline constexpr bool is_page_view = false;
 template <class T>
 inline constexpr bool is_page_view<page_view<T>> = true;
-/// Whether a call has other things behind two views than pages, a table for keys, offsets and threads, in
-/// this order.
+/// Whether the arguments after the two views are not pages, a table for keys, offsets and threads, in this
+/// order.
 template <class K, class V, class Pages, class... More>
 constexpr bool misplaced_in_write_pages() {
   const std::size_t place = begins_with_table<stored_as::heads, More...>() ? 1 : 0;
@@ -18624,18 +18628,18 @@ constexpr bool misplaced_in_write_pages() {
 /// Copies the newest keys and values of every sequence to their pages.
 ///
 /// \param k        [1, tokens, kv_heads, head_dim] with query_offsets, [sequences + 1], as in attention to
-///                 pages; or [sequences, tokens, ...] without. Rotated already where the model rotates keys,
-///                 unless the pages hold raw ones
+///                 pages; or [sequences, tokens, ...] without. Already rotated if the model rotates keys,
+///                 unless the pages hold raw keys
 /// \param v        [..., kv_heads, value_dim]
 /// \param pages    lengths include the new tokens, which go to positions length - n to length - 1
-/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Requires:  k and v share no element with the pages
 /// Throws:    std::invalid_argument if shapes disagree, a length exceeds the blocks, a sequence has more new
-///            tokens than its length, offsets do not fit, or a page that is written stands in the table
-///            twice: a shared prefix is not written to; std::out_of_range if a block that holds tokens names
-///            a page beyond the pool; the pages are then unchanged
-/// Cost:      one copy of the new keys and values, and a look at every block that holds tokens
+///            tokens than its length, offsets do not fit, or a page to be written is listed twice in the
+///            blocks (a shared prefix is read-only); std::out_of_range if a block that holds tokens names a
+///            page beyond the pool; the pages are then unchanged
+/// Cost:      one copy of the new keys and values, and one check of every block that holds tokens
 template <int no_layout = 0, class K, class V, class T,  // so that write_pages<Layout> is never this function
           class Threads = this_thread>
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
@@ -18652,14 +18656,14 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
         detail::copy_channels(newest.rows(v, s, 1).token_range(first, count), to(pages.values()));
       });
 }
-/// Rotates copies of new keys by their positions, and writes them and their values to their pages: the bits
-/// of kv_cache::append.
+/// Rotates copies of new keys by their positions, and writes keys and values to their pages, with the bits of
+/// kv_cache::append.
 ///
 ///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
 ///
-/// \param table  what k rotates by; or a normed_table, which normalises its heads before
+/// \param table  the table that rotates k, or a normed_table, which normalises the heads first
 ///
-/// Throws:  as above; std::invalid_argument if the window of the table exceeds the head or the pages hold raw
+/// Throws:  as above; std::invalid_argument if the rotated channels exceed the head or the pages hold raw
 ///          keys, std::out_of_range if a position is outside the table; the pages are then unchanged
 /// Cost:    as above, with one rotation of k
 template <class Layout = detail::unnamed_layout, class K, class V, class T, key_table Table,

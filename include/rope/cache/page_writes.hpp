@@ -24,12 +24,12 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 
-/// New keys and values on their way to pages.
+/// Writes new keys and values to pages.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Everything that can be wrong with new tokens of pages, found before the first is written.
+/// All argument checks for new tokens of pages, before the first token is written.
 template <class K, class V, class T>
 void check_page_writes(const char* function, const head_view<K>& k, const head_view<V>& v,
                        const page_view<T>& pages, const newest_in_pages<T>& newest) {
@@ -51,8 +51,8 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
       function, pages, [&](Index s) { return newest.start(s); }, [&](Index s) { return newest.count(s); });
 }
 
-/// Calls write(sequence, first, count, page, slot) for runs of new tokens that lie in one page each: tokens
-/// [first, first + count) of those of a sequence.
+/// Calls write(sequence, first, count, page, slot) for runs of new tokens, each within one page: tokens
+/// [first, first + count) of the new tokens of a sequence.
 template <class T, class Threads, class Write>
 void for_each_page_run(const page_view<T>& pages, const newest_in_pages<T>& newest, const Threads& threads,
                        const Write& write) {
@@ -61,7 +61,7 @@ void for_each_page_run(const page_view<T>& pages, const newest_in_pages<T>& newe
   const double bytes =
       cost_of(tokens, pages.keys().heads, pages.keys().head_dim + pages.values().head_dim, sizeof(T));
   parallel_pieces(threads, tokens, bytes, [&](Index begin, Index end) {
-    Index before = 0;  // new tokens of the sequences before
+    Index before = 0;  // new tokens of all earlier sequences
     for (Index s = 0; s < newest.sequences() && before < end; before += newest.count(s++)) {
       const Index last = (std::min)(end - before, newest.count(s));
       for (Index first = (std::max)(begin - before, Index{0}), count; first < last; first += count) {
@@ -78,8 +78,8 @@ inline constexpr bool is_page_view = false;
 template <class T>
 inline constexpr bool is_page_view<page_view<T>> = true;
 
-/// Whether a call has other things behind two views than pages, a table for keys, offsets and threads, in
-/// this order.
+/// Whether the arguments after the two views are not pages, a table for keys, offsets and threads, in this
+/// order.
 template <class K, class V, class Pages, class... More>
 constexpr bool misplaced_in_write_pages() {
   const std::size_t place = begins_with_table<stored_as::heads, More...>() ? 1 : 0;
@@ -92,18 +92,18 @@ constexpr bool misplaced_in_write_pages() {
 /// Copies the newest keys and values of every sequence to their pages.
 ///
 /// \param k        [1, tokens, kv_heads, head_dim] with query_offsets, [sequences + 1], as in attention to
-///                 pages; or [sequences, tokens, ...] without. Rotated already where the model rotates keys,
-///                 unless the pages hold raw ones
+///                 pages; or [sequences, tokens, ...] without. Already rotated if the model rotates keys,
+///                 unless the pages hold raw keys
 /// \param v        [..., kv_heads, value_dim]
 /// \param pages    lengths include the new tokens, which go to positions length - n to length - 1
-/// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Requires:  k and v share no element with the pages
 /// Throws:    std::invalid_argument if shapes disagree, a length exceeds the blocks, a sequence has more new
-///            tokens than its length, offsets do not fit, or a page that is written stands in the table
-///            twice: a shared prefix is not written to; std::out_of_range if a block that holds tokens names
-///            a page beyond the pool; the pages are then unchanged
-/// Cost:      one copy of the new keys and values, and a look at every block that holds tokens
+///            tokens than its length, offsets do not fit, or a page to be written is listed twice in the
+///            blocks (a shared prefix is read-only); std::out_of_range if a block that holds tokens names a
+///            page beyond the pool; the pages are then unchanged
+/// Cost:      one copy of the new keys and values, and one check of every block that holds tokens
 template <int no_layout = 0, class K, class V, class T,  // so that write_pages<Layout> is never this function
           class Threads = this_thread>
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
@@ -121,14 +121,14 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
       });
 }
 
-/// Rotates copies of new keys by their positions, and writes them and their values to their pages: the bits
-/// of kv_cache::append.
+/// Rotates copies of new keys by their positions, and writes keys and values to their pages, with the bits of
+/// kv_cache::append.
 ///
 ///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
 ///
-/// \param table  what k rotates by; or a normed_table, which normalises its heads before
+/// \param table  the table that rotates k, or a normed_table, which normalises the heads first
 ///
-/// Throws:  as above; std::invalid_argument if the window of the table exceeds the head or the pages hold raw
+/// Throws:  as above; std::invalid_argument if the rotated channels exceed the head or the pages hold raw
 ///          keys, std::out_of_range if a position is outside the table; the pages are then unchanged
 /// Cost:    as above, with one rotation of k
 template <class Layout = detail::unnamed_layout, class K, class V, class T, key_table Table,

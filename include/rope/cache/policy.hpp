@@ -7,40 +7,41 @@
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 
-/// The choices that the caches of keys and values offer.
+/// Options of the caches: storage of keys, ring sizes, axes of coordinates.
 
 namespace rope::inline ROPE_ABI {
 
-/// What a cache stores of a key.
+/// Whether a cache stores keys rotated or raw.
 enum class key_storage {
-  /// The key rotated by its position: read as it is. A change of position or table turns it once more, which
-  /// costs a rounding.
+  /// The key is stored rotated by its position and read as stored. A change of position or table rotates it
+  /// again, with one more rounding.
   rotated,
-  /// The key before its rotation: rotated whenever it is read, by any table. Positions can change freely and
-  /// exactly, and a schedule that depends on length (dynamic NTK, LongRoPE) can be read at every length.
+  /// The key is stored unrotated and rotated whenever it is read, by any table. Positions can change freely
+  /// and exactly, and a schedule that depends on length (dynamic NTK, LongRoPE) works at every length.
   raw
 };
 
 /// Which position a key of a ring_cache is rotated by.
 enum class ring_positions {
-  /// The one it has in the sequence. The table must cover the whole sequence. This is attention with a
-  /// sliding window and visible sinks, computed with less memory.
+  /// Its position in the sequence. The table must cover the whole sequence. This is attention with a sliding
+  /// window and visible sinks, in less memory.
   sequence,
-  /// Its rank among the keys a query sees: 0 .. sinks + window - 1, however long the sequence becomes. Sinks
-  /// stay at the distance from the query they had when the window filled up. Needs raw keys. Source: Xiao et
-  /// al. 2023, StreamingLLM, arXiv:2309.17453, section 3.2.
+  /// Its rank among the keys visible to a query: 0 .. sinks + window - 1, at any length of the sequence. Once
+  /// the window is full, the distance between query and sinks stays constant. Requires raw keys. Source: Xiao
+  /// et al. 2023, StreamingLLM, arXiv:2309.17453, section 3.2.
   cache
 };
 
-/// How many tokens a ring_cache keeps, and how it counts them.
+/// The number of tokens that a ring_cache keeps, and their positions.
 ///
 ///     ring_cache<float> cache(batch, {.sinks = 4, .window = 1024, .chunk = 512}, kv_heads, head_dim);
 struct ring_policy {
   /// The first tokens of a sequence that are never overwritten (attention sinks).
   Index sinks = 0;
-  /// A query sees the keys at most window - 1 positions before it, its own included, and the sinks.
+  /// Visible to a query: its own key, the keys at most window - 1 positions before it, and the sinks.
   Index window = 0;
-  /// The most tokens that are attended to in one call, or rolled back. Each beyond the first costs a slot.
+  /// The maximum number of queries in one call of attention, and of tokens that can be rolled back. Each
+  /// beyond the first costs a slot.
   Index chunk = 1;
   /// Which position a key is rotated by.
   ring_positions positions = ring_positions::sequence;
@@ -50,7 +51,7 @@ namespace detail {
 
 /// Slots of a row of a ring.
 ///
-/// Throws:  std::invalid_argument if an extent is out of range, or positions in the cache are asked of
+/// Throws:  std::invalid_argument if an extent is out of range, or ring_positions::cache is combined with
 ///          rotated keys
 inline Index checked_slots(const ring_policy& policy, key_storage storage) {
   constexpr Index limit = (std::numeric_limits<Index>::max)() / 4;
@@ -80,54 +81,55 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
-/// The rows of such a table are the new tokens: row t is token t of every row of the batch, or row b * tokens
-/// + t that of row b. One table serves all layers; attention refuses it unless the newest tokens are at its
-/// coordinates. row_maker::table makes the table of a step in memory of the caller's, without an allocation.
+/// Such a table has one row per new token: row t is token t of every row of the batch, or row b * tokens + t
+/// is token t of row b. One table serves all layers. Attention throws unless the newest tokens are at its
+/// coordinates. row_maker::table makes the table of a step in your memory, without an allocation.
 ///
-/// Text needs no table of coordinates: `append` with a table of positions, of the schedule itself, puts it on
-/// next_positions() on all axes, and attention takes that table for queries which are text. Where a pair
-/// turns along several axes, or coordinates are no integers, text too takes a table of coordinates, of
-/// cache.next_coordinates(). Raw keys, which `append_at` takes with token_coordinates, are read by a table of
-/// cache.coordinates().
+/// Text needs no table of coordinates. `append` with a table of positions, made from the schedule itself,
+/// puts text at next_positions() on all axes, and attention takes that table if its queries are text. If a
+/// pair is rotated along several axes, or coordinates are not integers, text too needs a table of
+/// coordinates, made from cache.next_coordinates(). Raw keys are appended by `append_at` with
+/// token_coordinates, and attention rotates them by a table of cache.coordinates().
 ///
 ///     next position of a row = 1 + the largest coordinate of its tokens on any axis, 0 in an empty row
 ///
-/// which is what `rope_deltas` are for elsewhere. A model that goes on at another one (VideoRoPE), or keeps
-/// an axis at 0 for text (the extra one of ggml), gives the coordinates of its text.
+/// Other libraries compute this with `rope_deltas`. If a model continues text at another position
+/// (VideoRoPE), or keeps an axis at 0 for text (the extra axis of ggml), pass the coordinates of its text.
 ///
-/// Tokens see each other by their order in the row, whatever their coordinates: `causal` admits those
-/// appended before, `window` counts tokens. The cache belongs to the frequencies, the layout and the place
-/// in the head, and refuses others. `shift` adds to all coordinates of tokens, which are rounded to doubles,
-/// `rebase` goes by them, and of the tables that both take, only the frequencies matter. A ring keeps
-/// rotated keys only, and goes on behind tokens that it has overwritten as well.
+/// Visibility depends on the order of tokens in the row, not on their coordinates: `causal` admits tokens
+/// appended before, and `window` counts tokens. The cache remembers the frequencies, the layout and the first
+/// channel of its keys, and rejects others. `shift` adds to all coordinates of tokens, rounded to double, and
+/// `rebase` uses the coordinates. Both use only the frequencies of the tables passed to them. A ring stores
+/// only rotated keys. Its next position also counts tokens that it has overwritten.
 ///
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; get_rope_index of Hugging Face
 ///          transformers
 struct token_axes {
   Index count;  // at least 1
 
-  /// Throws:  std::invalid_argument unless there is an axis
+  /// Throws:  std::invalid_argument unless axes is positive
   explicit token_axes(Index axes) : count(axes) {
     if (axes <= 0) detail::throw_invalid("token_axes", "axes must be positive, got ", axes);
   }
 };
 
-/// One row of a batch, for the functions of a cache that otherwise change every row.
+/// One row of a batch, for the functions of a cache that change every row by default.
 ///
 ///     cache.truncate(5, batch_row{2});
 struct batch_row {
   Index index;  // in [0, batch)
-  /// Whether every row is meant; index is then not read. No index means every row, so a wrong one is refused.
+  /// Whether to change every row; index is then not read. This is a separate flag so that an invalid index
+  /// throws.
   bool every = false;
 };
 /// Every row of a batch.
 inline constexpr batch_row every_row = {0, true};
 
-/// The extents of kv_cache and ring_cache, whose base it is.
+/// The base class of kv_cache and ring_cache with their extents.
 ///
 ///     const Index channels = cache.kv_heads() * (cache.head_dim() + cache.value_dim());  // of a token
 ///
-/// \tparam Cache  the class that derives from this one
+/// \tparam Cache  the derived class
 template <class Cache>
 class cache_shape {
  public:

@@ -25,17 +25,17 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
-/// The keys and values that a sliding window still sees, in memory that does not grow.
+/// A cache for attention with a sliding window, in memory that does not grow.
 
 namespace rope::inline ROPE_ABI {
 
-/// A cache in which the oldest token that is not a sink is overwritten by the newest. Token i of a sequence
-/// is in slot
+/// A cache in which the newest token overwrites the oldest token that is not a sink. Token i of a sequence is
+/// in slot
 ///
 ///     i                                   for i < sinks
 ///     sinks + (i - sinks) mod (slots - sinks)    otherwise,       slots = sinks + window + chunk - 1
 ///
-/// so keys lie in memory out of order; attention (attention.hpp) goes by their positions.
+/// so keys are out of order in memory. Attention (attention.hpp) uses their positions.
 ///
 ///     ring_cache<float> cache(batch, {.sinks = 4, .window = 1024}, kv_heads, head_dim);
 ///     cache.append<Layout>(k, v, table);
@@ -44,20 +44,20 @@ namespace rope::inline ROPE_ABI {
 /// \tparam T  a channel type, or std::int8_t, as in kv_cache. 16-bit caches also take float keys and values,
 ///            rounded once
 ///
-/// Invariant: of the n tokens that row b has seen, the sinks and tokens [max(oldest, sinks), n) are held,
-///            with oldest <= max(0, n + 1 - window): what the next query sees. Every function that throws
-///            leaves the cache as it was, but where the caller's threads fail when tokens are overwritten: it
-///            is empty then.
+/// Invariant: of the n tokens appended to row b, the sinks and tokens [max(oldest, sinks), n) are held, with
+///            oldest <= max(0, n + 1 - window): the keys visible to the next query. A function that throws
+///            leaves the cache unchanged, except if your threads fail while tokens are overwritten: the cache
+///            is then empty.
 template <class T>
 class ring_cache : public cache_shape<ring_cache<T>> {
  public:
   using value_type = T;  // a channel as it is stored
-  /// What `positions` shows for a slot whose token was rolled back: after every query.
+  /// The value in `positions` for a slot whose token was rolled back: greater than every position.
   static constexpr std::int64_t no_position = detail::ring_rows::no_position;
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
   /// Throws:  std::invalid_argument if an extent is negative, the window or the chunk is not positive, or
-  ///          positions in the cache are asked of rotated keys; std::length_error if the cache exceeds the
+  ///          ring_positions::cache is combined with rotated keys; std::length_error if the cache exceeds the
   ///          address space
   ring_cache(Index batch, const ring_policy& policy, Index kv_heads, Index head_dim, Index value_dim = 0,
              key_storage storage = key_storage::rotated)
@@ -76,13 +76,13 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   ring_cache& operator=(ring_cache&&) = default;
   /// Slots per row: sinks + window + chunk - 1.
   Index capacity() const { return memory().slot_count(); }
-  /// What it was made with.
+  /// The policy passed to the constructor.
   const ring_policy& policy() const { return rows().policy(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
-  /// Whether the cache rotated the keys that it stores; not for raw keys, and none in an empty cache.
+  /// Whether the cache rotated the keys that it stores: false for raw keys and in an empty cache.
   bool rotates_keys() const { return tokens_.rotates_keys(); }
-  /// Tokens held in row b.  Throws: std::out_of_range if there is no such row. The same holds below
+  /// Tokens held in row b.  Throws: std::out_of_range if there is no such row, as do all functions of b below
   Index size(Index b) const { return rows().size(rows().checked(b)); }
   /// Position of the token in each slot of row b that was ever used, in the order of keys(b) and values(b);
   /// valid until the cache changes.  Throws: std::out_of_range; std::invalid_argument if tokens have
@@ -91,39 +91,40 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     if (axes() > 0) detail::refuse_positions_on_axes("ring_cache::positions", axes());
     return rows().positions(rows().checked(b));
   }
-  /// Which token of the sequence is in each of these slots: attention goes by it.  Throws: std::out_of_range
+  /// The token of the sequence in each of these slots, which decides visibility in attention.  Throws:
+  /// std::out_of_range
   std::span<const std::int64_t> order(Index b) const { return rows().positions(rows().checked(b)); }
-  /// Tokens that each row has seen, [batch].
+  /// Number of tokens appended to each row and not rolled back, [batch].
   std::span<const std::int64_t> seen() const { return rows().seen(); }
-  /// Tokens that row b has seen.  Throws: std::out_of_range
+  /// Number of tokens appended to row b and not rolled back.  Throws: std::out_of_range
   std::int64_t seen(Index b) const { return rows().seen(rows().checked(b)); }
-  /// order(b) of one token, also of one that was overwritten.
+  /// The position in order(b) of one token, even if it was overwritten.
   std::int64_t order_of(Index /*b*/, std::int64_t token) const { return token; }
-  /// The position in its sequence that the next token of each row gets, [batch]: the tokens it has seen, or,
-  /// with axes, as in kv_cache.
+  /// The position of the next token of each row, [batch]: seen(), or, with axes, as in kv_cache.
   std::span<const std::int64_t> next_positions() const {
     return tokens_.next_positions("ring_cache::next_positions");
   }
-  /// Coordinates of a token; 0: it has a position.
+  /// Number of coordinates of a token; 0: it has one position instead.
   Index axes() const { return tokens_.coordinates().axes(); }
   /// Coordinates slot by slot, [slots, axes]; valid until the cache changes.  Throws: std::out_of_range
   auto coordinates(Index b) const {
-    const Index row = rows().checked(b);  // before anything is read of it
+    const Index row = rows().checked(b);  // before any access to the row
     return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().used(row));
   }
-  /// Coordinates of one token, [axes].  Requires: there are such a row and token, which is held
+  /// Coordinates of one token, [axes].  Requires: there is such a row, and the token is held
   const double* coordinates_of(Index b, std::int64_t token) const {
     return tokens_.coordinates().token(b, rows().slot(token));
   }
-  /// As in kv_cache, coordinates of text behind each row, [batch * tokens, axes].
+  /// Coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes], as in
+  /// kv_cache.
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
     return tokens_.coordinates().next_coordinates("ring_cache::next_coordinates", tokens);
   }
-  /// As in kv_cache: how many of `queries` queries each row has in a call of attention without counts.
+  /// How many of the `queries` queries each row has in a call of attention without counts, as in kv_cache.
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
-  /// What is remembered of these counts.
+  /// The record from which query_counts is computed.
   const detail::newest_tokens& newest() const { return rows().newest(); }
   /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
@@ -137,10 +138,11 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   ///     attention<Layout>(q, k, v, out, table, {.window = 1024, .sinks = 4});  // those of the ring
   ///     cache.append<Layout>(k, v, table);
   ///
-  /// \param k        [batch, tokens, kv_heads, head_dim]; not rotated for raw storage, else rotated already
+  /// \param k        [batch, tokens, kv_heads, head_dim]; unrotated for raw storage, otherwise already
+  ///                 rotated
   /// \param v        [batch, tokens, kv_heads, value_dim]
   /// \param counts   as in kv_cache
-  /// \param threads  the caller's threads, see base/parallel.hpp; the bits do not depend on them
+  /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
   ///
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself
@@ -154,14 +156,14 @@ class ring_cache : public cache_shape<ring_cache<T>> {
                   threads);
   }
 
-  /// Rotates copies of new keys by their positions in the sequence, or with axes as a kv_cache does, and
-  /// appends them.
+  /// Rotates copies of new keys by their positions in the sequence, or with axes as in kv_cache, and appends
+  /// them.
   ///
   /// \param k      [batch, tokens, kv_heads, head_dim], not rotated
-  /// \param table  what k rotates by; or a normed_table, which normalises its heads before
+  /// \param table  the table that rotates k, or a normed_table, which normalises the heads first
   ///
-  /// Throws:  as above; std::invalid_argument if the cache stores raw keys, holds keys of another table or
-  ///          layout, or keys whose table is not known; std::out_of_range if a position is outside the table
+  /// Throws:  as above; std::invalid_argument if the cache stores raw keys, or keys of another, or an
+  ///          unknown, table or layout; std::out_of_range if a position is outside the table
   /// Cost:    as above, with one rotation of the keys that stay
   template <class Layout = detail::unnamed_layout, class K, class V, key_table Table,
             class Threads = this_thread>
@@ -184,30 +186,30 @@ class ring_cache : public cache_shape<ring_cache<T>> {
       tokens_.template check_table<Layout>("ring_cache", detail::placed(table));
   }
 
-  /// Forgets the tokens at positions `size` and later: the rollback of speculative decoding. Tokens that were
-  /// overwritten do not come back, so no more than `chunk` can be forgotten once slots have run out.
+  /// Removes the tokens at positions `size` and later: the rollback of speculative decoding. Overwritten
+  /// tokens do not come back, so at most `chunk` tokens can be removed once all slots are used.
   ///
-  /// Throws:  std::out_of_range unless 0 <= size <= seen() and every token that the next query sees is still
-  ///          held, and with axes the one before it
+  /// Throws:  std::out_of_range unless 0 <= size <= seen() and every token visible to the next query is still
+  ///          held, and with axes also token size - 1
   void truncate(std::int64_t size, batch_row row = every_row) {
     tokens_.truncate("ring_cache::truncate", size, row);
   }
 
-  /// Makes row `to` what row `from` is, as in kv_cache.  Throws: std::out_of_range if there is no such row
+  /// Makes row `to` a copy of row `from`, as in kv_cache.  Throws: std::out_of_range if there is no such row
   void copy_row(Index from, Index to) { tokens_.copy_row("ring_cache::copy_row", from, to); }
-  /// Makes every row b what row rows[b] was.  Throws: as in kv_cache
+  /// Makes every row b a copy of what row rows[b] was before the call.  Throws: as in kv_cache
   void reorder(const detail::row_list& rows) { tokens_.reorder("ring_cache::reorder", rows); }
 
-  /// Forgets every token.
+  /// Removes every token.
   void clear() { tokens_.clear(); }
 
-  /// Keys of row b in the order of memory, [1, slots in use, kv_heads, head_dim].  Throws: std::out_of_range
+  /// Keys of row b in memory order, [1, slots in use, kv_heads, head_dim].  Throws: std::out_of_range
   detail::stored_view<const T> keys(Index b) const { return tokens_.keys("ring_cache", b); }
   /// The values of the same slots, [1, slots in use, kv_heads, value_dim].  Throws: std::out_of_range
   detail::stored_view<const T> values(Index b) const { return tokens_.values("ring_cache", b); }
 
-  /// Whether every key that a query at `position` of row b sees is still held, its own included unless it is
-  /// yet to come.  Throws: std::out_of_range if there is no such row or position
+  /// Whether every key visible to a query at `position` of row b is still held, including its own if already
+  /// appended.  Throws: std::out_of_range if there is no such row or position
   bool holds_window(Index b, std::int64_t position) const {
     rows().checked(b);
     rows().check_position("ring_cache::holds_window", position);
@@ -215,9 +217,9 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     return rows().holds(b, end - policy().window, end);
   }
 
-  /// The options of a call of attention to the cache: `options`, with the window and the sinks of the ring.
+  /// Returns `options` for attention, with the window and the sinks of the ring.
   ///
-  /// Throws:  std::invalid_argument if they say otherwise, or have a bias or a mask
+  /// Throws:  std::invalid_argument if `options` set other values, or have a bias or a mask
   attention_options rules(const char* function, const attention_options& options) const {
     std::string got = options.causal ? "" : "causal = false";
     const auto compare = [&got](const char* name, Index given, Index own) {
@@ -241,10 +243,10 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     completed.sinks = policy().sinks;
     return completed;
   }
-  /// Throws:  std::invalid_argument if a key that one of the newest `queries` tokens of row b sees was
+  /// Throws:  std::invalid_argument if a key visible to one of the newest `queries` tokens of row b was
   ///          overwritten; std::out_of_range if there is no such row
   void check_queries(const char* function, Index b, Index queries) const {
-    // Sinks are never overwritten, and of the other queries the first one sees the oldest keys.
+    // Sinks are never overwritten, and of the other queries the first one needs the oldest keys.
     const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
     if (oldest - first < queries && !holds_window(b, oldest))
       detail::throw_invalid(function, "the query at ", oldest,
