@@ -14135,12 +14135,13 @@ key_rotator<Layout, T> rebase_rotator(const char* function, const placed_table<F
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
-/// Tables that a cache with several axes takes: one of coordinates, whose rows are the new tokens, or, for
-/// text, one of positions. Which frequencies a table is made from is told apart from where its rows are.
+/// Tables that a cache with axes accepts: a table of coordinates, with one row per new token, or, for text, a
+/// table of positions. Frequencies are hashed without the coordinates: each append has new coordinates but
+/// must use the same frequencies.
 namespace rope::inline ROPE_ABI::detail {
-/// Which row of a list of coordinates belongs to token t of row b: t, or b * tokens + t.
+/// The row of a list of coordinates for token t of row b: t, or b * tokens + t.
 struct token_rows {
-  Index row_stride;  // 0 where the rows of a batch share the coordinates
+  Index row_stride;  // 0 if the rows of a batch share the coordinates
   Index operator()(Index b, Index t) const { return b * row_stride + t; }
   position_range range(const char* /*function*/, Index batch, Index tokens) const {
     position_range range;
@@ -14161,14 +14162,14 @@ inline token_rows checked_token_rows(const char* function, Index rows, Index bat
                   " or [batch * tokens] = ", batch * tokens, " rows, got ", rows);
   return {rows == tokens ? 0 : tokens};
 }
-/// Throws:  std::invalid_argument unless coordinates of so many axes are those of the cache
+/// Throws:  std::invalid_argument unless the coordinates have as many axes as the cache
 inline void check_axes(const char* function, Index cache_axes, Index axes) {
   if (axes != cache_axes)
     throw_invalid(function, "tokens of this cache have ", cache_axes, " axes, got coordinates of ", axes);
 }
-/// Whether the rows of a table are the tokens themselves; they are positions otherwise.
+/// Whether the table is made from coordinates, with one row per token. Otherwise its rows are positions.
 ///
-/// Throws:  std::invalid_argument if the angles are not those of positions or of coordinates on these axes
+/// Throws:  std::invalid_argument unless the table is made from positions, or from coordinates on these axes
 template <class S>
 bool is_coordinate_table(const char* function, Index axes, const frequency_table<S>& table) {
   if (table.source() == table_source::positions) return false;
@@ -14179,10 +14180,10 @@ bool is_coordinate_table(const char* function, Index axes, const frequency_table
   check_axes(function, axes, table.axes());
   return true;
 }
-/// The frequencies of a table, its place in the head and the layout. `table` is a hash of the frequencies on
-/// all axes; it is 0 for a table of positions, which tells only how text turns. `text` is the fingerprint of
-/// the table of positions that turns text alike, where all coordinates of a token are equal; it is 0 where a
-/// pair turns along several axes, as there is no such table.
+/// The frequencies of a table, its first channel and the layout. `table` is a hash of the frequencies on all
+/// axes. It is 0 for a table of positions, which determines only the rotation of text. `text` is the
+/// fingerprint of the table of positions that rotates text the same way (all coordinates of a token equal).
+/// It is 0 if a pair is rotated along several axes: no such table exists.
 template <class Layout, class S>
 key_rotation rotation_on_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
@@ -14212,7 +14213,7 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
   }
   return rotation;
 }
-/// Throws:  std::invalid_argument unless keys of `stored` turn like those of `given`
+/// Throws:  std::invalid_argument unless `stored` and `given` rotate keys the same way
 inline void require_rotation_on_axes(const char* owner, const key_rotation& stored,
                                      const key_rotation& given) {
   const bool both = stored.table != 0 && given.table != 0;
@@ -14230,7 +14231,7 @@ inline void require_rotation_on_axes(const char* owner, const key_rotation& stor
   if (got != nullptr)
     throw_invalid(owner, "give the layout and the frequencies that the keys were rotated by, got ", got);
 }
-/// What turns keys by steps along all axes at once, without the attention_factor.
+/// Rotates keys by steps along all axes together, without the attention_factor.
 template <class Layout, class T, class S>
 key_rotator<Layout, T> turn_along_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
@@ -14239,17 +14240,17 @@ key_rotator<Layout, T> turn_along_axes(const placed_table<S>& placed) {
     for (Index a = 0; a < table.axes(); ++a) steps(i) = steps(i) + phase_of(table.inv_freq(i, a));
   return {std::move(steps), 1.0, placed.first_channel()};
 }
-/// What turns keys from the frequencies of one table to those of another, token by token.
+/// Rotates keys from the frequencies of one table to those of another, token by token.
 ///
-/// Throws:  std::invalid_argument unless both are of the same pairs and place in the head, and of axes
-///          wherever some keys are not text
+/// Throws:  std::invalid_argument unless both tables have the same pairs and first channel, and are tables of
+///          coordinates if some keys are not text
 template <class Layout, class T, class From, class To>
 class turn_between_axes {
  public:
   turn_between_axes(const char* function, Index axes, bool text_only, const placed_table<From>& from,
                     const placed_table<To>& to)
       : from_(from.table()), to_(to.table()), turn_(checked(function, axes, text_only, from, to)) {}
-  /// \param coordinates  of the token, [axes], all equal where a table has one axis
+  /// \param coordinates  of the token, [axes], all equal if a table has one axis
   void turn(const head_view<T>& keys, Index b, Index slot, const double* coordinates) {
     turn_.turn_by(keys, b, slot,
                   [&](std::size_t i) { return at(to_, i, coordinates) + -at(from_, i, coordinates); });
@@ -14593,9 +14594,10 @@ void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const ro
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_QUERY_ANGLES_HPP
-/// One call of attention to stored tokens: its checks, and the calls of the kernels for its rows.
+/// One call of attention to stored tokens: its checks, and the kernel calls for its rows.
 namespace rope::inline ROPE_ABI::detail {
-/// Throws:  std::invalid_argument if the options list what stored tokens decide
+/// Throws:  std::invalid_argument if the options list positions, counts or offsets, which stored tokens
+///          determine, or set dropout
 inline void check_cache_lists(const char* function, const attention_options& options) {
   const auto demand_empty = [function](const char* name, std::span<const std::int64_t> list) {
     if (!list.empty())
@@ -14629,7 +14631,7 @@ class attended_call {
   ROPE_DETAIL_CHECK_READ("attention", T, C);
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
  public:
-  /// \param queries  which tokens of q are those of which row; the last rows may have none
+  /// \param queries  the tokens of q that belong to each row; the last rows may have none
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
                 const placed_table<S>* table, const attention_options& options, const row_queries& queries,
                 const Threads& threads)
@@ -14645,7 +14647,7 @@ class attended_call {
     find_positions();
     check_rotation_of_call();
   }
-  /// Rows that are alike are one call of a kernel.
+  /// Joins adjacent compatible rows into one kernel call.
   void run() const {
     for (Index b = 0, number; b < queries_.asking(); b += number) {
       number = 1;
@@ -14715,7 +14717,7 @@ class attended_call {
     if constexpr (requires { rows_.check_queries("attention", b, count); })
       if (count > 0) rows_.check_queries("attention", b, count);
   }
-  /// The positions of all queries, which visibility goes by.
+  /// Finds the positions of all queries, which decide visibility.
   void find_positions() {
     struct query_positions {};
     positions_ = workspace<query_positions, std::int64_t>(q_.batch * q_.tokens);
@@ -14763,7 +14765,7 @@ class attended_call {
       check_rotation<Layout>("attention", q_, *table_, known_range{read});
     }
   }
-  /// Zeros for the tokens of row b of the call that are no queries.
+  /// Writes zeros for the tokens of row b of the call that are not queries.
   void clear_padding(Index b) const {
     const Index padding = queries_.padding(b);
     for (Index t = q_.tokens - padding; padding > 0 && t < q_.tokens; ++t)
@@ -14772,8 +14774,8 @@ class attended_call {
       std::fill_n(options_.log_sum_exp.data() + queries_.place(b, queries_.count(b)) * q_.heads,
                   padding * q_.heads, attention_options::no_keys);
   }
-  /// The row of the table that rotates a key at position 0: raw keys on axes are rotated by the rows of a
-  /// table for all tokens, one row of the batch after the other.
+  /// The row of the table that rotates a key at position 0. For raw keys on axes, the table has a row for
+  /// every token, one row of the batch after the other.
   std::int64_t row_of_zero(Index b) const {
     std::int64_t row = 0;
     if constexpr (rotates && rows_on_axes<Rows>)
@@ -14781,8 +14783,8 @@ class attended_call {
         for (Index before = 0; before < b; ++before) row += rows_.seen(before);
     return row;
   }
-  /// Whether a call of a kernel for rows [first, next) can take row `next` as well. Rows with other numbers
-  /// of queries cannot be joined: which kernel reads them, and so their bits, depends on the number.
+  /// Whether a kernel call for rows [first, next) can include row `next`. The numbers of queries must be
+  /// equal: the choice of the kernel, and with it the bits, depends on the number.
   bool are_alike(Index first, Index next) const {
     return next < queries_.asking() && queries_.count(next) == queries_.count(first) &&
            is_counted(rows_, first) && is_counted(rows_, next) && row_of_zero(next) == row_of_zero(first) &&
@@ -14790,7 +14792,7 @@ class attended_call {
            keys(first).is_followed_by(keys(next), next - first) &&
            values(first).is_followed_by(values(next), next - first);
   }
-  /// The options of all queries of rows [b, b + number), whose log_sum_exp lie next to each other.
+  /// The options of all queries of rows [b, b + number), whose log_sum_exp are contiguous.
   attention_options options_of(Index b, Index number, Index keys) const {
     const Index count = queries_.count(b);
     attention_options options = options_;
@@ -14801,7 +14803,7 @@ class attended_call {
           part_of(options.log_sum_exp, queries_.place(b, 0) * q_.heads, number * count * q_.heads);
     return options;
   }
-  /// Attention of rows that are alike. Raw keys are rotated while they are read.
+  /// Attention of joined rows. Raw keys are rotated while they are read.
   void attend_rows(Index b, Index number) const {
     struct key_counts {};
     std::int64_t* counts = workspace<key_counts, std::int64_t>(number);
@@ -14842,7 +14844,7 @@ class attended_call {
             threads_);
     attend(attention_call<T, no_rotation, C>{rotated(q, b, 0), k, v, out, rules, {}}, threads_);
   }
-  /// Queries [first, first + q.tokens) of rows from b on.
+  /// Rotated queries [first, first + q.tokens) of the rows from b on.
   head_view<const T> rotated(const head_view<const T>& q, Index b, Index first) const {
     if constexpr (!rotates) {
       return q;
@@ -14854,9 +14856,9 @@ class attended_call {
       return to;
     }
   }
-  /// Every query sees its keys at positions 0, 1, 2, ... in the order of their age, itself at the last one.
-  /// One call of a kernel takes one key head, so that its copy stays in cache, or all where sums are asked
-  /// for, which are next to each other for all heads.
+  /// Places the keys visible to a query at positions 0, 1, 2, ... from the oldest to the query's own. A
+  /// kernel call processes one key head, so that the copy of the head stays in cache. With log_sum_exp it
+  /// processes all heads, whose sums are contiguous.
   void attend_by_rank(Index b) const {
     if constexpr (rows_by_rank<Rows> && rotates) {
       const head_view<const T> q = queries_.rows(q_, b, 1);
@@ -14894,7 +14896,7 @@ class attended_call {
   attention_options options_;
   const row_queries& queries_;
   const Threads& threads_;
-  std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // of all queries, and their rows of the table
+  std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // of all queries: positions, table rows
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
@@ -15402,7 +15404,7 @@ prompt_positions<Real> video_rope_positions(const std::vector<prompt_run>& runs,
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
-/// Where new tokens of a cache are on several axes, for keys that come without a table.
+/// Coordinates of new tokens of a cache with axes, for keys that are appended without a table.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 template <class Scalar>
@@ -15414,11 +15416,11 @@ bool is_coordinate(Scalar value) {
     return is_within_2_53(static_cast<double>(value));
 }
 }  // namespace detail
-/// Coordinates of new tokens, one row for each: of keys that are stored raw, or come rotated.
+/// Coordinates of new tokens, one row per token, for keys that are stored raw or are already rotated.
 ///
 ///     cache.append_at(k, v, token_coordinates(prompt.coordinates));
 ///
-/// Keys that the cache rotates itself are appended with a table, which has the coordinates.
+/// If the cache rotates the keys, pass a table of coordinates instead.
 class token_coordinates {
  public:
   /// \param coordinates  [tokens, axes] Eigen expression, integer or real, shared by the rows of a batch; or
@@ -15568,20 +15570,21 @@ constexpr bool lacks_tables(std::size_t count) {
 
 #ifndef ROPE_CACHE_DETAIL_AXES_ROWS_HPP
 #define ROPE_CACHE_DETAIL_AXES_ROWS_HPP
-/// Where the tokens of each row of a cache are on several axes. Which tokens there are, cache_rows.hpp says.
+/// The coordinates of the tokens in each row of a cache with axes. cache_rows.hpp counts the tokens.
 namespace rope::inline ROPE_ABI::detail {
-/// [tokens, axes], the axes of a token next to each other; of a cache of channels T, see owned_doubles.
+/// [tokens, axes], the axes of a token contiguous. For the dependence on the channel type T see
+/// owned_doubles.
 template <class T>
 using coordinate_map = Eigen::Map<
     const Eigen::Array<typename doubles<T>::type, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
-/// The coordinates of the tokens of a cache, and where text goes on in each row.
+/// The coordinates of the tokens of a cache, and the next position of text in each row.
 ///
-/// Invariant: largest(b) is the largest coordinate of row b on any axis, -1 where the row is empty, and
-///            next_[b] = floor(largest(b)) + 1. Without axes and rows once it was moved from, and without
-///            memory where there are no axes.
+/// Invariant: largest(b) is the largest coordinate of row b on any axis, -1 if the row is empty, and next_[b]
+///            = floor(largest(b)) + 1. A moved-from object has no axes and no rows. Without axes there is no
+///            memory.
 class axes_rows {
  public:
-  /// No axes: every token has one position, which is kept elsewhere.
+  /// No axes: every token has one position, stored in cache_rows or ring_rows.
   axes_rows() : batch_(0), capacity_(0), axes_(0) {}
   /// Requires:  extents that a cache has checked
   /// Throws:    std::length_error if the coordinates exceed the address space
@@ -15625,7 +15628,8 @@ class axes_rows {
   }
   /// The coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
-  /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would leave 2^53
+  /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if a coordinate would exceed
+  ///          2^53
   number_array<double> next_coordinates(const char* function, Index tokens) const {
     if (tokens < 0) throw_invalid(function, "tokens must not be negative, got ", tokens);
     check_text(function, tokens);
@@ -15636,14 +15640,14 @@ class axes_rows {
           text(b * tokens + t, a) = largest_[at(b)] + static_cast<double>(t + 1);
     return text;
   }
-  /// Throws:  std::out_of_range if so many tokens of text would leave 2^53
+  /// Throws:  std::out_of_range if `tokens` more tokens of text would exceed 2^53
   void check_text(const char* function, Index tokens) const {
     for (const double largest : largest_)
       if (largest > limit - static_cast<double>(tokens))
         throw_out_of_range(function, "coordinates must be at most 2^53, got ", tokens, " after ", largest);
   }
-  /// Appends new tokens to rows, which have size(b) each. Token t of row b is at coordinate(b, t, a) on axis
-  /// a, which may be found from next_positions().
+  /// Appends new tokens to rows of size(b) tokens. Token t of row b is at coordinate(b, t, a) on axis a.
+  /// `coordinate` may read next_positions().
   template <class Rows, class CoordinateOf>
   void append(const Rows& rows, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
     for (Index b = 0; b < batch_; ++b) {
@@ -15659,19 +15663,19 @@ class axes_rows {
     for (Index a = 0; a < axes_; ++a) row(b)[t * axes_ + a] = static_cast<double>(coordinate(a));
   }
   double largest(Index b) const { return largest_[at(b)]; }
-  /// Text in row b then begins one behind `largest`.
+  /// Sets the largest coordinate of row b. The next text begins one after it.
   void go_on_behind(Index b, double largest) {
     largest_[at(b)] = largest;
     next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
   }
-  /// Whether so many tokens of text can follow: those who append check their positions.
+  /// Checks nothing: the functions that append check the positions of text.
   void check_next(const char* /*function*/, Index /*tokens*/) const {}
-  /// Rows keep their first `size` tokens.
+  /// Reduces rows to their first `size` tokens.
   template <class Rows>
   void keep(const Rows& /*all*/, row_range rows, std::int64_t size) {
     for (Index b = rows.first; b < last_of(rows); ++b) find_largest(b, false, 0, to_index(size));
   }
-  /// Removes tokens [first, last) of rows, which have size(b) before; the later tokens move up.
+  /// Removes tokens [first, last) of rows, which still have size(b) tokens. Later tokens move up.
   template <class Rows>
   void remove(row_range range, const Rows& rows, Index first, Index last) {
     for (Index b = range.first; b < last_of(range); ++b) {
@@ -15724,11 +15728,11 @@ class axes_rows {
                    " tokens exceed the address space");
     return batch * capacity * axes;
   }
-  /// The end of `rows` among those kept here: cache_rows counts one row in a batch without rows.
+  /// The end of `rows`, limited to the batch: cache_rows counts one row in a batch without rows.
   Index last_of(row_range rows) const { return (std::min)(rows.last, Index{batch_}); }
   const double* row(Index b) const { return coordinates_.data() + b * capacity_ * axes_; }
   double* row(Index b) { return coordinates_.data() + b * capacity_ * axes_; }
-  /// Finds the largest coordinate of tokens [first, last) of row b, and with `more` of those before as well.
+  /// Finds the largest coordinate of tokens [first, last) of row b, with `more` also of the earlier tokens.
   void find_largest(Index b, bool more, Index first, Index last) {
     double largest = more ? largest_[at(b)] : -1.0;
     if (first < last) {
@@ -18697,11 +18701,11 @@ ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, "write_pages", (detail::misplaced_in_wri
 
 #ifndef ROPE_CACHE_SHIFT_KEYS_HPP
 #define ROPE_CACHE_SHIFT_KEYS_HPP
-/// K-shift and change of schedule for rotated keys in memory of the caller's. What kv_cache does for its own
-/// keys, with the same bits.
+/// K-shift and change of schedule for rotated keys in your memory, with the bits of kv_cache::shift and
+/// kv_cache::rebase.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Throws:  std::invalid_argument unless the channels that the table turns lie in the head
+/// Throws:  std::invalid_argument unless the rotated channels lie in the head
 template <class Layout, class T, class S>
 void check_turned_keys(const char* function, const head_view<T>& keys, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
@@ -18717,14 +18721,14 @@ inline void check_keys_are_rotated(const char* function, key_storage storage) {
   if (storage == key_storage::raw)
     throw_invalid(function, "raw keys have no angles, read them by other positions or tables instead");
 }
-/// A page with keys in it: the block of a sequence that it is, and how many keys.
+/// A page with keys: its block number in a sequence, and the number of its keys.
 struct used_page {
   Index page, block, tokens;
 };
 /// Calls turn(page, block, tokens) once for every page with keys.
 ///
 /// Throws:  std::invalid_argument if a page is block m of one sequence and block n of another, so that its
-///          keys have no one position; before any is turned
+///          keys have two positions; no key is then rotated
 template <class T, class Turn>
 void for_each_used_page(const char* function, const page_view<T>& pages, const Turn& turn) {
   const Index size = pages.page_size();
@@ -18748,17 +18752,17 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const T
     if (i == 0 || used[i].page != used[i - 1].page) turn(used[i].page, used[i].block, used[i].tokens);
 }
 }  // namespace detail
-/// Turns rotated keys to positions that are `delta` more, in place.
+/// Adds `delta` to the positions of rotated keys: rotates them by its exact angle, in place.
 ///
 ///     k' = R(delta) k,  without the attention_factor, which k has already
 ///
 ///     shift_keys<Layout>(keys.token_range(keep, count), -dropped, table);
 ///
-/// \param keys   [batch, tokens, heads, head_dim], every one of which turns
-/// \param table  that the keys were rotated by; no position has to be in it
+/// \param keys   [batch, tokens, heads, head_dim]; all of them are rotated
+/// \param table  the table that rotated the keys; no position has to be in it
 ///
-/// Throws:    std::invalid_argument if the window of the table exceeds the head, or its angles are not exact
-///            (source() is not a range of positions); the keys are then unchanged
+/// Throws:    std::invalid_argument if the rotated channels exceed the head, or the angles of the table are
+///            not exact (source() is not a range of positions); the keys are then unchanged
 /// Accuracy:  that of one more rotation
 /// Cost:      one pass over the keys
 /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
@@ -18772,7 +18776,7 @@ void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
   for (Index b = 0; b < keys.batch; ++b)
     for (Index t = 0; t < keys.tokens; ++t) turn.turn(keys, b, t, delta);
 }
-/// Some tokens of a sequence in pages.
+/// A range of tokens of a sequence in pages.
 ///
 ///     shift_keys<Layout>(pages, {.sequence = 2, .first = 64, .count = 100}, -16, table);
 struct tokens_in_pages {
@@ -18780,11 +18784,12 @@ struct tokens_in_pages {
   Index first;     // the first token, which is at this position
   Index count;     // tokens
 };
-/// The same for tokens of a sequence in pages, where blocks before them were taken out of the table.
+/// Adds `delta` to the positions of tokens of a sequence in pages, for example after earlier blocks were
+/// removed from the list.
 ///
 /// Throws:  as above; std::out_of_range if there is no such sequence or token, or a block names a page beyond
-///          the pool; std::invalid_argument if the pages hold raw keys, or a page that turns stands in the
-///          table twice; the keys are then unchanged
+///          the pool; std::invalid_argument if the pages hold raw keys, or a page to be rotated is listed
+///          twice; the keys are then unchanged
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
 void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::int64_t delta,
                 const Table& table) {
@@ -18810,16 +18815,16 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
   for (Index t = first; t < first + count; ++t)
     detail::turn_stored(turn, keys, pages.page(sequence, t), pages.slot(t), delta);
 }
-/// Turns rotated keys from the angles of one table to those of another, in place, by the exact difference of
-/// the two angles at each position.
+/// Rotates keys from the angles of one table to those of another, in place, by the exact difference of the
+/// two angles at each position.
 ///
 ///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
 ///
 /// \param keys       [batch, tokens, heads, head_dim]
 /// \param positions  of the keys, as in `rotate`
 ///
-/// Throws:    std::invalid_argument if the window of a table exceeds the head, or the tables are not of the
-///            same pairs and place, over ranges of positions, with exact angles; the keys are then unchanged
+/// Throws:    std::invalid_argument if the rotated channels exceed the head, or the tables differ in pairs or
+///            first channel, or lack a range of positions or exact angles; the keys are then unchanged
 /// Accuracy:  that of one more rotation
 /// Cost:      one pass over the keys, and a row of cos and sin per position
 template <class Layout = detail::unnamed_layout, class T, position_form P, rotation_table From,
@@ -18833,11 +18838,11 @@ void rebase_keys(head_view<T> keys, const P& positions, const From& from, const 
   for (Index t = 0; t < keys.tokens; ++t)
     for (Index b = 0; b < keys.batch; ++b) turn.turn(keys, b, t, source(b, t));
 }
-/// The same for all keys in pages, those of a shared page once.
+/// Rebases all keys in pages. Keys of a shared page are rotated once.
 ///
 /// Throws:  as above; std::out_of_range if a block names a page beyond the pool; std::invalid_argument if the
 ///          pages hold raw keys, or a page is block m of one sequence and block n of another, so that its
-///          keys have no one position; the keys are then unchanged
+///          keys have two positions; the keys are then unchanged
 template <class Layout = detail::unnamed_layout, class T, rotation_table From, rotation_table To>
 void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);

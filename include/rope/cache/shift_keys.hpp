@@ -20,13 +20,13 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 
-/// K-shift and change of schedule for rotated keys in memory of the caller's. What kv_cache does for its own
-/// keys, with the same bits.
+/// K-shift and change of schedule for rotated keys in your memory, with the bits of kv_cache::shift and
+/// kv_cache::rebase.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Throws:  std::invalid_argument unless the channels that the table turns lie in the head
+/// Throws:  std::invalid_argument unless the rotated channels lie in the head
 template <class Layout, class T, class S>
 void check_turned_keys(const char* function, const head_view<T>& keys, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
@@ -45,7 +45,7 @@ inline void check_keys_are_rotated(const char* function, key_storage storage) {
     throw_invalid(function, "raw keys have no angles, read them by other positions or tables instead");
 }
 
-/// A page with keys in it: the block of a sequence that it is, and how many keys.
+/// A page with keys: its block number in a sequence, and the number of its keys.
 struct used_page {
   Index page, block, tokens;
 };
@@ -53,7 +53,7 @@ struct used_page {
 /// Calls turn(page, block, tokens) once for every page with keys.
 ///
 /// Throws:  std::invalid_argument if a page is block m of one sequence and block n of another, so that its
-///          keys have no one position; before any is turned
+///          keys have two positions; no key is then rotated
 template <class T, class Turn>
 void for_each_used_page(const char* function, const page_view<T>& pages, const Turn& turn) {
   const Index size = pages.page_size();
@@ -79,17 +79,17 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const T
 
 }  // namespace detail
 
-/// Turns rotated keys to positions that are `delta` more, in place.
+/// Adds `delta` to the positions of rotated keys: rotates them by its exact angle, in place.
 ///
 ///     k' = R(delta) k,  without the attention_factor, which k has already
 ///
 ///     shift_keys<Layout>(keys.token_range(keep, count), -dropped, table);
 ///
-/// \param keys   [batch, tokens, heads, head_dim], every one of which turns
-/// \param table  that the keys were rotated by; no position has to be in it
+/// \param keys   [batch, tokens, heads, head_dim]; all of them are rotated
+/// \param table  the table that rotated the keys; no position has to be in it
 ///
-/// Throws:    std::invalid_argument if the window of the table exceeds the head, or its angles are not exact
-///            (source() is not a range of positions); the keys are then unchanged
+/// Throws:    std::invalid_argument if the rotated channels exceed the head, or the angles of the table are
+///            not exact (source() is not a range of positions); the keys are then unchanged
 /// Accuracy:  that of one more rotation
 /// Cost:      one pass over the keys
 /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
@@ -104,7 +104,7 @@ void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
     for (Index t = 0; t < keys.tokens; ++t) turn.turn(keys, b, t, delta);
 }
 
-/// Some tokens of a sequence in pages.
+/// A range of tokens of a sequence in pages.
 ///
 ///     shift_keys<Layout>(pages, {.sequence = 2, .first = 64, .count = 100}, -16, table);
 struct tokens_in_pages {
@@ -113,11 +113,12 @@ struct tokens_in_pages {
   Index count;     // tokens
 };
 
-/// The same for tokens of a sequence in pages, where blocks before them were taken out of the table.
+/// Adds `delta` to the positions of tokens of a sequence in pages, for example after earlier blocks were
+/// removed from the list.
 ///
 /// Throws:  as above; std::out_of_range if there is no such sequence or token, or a block names a page beyond
-///          the pool; std::invalid_argument if the pages hold raw keys, or a page that turns stands in the
-///          table twice; the keys are then unchanged
+///          the pool; std::invalid_argument if the pages hold raw keys, or a page to be rotated is listed
+///          twice; the keys are then unchanged
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
 void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::int64_t delta,
                 const Table& table) {
@@ -144,16 +145,16 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
     detail::turn_stored(turn, keys, pages.page(sequence, t), pages.slot(t), delta);
 }
 
-/// Turns rotated keys from the angles of one table to those of another, in place, by the exact difference of
-/// the two angles at each position.
+/// Rotates keys from the angles of one table to those of another, in place, by the exact difference of the
+/// two angles at each position.
 ///
 ///     k' = m_to / m_from R(angle_to(p) - angle_from(p)) k
 ///
 /// \param keys       [batch, tokens, heads, head_dim]
 /// \param positions  of the keys, as in `rotate`
 ///
-/// Throws:    std::invalid_argument if the window of a table exceeds the head, or the tables are not of the
-///            same pairs and place, over ranges of positions, with exact angles; the keys are then unchanged
+/// Throws:    std::invalid_argument if the rotated channels exceed the head, or the tables differ in pairs or
+///            first channel, or lack a range of positions or exact angles; the keys are then unchanged
 /// Accuracy:  that of one more rotation
 /// Cost:      one pass over the keys, and a row of cos and sin per position
 template <class Layout = detail::unnamed_layout, class T, position_form P, rotation_table From,
@@ -168,11 +169,11 @@ void rebase_keys(head_view<T> keys, const P& positions, const From& from, const 
     for (Index b = 0; b < keys.batch; ++b) turn.turn(keys, b, t, source(b, t));
 }
 
-/// The same for all keys in pages, those of a shared page once.
+/// Rebases all keys in pages. Keys of a shared page are rotated once.
 ///
 /// Throws:  as above; std::out_of_range if a block names a page beyond the pool; std::invalid_argument if the
 ///          pages hold raw keys, or a page is block m of one sequence and block n of another, so that its
-///          keys have no one position; the keys are then unchanged
+///          keys have two positions; the keys are then unchanged
 template <class Layout = detail::unnamed_layout, class T, rotation_table From, rotation_table To>
 void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);

@@ -12,7 +12,7 @@
 #include <rope/positions/multimodal_positions.hpp>  // is_within_2_53
 #include <rope/positions/positions.hpp>             // as_position
 
-/// Where new tokens of a cache are on several axes, for keys that come without a table.
+/// Coordinates of new tokens of a cache with axes, for keys that are appended without a table.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -28,11 +28,11 @@ bool is_coordinate(Scalar value) {
 
 }  // namespace detail
 
-/// Coordinates of new tokens, one row for each: of keys that are stored raw, or come rotated.
+/// Coordinates of new tokens, one row per token, for keys that are stored raw or are already rotated.
 ///
 ///     cache.append_at(k, v, token_coordinates(prompt.coordinates));
 ///
-/// Keys that the cache rotates itself are appended with a table, which has the coordinates.
+/// If the cache rotates the keys, pass a table of coordinates instead.
 class token_coordinates {
  public:
   /// \param coordinates  [tokens, axes] Eigen expression, integer or real, shared by the rows of a batch; or

@@ -30,11 +30,12 @@
 #include <rope/tables/placed_table.hpp>
 #include <rope/tables/query_key_tables.hpp>
 
-/// One call of attention to stored tokens: its checks, and the calls of the kernels for its rows.
+/// One call of attention to stored tokens: its checks, and the kernel calls for its rows.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Throws:  std::invalid_argument if the options list what stored tokens decide
+/// Throws:  std::invalid_argument if the options list positions, counts or offsets, which stored tokens
+///          determine, or set dropout
 inline void check_cache_lists(const char* function, const attention_options& options) {
   const auto demand_empty = [function](const char* name, std::span<const std::int64_t> list) {
     if (!list.empty())
@@ -71,7 +72,7 @@ class attended_call {
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
 
  public:
-  /// \param queries  which tokens of q are those of which row; the last rows may have none
+  /// \param queries  the tokens of q that belong to each row; the last rows may have none
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
                 const placed_table<S>* table, const attention_options& options, const row_queries& queries,
                 const Threads& threads)
@@ -88,7 +89,7 @@ class attended_call {
     check_rotation_of_call();
   }
 
-  /// Rows that are alike are one call of a kernel.
+  /// Joins adjacent compatible rows into one kernel call.
   void run() const {
     for (Index b = 0, number; b < queries_.asking(); b += number) {
       number = 1;
@@ -161,7 +162,7 @@ class attended_call {
       if (count > 0) rows_.check_queries("attention", b, count);
   }
 
-  /// The positions of all queries, which visibility goes by.
+  /// Finds the positions of all queries, which decide visibility.
   void find_positions() {
     struct query_positions {};
     positions_ = workspace<query_positions, std::int64_t>(q_.batch * q_.tokens);
@@ -211,7 +212,7 @@ class attended_call {
     }
   }
 
-  /// Zeros for the tokens of row b of the call that are no queries.
+  /// Writes zeros for the tokens of row b of the call that are not queries.
   void clear_padding(Index b) const {
     const Index padding = queries_.padding(b);
     for (Index t = q_.tokens - padding; padding > 0 && t < q_.tokens; ++t)
@@ -221,8 +222,8 @@ class attended_call {
                   padding * q_.heads, attention_options::no_keys);
   }
 
-  /// The row of the table that rotates a key at position 0: raw keys on axes are rotated by the rows of a
-  /// table for all tokens, one row of the batch after the other.
+  /// The row of the table that rotates a key at position 0. For raw keys on axes, the table has a row for
+  /// every token, one row of the batch after the other.
   std::int64_t row_of_zero(Index b) const {
     std::int64_t row = 0;
     if constexpr (rotates && rows_on_axes<Rows>)
@@ -231,8 +232,8 @@ class attended_call {
     return row;
   }
 
-  /// Whether a call of a kernel for rows [first, next) can take row `next` as well. Rows with other numbers
-  /// of queries cannot be joined: which kernel reads them, and so their bits, depends on the number.
+  /// Whether a kernel call for rows [first, next) can include row `next`. The numbers of queries must be
+  /// equal: the choice of the kernel, and with it the bits, depends on the number.
   bool are_alike(Index first, Index next) const {
     return next < queries_.asking() && queries_.count(next) == queries_.count(first) &&
            is_counted(rows_, first) && is_counted(rows_, next) && row_of_zero(next) == row_of_zero(first) &&
@@ -241,7 +242,7 @@ class attended_call {
            values(first).is_followed_by(values(next), next - first);
   }
 
-  /// The options of all queries of rows [b, b + number), whose log_sum_exp lie next to each other.
+  /// The options of all queries of rows [b, b + number), whose log_sum_exp are contiguous.
   attention_options options_of(Index b, Index number, Index keys) const {
     const Index count = queries_.count(b);
     attention_options options = options_;
@@ -253,7 +254,7 @@ class attended_call {
     return options;
   }
 
-  /// Attention of rows that are alike. Raw keys are rotated while they are read.
+  /// Attention of joined rows. Raw keys are rotated while they are read.
   void attend_rows(Index b, Index number) const {
     struct key_counts {};
     std::int64_t* counts = workspace<key_counts, std::int64_t>(number);
@@ -295,7 +296,7 @@ class attended_call {
     attend(attention_call<T, no_rotation, C>{rotated(q, b, 0), k, v, out, rules, {}}, threads_);
   }
 
-  /// Queries [first, first + q.tokens) of rows from b on.
+  /// Rotated queries [first, first + q.tokens) of the rows from b on.
   head_view<const T> rotated(const head_view<const T>& q, Index b, Index first) const {
     if constexpr (!rotates) {
       return q;
@@ -308,9 +309,9 @@ class attended_call {
     }
   }
 
-  /// Every query sees its keys at positions 0, 1, 2, ... in the order of their age, itself at the last one.
-  /// One call of a kernel takes one key head, so that its copy stays in cache, or all where sums are asked
-  /// for, which are next to each other for all heads.
+  /// Places the keys visible to a query at positions 0, 1, 2, ... from the oldest to the query's own. A
+  /// kernel call processes one key head, so that the copy of the head stays in cache. With log_sum_exp it
+  /// processes all heads, whose sums are contiguous.
   void attend_by_rank(Index b) const {
     if constexpr (rows_by_rank<Rows> && rotates) {
       const head_view<const T> q = queries_.rows(q_, b, 1);
@@ -349,7 +350,7 @@ class attended_call {
   attention_options options_;
   const row_queries& queries_;
   const Threads& threads_;
-  std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // of all queries, and their rows of the table
+  std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // of all queries: positions, table rows
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -20,23 +20,24 @@
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 
-/// Where the tokens of each row of a cache are on several axes. Which tokens there are, cache_rows.hpp says.
+/// The coordinates of the tokens in each row of a cache with axes. cache_rows.hpp counts the tokens.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// [tokens, axes], the axes of a token next to each other; of a cache of channels T, see owned_doubles.
+/// [tokens, axes], the axes of a token contiguous. For the dependence on the channel type T see
+/// owned_doubles.
 template <class T>
 using coordinate_map = Eigen::Map<
     const Eigen::Array<typename doubles<T>::type, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
 
-/// The coordinates of the tokens of a cache, and where text goes on in each row.
+/// The coordinates of the tokens of a cache, and the next position of text in each row.
 ///
-/// Invariant: largest(b) is the largest coordinate of row b on any axis, -1 where the row is empty, and
-///            next_[b] = floor(largest(b)) + 1. Without axes and rows once it was moved from, and without
-///            memory where there are no axes.
+/// Invariant: largest(b) is the largest coordinate of row b on any axis, -1 if the row is empty, and next_[b]
+///            = floor(largest(b)) + 1. A moved-from object has no axes and no rows. Without axes there is no
+///            memory.
 class axes_rows {
  public:
-  /// No axes: every token has one position, which is kept elsewhere.
+  /// No axes: every token has one position, stored in cache_rows or ring_rows.
   axes_rows() : batch_(0), capacity_(0), axes_(0) {}
   /// Requires:  extents that a cache has checked
   /// Throws:    std::length_error if the coordinates exceed the address space
@@ -83,7 +84,8 @@ class axes_rows {
   }
   /// The coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
-  /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if one would leave 2^53
+  /// Throws:  std::invalid_argument if tokens is negative, std::out_of_range if a coordinate would exceed
+  ///          2^53
   number_array<double> next_coordinates(const char* function, Index tokens) const {
     if (tokens < 0) throw_invalid(function, "tokens must not be negative, got ", tokens);
     check_text(function, tokens);
@@ -94,15 +96,15 @@ class axes_rows {
           text(b * tokens + t, a) = largest_[at(b)] + static_cast<double>(t + 1);
     return text;
   }
-  /// Throws:  std::out_of_range if so many tokens of text would leave 2^53
+  /// Throws:  std::out_of_range if `tokens` more tokens of text would exceed 2^53
   void check_text(const char* function, Index tokens) const {
     for (const double largest : largest_)
       if (largest > limit - static_cast<double>(tokens))
         throw_out_of_range(function, "coordinates must be at most 2^53, got ", tokens, " after ", largest);
   }
 
-  /// Appends new tokens to rows, which have size(b) each. Token t of row b is at coordinate(b, t, a) on axis
-  /// a, which may be found from next_positions().
+  /// Appends new tokens to rows of size(b) tokens. Token t of row b is at coordinate(b, t, a) on axis a.
+  /// `coordinate` may read next_positions().
   template <class Rows, class CoordinateOf>
   void append(const Rows& rows, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
     for (Index b = 0; b < batch_; ++b) {
@@ -118,19 +120,19 @@ class axes_rows {
     for (Index a = 0; a < axes_; ++a) row(b)[t * axes_ + a] = static_cast<double>(coordinate(a));
   }
   double largest(Index b) const { return largest_[at(b)]; }
-  /// Text in row b then begins one behind `largest`.
+  /// Sets the largest coordinate of row b. The next text begins one after it.
   void go_on_behind(Index b, double largest) {
     largest_[at(b)] = largest;
     next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
   }
-  /// Whether so many tokens of text can follow: those who append check their positions.
+  /// Checks nothing: the functions that append check the positions of text.
   void check_next(const char* /*function*/, Index /*tokens*/) const {}
-  /// Rows keep their first `size` tokens.
+  /// Reduces rows to their first `size` tokens.
   template <class Rows>
   void keep(const Rows& /*all*/, row_range rows, std::int64_t size) {
     for (Index b = rows.first; b < last_of(rows); ++b) find_largest(b, false, 0, to_index(size));
   }
-  /// Removes tokens [first, last) of rows, which have size(b) before; the later tokens move up.
+  /// Removes tokens [first, last) of rows, which still have size(b) tokens. Later tokens move up.
   template <class Rows>
   void remove(row_range range, const Rows& rows, Index first, Index last) {
     for (Index b = range.first; b < last_of(range); ++b) {
@@ -185,12 +187,12 @@ class axes_rows {
                    " tokens exceed the address space");
     return batch * capacity * axes;
   }
-  /// The end of `rows` among those kept here: cache_rows counts one row in a batch without rows.
+  /// The end of `rows`, limited to the batch: cache_rows counts one row in a batch without rows.
   Index last_of(row_range rows) const { return (std::min)(rows.last, Index{batch_}); }
   const double* row(Index b) const { return coordinates_.data() + b * capacity_ * axes_; }
   double* row(Index b) { return coordinates_.data() + b * capacity_ * axes_; }
 
-  /// Finds the largest coordinate of tokens [first, last) of row b, and with `more` of those before as well.
+  /// Finds the largest coordinate of tokens [first, last) of row b, with `more` also of the earlier tokens.
   void find_largest(Index b, bool more, Index first, Index last) {
     double largest = more ? largest_[at(b)] : -1.0;
     if (first < last) {

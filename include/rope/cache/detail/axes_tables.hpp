@@ -19,14 +19,15 @@
 #include <rope/tables/phase.hpp>
 #include <rope/tables/table.hpp>
 
-/// Tables that a cache with several axes takes: one of coordinates, whose rows are the new tokens, or, for
-/// text, one of positions. Which frequencies a table is made from is told apart from where its rows are.
+/// Tables that a cache with axes accepts: a table of coordinates, with one row per new token, or, for text, a
+/// table of positions. Frequencies are hashed without the coordinates: each append has new coordinates but
+/// must use the same frequencies.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Which row of a list of coordinates belongs to token t of row b: t, or b * tokens + t.
+/// The row of a list of coordinates for token t of row b: t, or b * tokens + t.
 struct token_rows {
-  Index row_stride;  // 0 where the rows of a batch share the coordinates
+  Index row_stride;  // 0 if the rows of a batch share the coordinates
 
   Index operator()(Index b, Index t) const { return b * row_stride + t; }
   position_range range(const char* /*function*/, Index batch, Index tokens) const {
@@ -50,15 +51,15 @@ inline token_rows checked_token_rows(const char* function, Index rows, Index bat
   return {rows == tokens ? 0 : tokens};
 }
 
-/// Throws:  std::invalid_argument unless coordinates of so many axes are those of the cache
+/// Throws:  std::invalid_argument unless the coordinates have as many axes as the cache
 inline void check_axes(const char* function, Index cache_axes, Index axes) {
   if (axes != cache_axes)
     throw_invalid(function, "tokens of this cache have ", cache_axes, " axes, got coordinates of ", axes);
 }
 
-/// Whether the rows of a table are the tokens themselves; they are positions otherwise.
+/// Whether the table is made from coordinates, with one row per token. Otherwise its rows are positions.
 ///
-/// Throws:  std::invalid_argument if the angles are not those of positions or of coordinates on these axes
+/// Throws:  std::invalid_argument unless the table is made from positions, or from coordinates on these axes
 template <class S>
 bool is_coordinate_table(const char* function, Index axes, const frequency_table<S>& table) {
   if (table.source() == table_source::positions) return false;
@@ -70,10 +71,10 @@ bool is_coordinate_table(const char* function, Index axes, const frequency_table
   return true;
 }
 
-/// The frequencies of a table, its place in the head and the layout. `table` is a hash of the frequencies on
-/// all axes; it is 0 for a table of positions, which tells only how text turns. `text` is the fingerprint of
-/// the table of positions that turns text alike, where all coordinates of a token are equal; it is 0 where a
-/// pair turns along several axes, as there is no such table.
+/// The frequencies of a table, its first channel and the layout. `table` is a hash of the frequencies on all
+/// axes. It is 0 for a table of positions, which determines only the rotation of text. `text` is the
+/// fingerprint of the table of positions that rotates text the same way (all coordinates of a token equal).
+/// It is 0 if a pair is rotated along several axes: no such table exists.
 template <class Layout, class S>
 key_rotation rotation_on_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
@@ -104,7 +105,7 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
   return rotation;
 }
 
-/// Throws:  std::invalid_argument unless keys of `stored` turn like those of `given`
+/// Throws:  std::invalid_argument unless `stored` and `given` rotate keys the same way
 inline void require_rotation_on_axes(const char* owner, const key_rotation& stored,
                                      const key_rotation& given) {
   const bool both = stored.table != 0 && given.table != 0;
@@ -123,7 +124,7 @@ inline void require_rotation_on_axes(const char* owner, const key_rotation& stor
     throw_invalid(owner, "give the layout and the frequencies that the keys were rotated by, got ", got);
 }
 
-/// What turns keys by steps along all axes at once, without the attention_factor.
+/// Rotates keys by steps along all axes together, without the attention_factor.
 template <class Layout, class T, class S>
 key_rotator<Layout, T> turn_along_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
@@ -133,10 +134,10 @@ key_rotator<Layout, T> turn_along_axes(const placed_table<S>& placed) {
   return {std::move(steps), 1.0, placed.first_channel()};
 }
 
-/// What turns keys from the frequencies of one table to those of another, token by token.
+/// Rotates keys from the frequencies of one table to those of another, token by token.
 ///
-/// Throws:  std::invalid_argument unless both are of the same pairs and place in the head, and of axes
-///          wherever some keys are not text
+/// Throws:  std::invalid_argument unless both tables have the same pairs and first channel, and are tables of
+///          coordinates if some keys are not text
 template <class Layout, class T, class From, class To>
 class turn_between_axes {
  public:
@@ -144,7 +145,7 @@ class turn_between_axes {
                     const placed_table<To>& to)
       : from_(from.table()), to_(to.table()), turn_(checked(function, axes, text_only, from, to)) {}
 
-  /// \param coordinates  of the token, [axes], all equal where a table has one axis
+  /// \param coordinates  of the token, [axes], all equal if a table has one axis
   void turn(const head_view<T>& keys, Index b, Index slot, const double* coordinates) {
     turn_.turn_by(keys, b, slot,
                   [&](std::size_t i) { return at(to_, i, coordinates) + -at(from_, i, coordinates); });
