@@ -13519,15 +13519,15 @@ void rotate_channels(const From& x, const To& out, const placed_table<S>& table,
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
-/// Copies of the keys that one query sees, rotated by their ranks among them.
+/// Copies of the keys visible to one query, rotated by their ranks among these keys.
 namespace rope::inline ROPE_ABI::detail {
-/// Keys, rotated by their ranks, and values, [1, ranks, heads, ...] in the order of these.
+/// Keys, rotated by their ranks, and values, [1, ranks, heads, ...], in the order of ranks.
 template <class T>
 struct keys_by_rank {
   head_view<const T> keys, values;
 };
-/// Copies those of key heads [head, head + heads) of row b that the query at `position`, which has rank
-/// `rank`, sees. They are valid until the next copy on this thread.
+/// Copies the keys and values of key heads [head, head + heads) of row b that are visible to the query at
+/// `position`, whose rank is `rank`. The copies are valid until the next call on this thread.
 template <class Layout, class T, class Rows, class S>
 keys_by_rank<T> read_by_rank(const Rows& rows, const placed_table<S>& table, Index b, Index head, Index heads,
                              std::int64_t position, std::int64_t rank) {
@@ -13540,7 +13540,7 @@ keys_by_rank<T> read_by_rank(const Rows& rows, const placed_table<S>& table, Ind
                      values = bhsd(workspace<ranked_values, T>(count * heads * v.head_dim), 1, heads, count,
                                    v.head_dim);
   for (Index r = 0; r < count;) {
-    // Ranks r, r + 1, ... are next to each other in memory up to the end of the sinks or of the ring.
+    // Ranks r, r + 1, ... are contiguous in memory up to the end of the sinks or of the ring.
     const Index slot = rows.slot(r < sinks ? r : position - rank + r);
     const Index run = (std::min)(count - r, (slot < sinks ? sinks : k.tokens) - slot);
     rotate_channels<Layout>(k.token_range(slot, run), keys.token_range(r, run), table,
@@ -13735,7 +13735,7 @@ class newest_tokens {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
-/// Which tokens each row of a cache holds, and at which positions.
+/// The number of tokens in each row of a cache, and their positions.
 namespace rope::inline ROPE_ABI::detail {
 /// How many tokens of a row, from its first one on, are at positions 0, 1, 2, ... (`counted`), and how many
 /// at positions that do not decrease (`ascending`).
@@ -13750,7 +13750,7 @@ struct ordered_tokens {
     while (counted < size && at(counted) == counted) ++counted;
     while (ascending < size && (ascending == 0 || at(ascending) >= at(ascending - 1))) ++ascending;
   }
-  /// Limits both counts to tokens [0, first): those behind have changed.
+  /// Limits both counts to tokens [0, first), because later tokens have changed.
   void forget_from(Index first) {
     counted = (std::min)(counted, first);
     ascending = (std::min)(ascending, first);
@@ -13761,7 +13761,7 @@ struct row_range {
   Index first;
   Index last;
 };
-/// The positions of tokens of row b from `first` on, as those of a batch of one.
+/// The positions of tokens of row b from `first` on, as positions of a batch of one.
 template <class Source>
 struct row_positions {
   const Source& all;
@@ -13781,10 +13781,9 @@ template <class Integer>
 contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b, Index first = 0) {
   return {all(b, first)};
 }
-/// Calls write(b, first, count) for runs of tokens that cover the new ones of every row, on the caller's
-/// threads.
+/// Calls write(b, first, count) on `threads` for runs that together cover the new tokens of every row.
 ///
-/// \param bytes  that all of them take in the cache
+/// \param bytes  of all new tokens in the cache
 template <class Threads, class Write>
 void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
                   const Write& write) {
@@ -13796,11 +13795,11 @@ void for_each_run(const Threads& threads, Index batch, Index tokens, const row_c
     }
   });
 }
-/// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows is
-/// kept like one row, so that it also has a size.
+/// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows
+/// counts one row, so that it also has a size.
 ///
-/// Invariant: next(b) is one more than the largest position of row b, 0 where it is empty. Without rows once
-///            it was moved from.
+/// Invariant: next(b) is one more than the largest position of row b, 0 if the row is empty. A moved-from
+///            object has no rows.
 class cache_rows {
  public:
   cache_rows(Index batch, Index capacity)
@@ -13819,7 +13818,7 @@ class cache_rows {
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * capacity_), at(size(b))};
   }
-  /// What is known of the order of positions(b).
+  /// How many positions(b) are counted and ascending.
   const ordered_tokens& order(Index b) const { return order_[at(b)]; }
   bool empty() const {
     for (const Index size : sizes_)
@@ -13831,8 +13830,8 @@ class cache_rows {
     for (const Index size : sizes_) check_equal(function, "every row", "size", sizes_[0], size);
     return size(0);
   }
-  /// Throws:  std::out_of_range unless b is a row, or every_row; std::invalid_argument if that is asked for
-  ///          and rows differ in size
+  /// Throws:  std::out_of_range unless `row` is a row or every_row; std::invalid_argument for every_row if
+  ///          rows differ in size
   row_range rows(const char* function, batch_row row) const {
     if (row.every) {
       common_size(function);
@@ -13856,8 +13855,8 @@ class cache_rows {
         throw_length(function, count, " tokens do not fit, the cache holds ", sizes_[b], " of ", capacity_);
     }
   }
-  /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as `range`
-  ///          of the positions
+  /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as range()
+  ///          of `positions`
   template <class Source>
   void check_positions(const char* function, Index tokens, const Source& positions,
                        const row_counts& counts) const {
@@ -13869,14 +13868,14 @@ class cache_rows {
       throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ",
                          range.smallest < -position_limit ? range.smallest : range.largest);
   }
-  /// Calls write(b, first, count, slot) for runs of new tokens, which go to slots from `slot` on.
+  /// Calls write(b, first, count, slot) for runs of new tokens to be stored from `slot` on.
   template <class Threads, class Write, class Forget>
   void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
                     const Write& write, const Forget& /*forget*/) const {
     for_each_run(threads, batch_, tokens, counts, bytes,
                  [&](Index b, Index first, Index count) { write(b, first, count, size(b) + first); });
   }
-  /// Keeps count of new tokens. `positions` may be read from next().
+  /// Records new tokens. `positions` may read next().
   template <class Source>
   void append(Index tokens, const row_counts& counts, const Source& positions) {
     for (Index b = 0; b < batch_; ++b) {
@@ -13900,7 +13899,7 @@ class cache_rows {
       throw_out_of_range(function, "first ", first, " and count ", count, " must stay inside the ", held,
                          " tokens that are held");
   }
-  /// Throws:  std::out_of_range unless rows have had so many tokens
+  /// Throws:  std::out_of_range unless size is in [0, size(b)] of the rows
   void check_truncate(const char* function, row_range rows, std::int64_t size, bool /*last_token*/) const {
     const Index held = this->size(rows.first);
     if (size < 0 || size > held) throw_out_of_range(function, "size must be in [0, ", held, "], got ", size);
@@ -13931,7 +13930,7 @@ class cache_rows {
                              " and a delta of ", delta);
       }
   }
-  /// The rows of a shift, once it is checked.
+  /// Checks a shift and returns its rows.
   ///
   /// Throws:  as rows, check_tokens and check_shift
   row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
@@ -13972,7 +13971,7 @@ class cache_rows {
   static constexpr std::int64_t position_limit = std::int64_t{1} << 53;
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
-  /// Finds next(b) and order(b) again, as tokens from `first` on have changed.
+  /// Updates next(b) and order(b) after a change of tokens from `first` on.
   void look_again(Index b, Index first) {
     if (b >= batch_) return;  // a batch without rows has sizes, but no positions
     const std::span<const std::int64_t> held = positions(b);
@@ -13987,7 +13986,7 @@ class cache_rows {
   number_array<std::int64_t> positions_;  // [batch, capacity]
   newest_tokens newest_;
 };
-/// Whether the new tokens of every row can be rotated.
+/// Checks that the new tokens of every row can be rotated.
 ///
 /// Throws:  as check_rotation
 template <class Layout, class K, class S, class Source>
@@ -14002,15 +14001,15 @@ void check_new_rotation(const char* function, const head_view<K>& k, const row_c
 
 #ifndef ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
 #define ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
-/// How the keys of a cache were rotated, and what is wrong with a call that would rotate them otherwise.
+/// The rotation of the keys of a cache, and the error messages for calls that would rotate them differently.
 namespace rope::inline ROPE_ABI::detail {
-/// The table, its place in the head, and the layout that keys were rotated by; not `known` for keys that were
-/// rotated before they were appended.
+/// The table, its first channel and the layout by which keys were rotated. `known` is false for keys that
+/// were rotated before they were appended.
 struct key_rotation {
   std::uint64_t table = 0, layout = 0;
   Index first_channel = 0;
   bool known = false;
-  std::uint64_t text = 0;  // only of a cache with axes: detail/axes_tables.hpp
+  std::uint64_t text = 0;  // only for a cache with axes, see detail/axes_tables.hpp
   friend bool operator==(const key_rotation&, const key_rotation&) = default;
 };
 template <class Layout, class S>
@@ -14018,7 +14017,7 @@ key_rotation rotation_by(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   return {table.fingerprint(), layout_fingerprint<Layout>(table.pairs()), placed.first_channel(), true};
 }
-/// Throws:  std::invalid_argument unless keys of `stored` are those of this layout and table
+/// Throws:  std::invalid_argument unless `stored` is the rotation by this layout and table
 template <class Layout, class S>
 void require_rotation(const char* owner, const key_rotation& stored, const placed_table<S>& table) {
   const key_rotation given = rotation_by<Layout>(table);
@@ -15014,13 +15013,12 @@ using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 #ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 #define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
-/// value_dim], which may be a part of the keys, and how new tokens get there.
+/// value_dim], which may be part of the keys. Writes, moves and copies tokens.
 namespace rope::inline ROPE_ABI::detail {
-/// Where the values of a cache are: in memory of their own, or the first value_dim channels of its keys. What
-/// comes as new keys is then the rest of their channels.
+/// Whether values have memory of their own, or are the first value_dim channels of the keys. New keys are
+/// then passed as the remaining channels.
 enum class value_place { own, in_keys };
-/// Invariant: what is outside the slots that the owner has written is indeterminate. Without extents once it
-///            was moved from.
+/// Invariant: slots that the owner has not written are indeterminate. A moved-from object has no extents.
 template <class T, value_place place = value_place::own>
 class cache_memory {
   static_assert(
@@ -15056,13 +15054,13 @@ class cache_memory {
     else
       return values_.view(batch_, heads_, slots_, value_dim_);
   }
-  /// The channel of a key that new keys begin at.
+  /// The first channel of a stored key that new keys fill.
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
-  /// Bytes that `count` tokens take.
+  /// Bytes of `count` tokens.
   double bytes_of(Index count) const {
     return cost_of(count, heads_, head_dim_ + (shared ? 0 : Index{value_dim_}), sizeof(T));
   }
-  /// New tokens fit in shape and number of rows.
+  /// Checks the shapes and counts of new tokens.
   ///
   /// Throws:  std::invalid_argument
   template <class K, class V>
@@ -15080,9 +15078,9 @@ class cache_memory {
     copy_channels(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count));
     write_values(v, b, first, count, slot);
   }
-  /// The same, with the keys rotated by their positions, as those of a batch of one.
+  /// As write(), with the keys rotated by their positions in a batch of one.
   ///
-  /// \param table  placed in what comes as new keys
+  /// \param table  placed relative to the first channel of the new keys
   /// \param norm   checked, or no_norm
   template <class Layout, class K, class V, class S, class Source, class Norm>
   void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
@@ -15107,7 +15105,7 @@ class cache_memory {
     for_each_slots(a, b, count, [](auto* x, Index size, auto* y) { std::swap_ranges(x, x + size, y); });
   }
  private:
-  /// Calls visit(channels, size, channels) for what is next to each other in the first slots of two rows.
+  /// Calls visit(channels, size, channels) for each contiguous part of the first `count` slots of two rows.
   template <class Visit>
   void for_each_slots(Index a, Index b, Index count, const Visit& visit) {
     for (Index h = 0; h < heads_; ++h) {
@@ -15115,7 +15113,7 @@ class cache_memory {
       if constexpr (!shared) for_each_part(values(), h, a, 0, b, 0, count, visit);
     }
   }
-  /// Where the new keys of slots [slot, slot + count) of row b go.
+  /// The destination of new keys in slots [slot, slot + count) of row b.
   stored_view<T> new_keys(Index b, Index slot, Index count) {
     const stored_view<T> those = keys().batch_range(b, 1).token_range(slot, count);
     if constexpr (shared)
@@ -15146,7 +15144,7 @@ class cache_memory {
       if (extent < 0)
         throw_invalid(owner, "extents must not be negative, got ",
                       shape_text({batch_, slots_, heads_, head_dim}));
-      // Strides are products of extents even where another one is zero.
+      // Strides are products of extents even if another extent is zero.
       if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
         throw_length(owner, shape_text({batch_, slots_, heads_, head_dim}), " exceeds the address space");
       size *= (std::max)(extent, Index{1});
@@ -15462,10 +15460,10 @@ class token_coordinates {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_TOKEN_COORDINATES_HPP
-/// What can be wrong with the types of a call that stores tokens or turns them, each in one sentence.
+/// Checks of the argument types of calls that store or rotate tokens: each error is reported in one sentence.
 namespace rope::inline ROPE_ABI::detail {
-/// What a token is to its cache: heads may be normalised before they turn and may have coordinates, a latent
-/// neither.
+/// How a cache stores a token: heads may be normalised before rotation and may have coordinates, latents may
+/// not.
 enum class stored_as { heads, latents };
 /// Whether `More` begin with a table for keys.
 template <stored_as as, class... More>
@@ -15475,20 +15473,20 @@ constexpr bool begins_with_table() {
                              false};
   return tables[0];
 }
-/// Whether `More` have something in place `place` that is no `List`. What is behind the list is for threads,
-/// which have a sentence of their own.
+/// Whether argument `place` of `More` exists and is not a `List`. The argument after the list is the threads,
+/// which another check reports.
 template <class List, class... More>
 constexpr bool lacks_list(std::size_t place) {
   constexpr bool lists[] = {std::is_convertible_v<More, List>..., false};
   return place < sizeof...(More) && !lists[place];
 }
-/// Whether `append` is given other things behind its two views than a table, counts and threads, in this
-/// order.
+/// Whether the arguments of `append` after its two views are not a table, counts and threads, in this order.
 template <stored_as as, class K, class V, class... More>
 constexpr bool misplaced_in_append() {
   return lacks_list<row_counts, More...>(begins_with_table<as, More...>() ? 1 : 0);
 }
-/// The same of `append_at`, which needs positions in front of the counts.
+/// Whether the arguments of `append_at` after its two views are not a table, positions, counts and threads,
+/// in this order.
 template <stored_as as, class K, class V, class... More>
 constexpr bool misplaced_in_append_at() {
   constexpr bool positions[] = {position_form<std::remove_cvref_t<More>>..., false},
@@ -15497,26 +15495,25 @@ constexpr bool misplaced_in_append_at() {
   const bool given = positions[place] || (as == stored_as::heads && place == 0 && coordinates[0]);
   return !given || lacks_list<row_counts, More...>(place + 1);
 }
-/// Whether `shift` is given other things behind its numbers than a table, which a named layout needs, and a
-/// row.
+/// Whether the arguments of `shift` after its numbers are not a table, required with a layout, and a row.
 template <class Layout, class... More>
 constexpr bool misplaced_in_shift() {
   const std::size_t place = begins_with_table<stored_as::latents, More...>() ? 1 : 0;
   return (place == 0 && !std::is_same_v<Layout, unnamed_layout>) || sizeof...(More) > place + 1 ||
          lacks_list<batch_row, More...>(place);
 }
-/// Whether `Arguments` are other than so many tables.
+/// Whether `Arguments` are not `count` tables.
 template <class... Arguments>
 constexpr bool lacks_tables(std::size_t count) {
   return sizeof...(Arguments) != count || !(rotation_table<std::remove_cvref_t<Arguments>> && ...);
 }
 }  // namespace rope::inline ROPE_ABI::detail
-/// The same where a table is needed with a layout alone, of functions that are named otherwise to callers.
+/// As ROPE_DETAIL_ASK, for functions that need a table only with a layout, and have another name in messages.
 #define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, views)             \
   ROPE_DETAIL_ASK(function, name, (detail::lacks_view<views, Arguments...>()), \
                   (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
-/// Overloads of `function` for calls that no other takes: without a view, without the table of a layout, or
-/// with anything else that is misplaced behind the views.
+/// Overloads of `function` for calls that match no other: without a view, without the table of a layout, or
+/// with misplaced arguments after the views.
 #define ROPE_DETAIL_ASK_FOR_TOKENS(function, name, misplaced, sentence)                                    \
   ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, 2);                                                  \
   template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
@@ -15540,7 +15537,7 @@ constexpr bool lacks_tables(std::size_t count) {
       "), then counts (any integers, [batch], or {}), then the threads")
 #define ROPE_DETAIL_COORDINATES_OF_heads " or, without a table, token_coordinates"
 #define ROPE_DETAIL_COORDINATES_OF_latents
-/// The same of the functions that turn stored keys or check what turned them.
+/// Overloads of check_table, rebase and shift for calls without the tables that they need.
 #define ROPE_DETAIL_ASK_FOR_TURNS()                                                                         \
   template <class Layout = detail::unnamed_layout, class... Arguments>                                      \
   requires(detail::lacks_tables<Arguments...>(1)) void check_table(const Arguments&...) const {             \
@@ -16865,10 +16862,10 @@ class ring_cache : public cache_shape<ring_cache<T>> {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_RING_CACHE_HPP
-/// One step of a decoder, appending and attending: what would fail in its second half is found before the
-/// first.
+/// Checks of one decoder step, which appends and then attends: errors of attention are found before append
+/// writes.
 namespace rope::inline ROPE_ABI::detail {
-/// Heads of the queries, and what the cache must hold for them.
+/// Heads of the queries, and the shape that the cache must have for them.
 struct step_shape {
   Index heads, kv_heads, head_dim, value_dim;
 };
@@ -16881,7 +16878,7 @@ concept is_cache = attended_rows<X> && requires(X& cache) {
   { cache.next_positions() } -> std::convertible_to<std::span<const std::int64_t>>;
   cache.clear();
 };
-/// The most tokens that are appended before they attend.
+/// The maximum number of tokens that are appended before they attend.
 template <class Cache>
 Index chunk_of(const Cache& cache, Index tokens) {
   if constexpr (rows_by_rank<Cache>)
@@ -16889,7 +16886,7 @@ Index chunk_of(const Cache& cache, Index tokens) {
   else
     return (std::max)(Index{1}, tokens);
 }
-/// The positions that the step reads from the table for row b.
+/// The positions whose table rows the step reads for row b.
 template <class Cache>
 position_range positions_read(const Cache& cache, Index b, Index count) {
   position_range read;
@@ -16905,12 +16902,12 @@ position_range positions_read(const Cache& cache, Index b, Index count) {
   read.include(last);
   return read;
 }
-/// Checks a step of a cache with axes by a table of coordinates, whose rows are the new tokens.
+/// Checks a step of a cache with axes and a table of coordinates, with one row per new token.
 ///
-/// \return  false if the cache has no axes or the table is of positions: such a step is yet to be checked
+/// \return  false, with nothing checked, if the cache has no axes or the table is of positions
 ///
-/// Throws:  std::invalid_argument if the rows are not as many as the new tokens, keys are raw and so need a
-///          table of all tokens, or a ring gets more tokens than its chunk
+/// Throws:  std::invalid_argument if the table does not have a row per new token, keys are raw (they need a
+///          table of all tokens), or a ring gets more tokens than its chunk
 template <class Layout, class Cache, class S>
 bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, Index head_dim,
                         const placed_table<S>& table) {
@@ -16926,9 +16923,9 @@ bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, 
                          checked_token_rows(function, table.table().rows(), cache.batch(), tokens));
   return true;
 }
-/// Finds before anything is written why append or attention would refuse `tokens` new tokens per row, with
-/// heads of this shape. What append alone refuses, such as tokens that do not fit, it finds before it writes
-/// and is not looked for here.
+/// Throws before anything is written if append or attention would reject `tokens` new tokens per row with
+/// heads of this shape. Errors of append alone, such as tokens that do not fit, are left to append, which
+/// checks before it writes.
 ///
 /// Throws:  as append and attention
 template <class Layout, class Cache, class S>

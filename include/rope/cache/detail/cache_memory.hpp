@@ -27,16 +27,15 @@
 #include <rope/tables/table.hpp>
 
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
-/// value_dim], which may be a part of the keys, and how new tokens get there.
+/// value_dim], which may be part of the keys. Writes, moves and copies tokens.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Where the values of a cache are: in memory of their own, or the first value_dim channels of its keys. What
-/// comes as new keys is then the rest of their channels.
+/// Whether values have memory of their own, or are the first value_dim channels of the keys. New keys are
+/// then passed as the remaining channels.
 enum class value_place { own, in_keys };
 
-/// Invariant: what is outside the slots that the owner has written is indeterminate. Without extents once it
-///            was moved from.
+/// Invariant: slots that the owner has not written are indeterminate. A moved-from object has no extents.
 template <class T, value_place place = value_place::own>
 class cache_memory {
   static_assert(
@@ -76,14 +75,14 @@ class cache_memory {
       return values_.view(batch_, heads_, slots_, value_dim_);
   }
 
-  /// The channel of a key that new keys begin at.
+  /// The first channel of a stored key that new keys fill.
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
-  /// Bytes that `count` tokens take.
+  /// Bytes of `count` tokens.
   double bytes_of(Index count) const {
     return cost_of(count, heads_, head_dim_ + (shared ? 0 : Index{value_dim_}), sizeof(T));
   }
 
-  /// New tokens fit in shape and number of rows.
+  /// Checks the shapes and counts of new tokens.
   ///
   /// Throws:  std::invalid_argument
   template <class K, class V>
@@ -103,9 +102,9 @@ class cache_memory {
     write_values(v, b, first, count, slot);
   }
 
-  /// The same, with the keys rotated by their positions, as those of a batch of one.
+  /// As write(), with the keys rotated by their positions in a batch of one.
   ///
-  /// \param table  placed in what comes as new keys
+  /// \param table  placed relative to the first channel of the new keys
   /// \param norm   checked, or no_norm
   template <class Layout, class K, class V, class S, class Source, class Norm>
   void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
@@ -133,7 +132,7 @@ class cache_memory {
   }
 
  private:
-  /// Calls visit(channels, size, channels) for what is next to each other in the first slots of two rows.
+  /// Calls visit(channels, size, channels) for each contiguous part of the first `count` slots of two rows.
   template <class Visit>
   void for_each_slots(Index a, Index b, Index count, const Visit& visit) {
     for (Index h = 0; h < heads_; ++h) {
@@ -142,7 +141,7 @@ class cache_memory {
     }
   }
 
-  /// Where the new keys of slots [slot, slot + count) of row b go.
+  /// The destination of new keys in slots [slot, slot + count) of row b.
   stored_view<T> new_keys(Index b, Index slot, Index count) {
     const stored_view<T> those = keys().batch_range(b, 1).token_range(slot, count);
     if constexpr (shared)
@@ -175,7 +174,7 @@ class cache_memory {
       if (extent < 0)
         throw_invalid(owner, "extents must not be negative, got ",
                       shape_text({batch_, slots_, heads_, head_dim}));
-      // Strides are products of extents even where another one is zero.
+      // Strides are products of extents even if another extent is zero.
       if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
         throw_length(owner, shape_text({batch_, slots_, heads_, head_dim}), " exceeds the address space");
       size *= (std::max)(extent, Index{1});

@@ -24,7 +24,7 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
-/// Which tokens each row of a cache holds, and at which positions.
+/// The number of tokens in each row of a cache, and their positions.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -42,7 +42,7 @@ struct ordered_tokens {
     while (counted < size && at(counted) == counted) ++counted;
     while (ascending < size && (ascending == 0 || at(ascending) >= at(ascending - 1))) ++ascending;
   }
-  /// Limits both counts to tokens [0, first): those behind have changed.
+  /// Limits both counts to tokens [0, first), because later tokens have changed.
   void forget_from(Index first) {
     counted = (std::min)(counted, first);
     ascending = (std::min)(ascending, first);
@@ -55,7 +55,7 @@ struct row_range {
   Index last;
 };
 
-/// The positions of tokens of row b from `first` on, as those of a batch of one.
+/// The positions of tokens of row b from `first` on, as positions of a batch of one.
 template <class Source>
 struct row_positions {
   const Source& all;
@@ -77,10 +77,9 @@ contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b,
   return {all(b, first)};
 }
 
-/// Calls write(b, first, count) for runs of tokens that cover the new ones of every row, on the caller's
-/// threads.
+/// Calls write(b, first, count) on `threads` for runs that together cover the new tokens of every row.
 ///
-/// \param bytes  that all of them take in the cache
+/// \param bytes  of all new tokens in the cache
 template <class Threads, class Write>
 void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
                   const Write& write) {
@@ -93,11 +92,11 @@ void for_each_run(const Threads& threads, Index batch, Index tokens, const row_c
   });
 }
 
-/// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows is
-/// kept like one row, so that it also has a size.
+/// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows
+/// counts one row, so that it also has a size.
 ///
-/// Invariant: next(b) is one more than the largest position of row b, 0 where it is empty. Without rows once
-///            it was moved from.
+/// Invariant: next(b) is one more than the largest position of row b, 0 if the row is empty. A moved-from
+///            object has no rows.
 class cache_rows {
  public:
   cache_rows(Index batch, Index capacity)
@@ -117,7 +116,7 @@ class cache_rows {
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * capacity_), at(size(b))};
   }
-  /// What is known of the order of positions(b).
+  /// How many positions(b) are counted and ascending.
   const ordered_tokens& order(Index b) const { return order_[at(b)]; }
   bool empty() const {
     for (const Index size : sizes_)
@@ -131,8 +130,8 @@ class cache_rows {
     return size(0);
   }
 
-  /// Throws:  std::out_of_range unless b is a row, or every_row; std::invalid_argument if that is asked for
-  ///          and rows differ in size
+  /// Throws:  std::out_of_range unless `row` is a row or every_row; std::invalid_argument for every_row if
+  ///          rows differ in size
   row_range rows(const char* function, batch_row row) const {
     if (row.every) {
       common_size(function);
@@ -157,8 +156,8 @@ class cache_rows {
         throw_length(function, count, " tokens do not fit, the cache holds ", sizes_[b], " of ", capacity_);
     }
   }
-  /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as `range`
-  ///          of the positions
+  /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as range()
+  ///          of `positions`
   template <class Source>
   void check_positions(const char* function, Index tokens, const Source& positions,
                        const row_counts& counts) const {
@@ -170,14 +169,14 @@ class cache_rows {
       throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ",
                          range.smallest < -position_limit ? range.smallest : range.largest);
   }
-  /// Calls write(b, first, count, slot) for runs of new tokens, which go to slots from `slot` on.
+  /// Calls write(b, first, count, slot) for runs of new tokens to be stored from `slot` on.
   template <class Threads, class Write, class Forget>
   void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
                     const Write& write, const Forget& /*forget*/) const {
     for_each_run(threads, batch_, tokens, counts, bytes,
                  [&](Index b, Index first, Index count) { write(b, first, count, size(b) + first); });
   }
-  /// Keeps count of new tokens. `positions` may be read from next().
+  /// Records new tokens. `positions` may read next().
   template <class Source>
   void append(Index tokens, const row_counts& counts, const Source& positions) {
     for (Index b = 0; b < batch_; ++b) {
@@ -202,7 +201,7 @@ class cache_rows {
       throw_out_of_range(function, "first ", first, " and count ", count, " must stay inside the ", held,
                          " tokens that are held");
   }
-  /// Throws:  std::out_of_range unless rows have had so many tokens
+  /// Throws:  std::out_of_range unless size is in [0, size(b)] of the rows
   void check_truncate(const char* function, row_range rows, std::int64_t size, bool /*last_token*/) const {
     const Index held = this->size(rows.first);
     if (size < 0 || size > held) throw_out_of_range(function, "size must be in [0, ", held, "], got ", size);
@@ -234,7 +233,7 @@ class cache_rows {
                              " and a delta of ", delta);
       }
   }
-  /// The rows of a shift, once it is checked.
+  /// Checks a shift and returns its rows.
   ///
   /// Throws:  as rows, check_tokens and check_shift
   row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
@@ -278,7 +277,7 @@ class cache_rows {
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
 
-  /// Finds next(b) and order(b) again, as tokens from `first` on have changed.
+  /// Updates next(b) and order(b) after a change of tokens from `first` on.
   void look_again(Index b, Index first) {
     if (b >= batch_) return;  // a batch without rows has sizes, but no positions
     const std::span<const std::int64_t> held = positions(b);
@@ -295,7 +294,7 @@ class cache_rows {
   newest_tokens newest_;
 };
 
-/// Whether the new tokens of every row can be rotated.
+/// Checks that the new tokens of every row can be rotated.
 ///
 /// Throws:  as check_rotation
 template <class Layout, class K, class S, class Source>

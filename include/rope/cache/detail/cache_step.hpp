@@ -21,12 +21,12 @@
 #include <rope/rotation/layout.hpp>
 #include <rope/tables/table.hpp>
 
-/// One step of a decoder, appending and attending: what would fail in its second half is found before the
-/// first.
+/// Checks of one decoder step, which appends and then attends: errors of attention are found before append
+/// writes.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Heads of the queries, and what the cache must hold for them.
+/// Heads of the queries, and the shape that the cache must have for them.
 struct step_shape {
   Index heads, kv_heads, head_dim, value_dim;
 };
@@ -41,7 +41,7 @@ concept is_cache = attended_rows<X> && requires(X& cache) {
   cache.clear();
 };
 
-/// The most tokens that are appended before they attend.
+/// The maximum number of tokens that are appended before they attend.
 template <class Cache>
 Index chunk_of(const Cache& cache, Index tokens) {
   if constexpr (rows_by_rank<Cache>)
@@ -50,7 +50,7 @@ Index chunk_of(const Cache& cache, Index tokens) {
     return (std::max)(Index{1}, tokens);
 }
 
-/// The positions that the step reads from the table for row b.
+/// The positions whose table rows the step reads for row b.
 template <class Cache>
 position_range positions_read(const Cache& cache, Index b, Index count) {
   position_range read;
@@ -67,12 +67,12 @@ position_range positions_read(const Cache& cache, Index b, Index count) {
   return read;
 }
 
-/// Checks a step of a cache with axes by a table of coordinates, whose rows are the new tokens.
+/// Checks a step of a cache with axes and a table of coordinates, with one row per new token.
 ///
-/// \return  false if the cache has no axes or the table is of positions: such a step is yet to be checked
+/// \return  false, with nothing checked, if the cache has no axes or the table is of positions
 ///
-/// Throws:  std::invalid_argument if the rows are not as many as the new tokens, keys are raw and so need a
-///          table of all tokens, or a ring gets more tokens than its chunk
+/// Throws:  std::invalid_argument if the table does not have a row per new token, keys are raw (they need a
+///          table of all tokens), or a ring gets more tokens than its chunk
 template <class Layout, class Cache, class S>
 bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, Index head_dim,
                         const placed_table<S>& table) {
@@ -88,9 +88,9 @@ bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, 
                          checked_token_rows(function, table.table().rows(), cache.batch(), tokens));
   return true;
 }
-/// Finds before anything is written why append or attention would refuse `tokens` new tokens per row, with
-/// heads of this shape. What append alone refuses, such as tokens that do not fit, it finds before it writes
-/// and is not looked for here.
+/// Throws before anything is written if append or attention would reject `tokens` new tokens per row with
+/// heads of this shape. Errors of append alone, such as tokens that do not fit, are left to append, which
+/// checks before it writes.
 ///
 /// Throws:  as append and attention
 template <class Layout, class Cache, class S>

@@ -14,12 +14,12 @@
 #include <rope/rotation/normed_table.hpp>
 #include <rope/tables/placed_table.hpp>
 
-/// What can be wrong with the types of a call that stores tokens or turns them, each in one sentence.
+/// Checks of the argument types of calls that store or rotate tokens: each error is reported in one sentence.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// What a token is to its cache: heads may be normalised before they turn and may have coordinates, a latent
-/// neither.
+/// How a cache stores a token: heads may be normalised before rotation and may have coordinates, latents may
+/// not.
 enum class stored_as { heads, latents };
 
 /// Whether `More` begin with a table for keys.
@@ -31,22 +31,22 @@ constexpr bool begins_with_table() {
   return tables[0];
 }
 
-/// Whether `More` have something in place `place` that is no `List`. What is behind the list is for threads,
-/// which have a sentence of their own.
+/// Whether argument `place` of `More` exists and is not a `List`. The argument after the list is the threads,
+/// which another check reports.
 template <class List, class... More>
 constexpr bool lacks_list(std::size_t place) {
   constexpr bool lists[] = {std::is_convertible_v<More, List>..., false};
   return place < sizeof...(More) && !lists[place];
 }
 
-/// Whether `append` is given other things behind its two views than a table, counts and threads, in this
-/// order.
+/// Whether the arguments of `append` after its two views are not a table, counts and threads, in this order.
 template <stored_as as, class K, class V, class... More>
 constexpr bool misplaced_in_append() {
   return lacks_list<row_counts, More...>(begins_with_table<as, More...>() ? 1 : 0);
 }
 
-/// The same of `append_at`, which needs positions in front of the counts.
+/// Whether the arguments of `append_at` after its two views are not a table, positions, counts and threads,
+/// in this order.
 template <stored_as as, class K, class V, class... More>
 constexpr bool misplaced_in_append_at() {
   constexpr bool positions[] = {position_form<std::remove_cvref_t<More>>..., false},
@@ -56,8 +56,7 @@ constexpr bool misplaced_in_append_at() {
   return !given || lacks_list<row_counts, More...>(place + 1);
 }
 
-/// Whether `shift` is given other things behind its numbers than a table, which a named layout needs, and a
-/// row.
+/// Whether the arguments of `shift` after its numbers are not a table, required with a layout, and a row.
 template <class Layout, class... More>
 constexpr bool misplaced_in_shift() {
   const std::size_t place = begins_with_table<stored_as::latents, More...>() ? 1 : 0;
@@ -65,7 +64,7 @@ constexpr bool misplaced_in_shift() {
          lacks_list<batch_row, More...>(place);
 }
 
-/// Whether `Arguments` are other than so many tables.
+/// Whether `Arguments` are not `count` tables.
 template <class... Arguments>
 constexpr bool lacks_tables(std::size_t count) {
   return sizeof...(Arguments) != count || !(rotation_table<std::remove_cvref_t<Arguments>> && ...);
@@ -73,13 +72,13 @@ constexpr bool lacks_tables(std::size_t count) {
 
 }  // namespace rope::inline ROPE_ABI::detail
 
-/// The same where a table is needed with a layout alone, of functions that are named otherwise to callers.
+/// As ROPE_DETAIL_ASK, for functions that need a table only with a layout, and have another name in messages.
 #define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, views)             \
   ROPE_DETAIL_ASK(function, name, (detail::lacks_view<views, Arguments...>()), \
                   (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
 
-/// Overloads of `function` for calls that no other takes: without a view, without the table of a layout, or
-/// with anything else that is misplaced behind the views.
+/// Overloads of `function` for calls that match no other: without a view, without the table of a layout, or
+/// with misplaced arguments after the views.
 #define ROPE_DETAIL_ASK_FOR_TOKENS(function, name, misplaced, sentence)                                    \
   ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, 2);                                                  \
   template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
@@ -106,7 +105,7 @@ constexpr bool lacks_tables(std::size_t count) {
 #define ROPE_DETAIL_COORDINATES_OF_heads " or, without a table, token_coordinates"
 #define ROPE_DETAIL_COORDINATES_OF_latents
 
-/// The same of the functions that turn stored keys or check what turned them.
+/// Overloads of check_table, rebase and shift for calls without the tables that they need.
 #define ROPE_DETAIL_ASK_FOR_TURNS()                                                                         \
   template <class Layout = detail::unnamed_layout, class... Arguments>                                      \
   requires(detail::lacks_tables<Arguments...>(1)) void check_table(const Arguments&...) const {             \

@@ -9,17 +9,17 @@
 #include <rope/rotation/layout.hpp>
 #include <rope/tables/table.hpp>
 
-/// How the keys of a cache were rotated, and what is wrong with a call that would rotate them otherwise.
+/// The rotation of the keys of a cache, and the error messages for calls that would rotate them differently.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The table, its place in the head, and the layout that keys were rotated by; not `known` for keys that were
-/// rotated before they were appended.
+/// The table, its first channel and the layout by which keys were rotated. `known` is false for keys that
+/// were rotated before they were appended.
 struct key_rotation {
   std::uint64_t table = 0, layout = 0;
   Index first_channel = 0;
   bool known = false;
-  std::uint64_t text = 0;  // only of a cache with axes: detail/axes_tables.hpp
+  std::uint64_t text = 0;  // only for a cache with axes, see detail/axes_tables.hpp
 
   friend bool operator==(const key_rotation&, const key_rotation&) = default;
 };
@@ -30,7 +30,7 @@ key_rotation rotation_by(const placed_table<S>& placed) {
   return {table.fingerprint(), layout_fingerprint<Layout>(table.pairs()), placed.first_channel(), true};
 }
 
-/// Throws:  std::invalid_argument unless keys of `stored` are those of this layout and table
+/// Throws:  std::invalid_argument unless `stored` is the rotation by this layout and table
 template <class Layout, class S>
 void require_rotation(const char* owner, const key_rotation& stored, const placed_table<S>& table) {
   const key_rotation given = rotation_by<Layout>(table);

@@ -14,18 +14,18 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 
-/// Copies of the keys that one query sees, rotated by their ranks among them.
+/// Copies of the keys visible to one query, rotated by their ranks among these keys.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Keys, rotated by their ranks, and values, [1, ranks, heads, ...] in the order of these.
+/// Keys, rotated by their ranks, and values, [1, ranks, heads, ...], in the order of ranks.
 template <class T>
 struct keys_by_rank {
   head_view<const T> keys, values;
 };
 
-/// Copies those of key heads [head, head + heads) of row b that the query at `position`, which has rank
-/// `rank`, sees. They are valid until the next copy on this thread.
+/// Copies the keys and values of key heads [head, head + heads) of row b that are visible to the query at
+/// `position`, whose rank is `rank`. The copies are valid until the next call on this thread.
 template <class Layout, class T, class Rows, class S>
 keys_by_rank<T> read_by_rank(const Rows& rows, const placed_table<S>& table, Index b, Index head, Index heads,
                              std::int64_t position, std::int64_t rank) {
@@ -38,7 +38,7 @@ keys_by_rank<T> read_by_rank(const Rows& rows, const placed_table<S>& table, Ind
                      values = bhsd(workspace<ranked_values, T>(count * heads * v.head_dim), 1, heads, count,
                                    v.head_dim);
   for (Index r = 0; r < count;) {
-    // Ranks r, r + 1, ... are next to each other in memory up to the end of the sinks or of the ring.
+    // Ranks r, r + 1, ... are contiguous in memory up to the end of the sinks or of the ring.
     const Index slot = rows.slot(r < sinks ? r : position - rank + r);
     const Index run = (std::min)(count - r, (slot < sinks ? sinks : k.tokens) - slot);
     rotate_channels<Layout>(k.token_range(slot, run), keys.token_range(r, run), table,
