@@ -13395,15 +13395,15 @@ ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_QUANTIZE_HPP
-/// Memory of the heads of a cache, and how channels get into the type in which it keeps them and back:
-/// copied, rotated, or normalised and rotated, each rounded once.
+/// Memory of the heads of a cache, and conversion of channels to and from its type: copied, rotated, or
+/// normalised and rotated, each rounded once.
 namespace rope::inline ROPE_ABI::detail {
 /// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
 template <class T>
 class head_memory {
  public:
-  /// \param channels  of all heads, 0 where there are no heads or no channels
-  /// \param scales    of all heads where T is quantized, else 0
+  /// \param channels  of all heads, 0 if there are no heads or no channels
+  /// \param scales    of all heads if T is quantized, otherwise 0
   head_memory(std::size_t channels, std::size_t scales) : channels_(channels), scales_(scales) {}
   stored_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
     return view_of(channels_.data(), scales_.data(), batch, heads, slot_count, head_dim);
@@ -13423,8 +13423,8 @@ class head_memory {
   storage<T> channels_;
   storage<float> scales_;
 };
-/// Calls visit(x, size, y) for what is next to each other in the memory of a head: channels of `count` slots
-/// from `from` on in row a, and from `to` on in row b, and their scales where they have such.
+/// Calls visit(x, size, y) for each contiguous part of head h: the channels of `count` slots from `from` on
+/// in row a, and from `to` on in row b, and their scales if the heads are quantized.
 template <class View, class Visit>
 void for_each_part(const View& heads, Index h, Index a, Index from, Index b, Index to, Index count,
                    const Visit& visit) {
@@ -13432,8 +13432,8 @@ void for_each_part(const View& heads, Index h, Index a, Index from, Index b, Ind
   if constexpr (is_quantized<typename View::value_type>)
     visit(heads.scale_at(a, from, h), count, heads.scale_at(b, to, h));
 }
-/// Calls turn.turn(keys, b, slot, by) for one stored token. Integers become numbers, which rotate and are
-/// rounded again.
+/// Calls turn.turn(keys, b, slot, by) for one stored token. int8 channels are dequantized, rotated and
+/// quantized again.
 template <class Turn, class View, class By>
 void turn_stored(Turn& turn, const View& keys, Index b, Index slot, const By& by) {
   if constexpr (is_quantized<typename View::value_type>) {
@@ -13448,22 +13448,22 @@ void turn_stored(Turn& turn, const View& keys, Index b, Index slot, const By& by
     turn.turn(keys, b, slot, by);
   }
 }
-/// Whether heads of X are stored as channels of type T with one rounding at most.
+/// Whether heads of X can be stored as channels of type T with at most one rounding.
 template <class X, class T>
 inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
-/// New heads of K and V become channels of type T of a cache or of pages.
+/// Checks that new heads of K and V can be stored as channels of type T.
 #define ROPE_DETAIL_CHECK_STORED(name, K, V, T)                                                           \
   static_assert(                                                                                          \
       detail::is_stored_as<std::remove_const_t<K>, T> && detail::is_stored_as<std::remove_const_t<V>, T>, \
       name                                                                                                \
       ": k and v have the channel type of what stores them, or are float where that is a "                \
       "16-bit type, or any but double where it is std::int8_t")
-/// Queries and outputs of T meet stored channels of type C.
+/// Checks that queries and outputs of T can be used with stored channels of type C.
 #define ROPE_DETAIL_CHECK_READ(name, T, C)                                                             \
   static_assert(detail::is_or_widens<T, C> && !std::is_const_v<T>, name                                \
                 ": q and out have the channel type of the stored keys and values, or are float where " \
                 "that is a 16-bit type or std::int8_t")
-/// Copies heads of one shape, rounding or widening each channel once where the types differ.
+/// Copies heads of one shape, rounding or widening each channel once if the types differ.
 template <class From, class To>
 void copy_channels(const From& x, const To& out) {
   using X = typename From::value_type;
@@ -13485,8 +13485,8 @@ void copy_channels(const From& x, const To& out) {
         }
   }
 }
-/// Rotates `x` into `out`, which may be of another type, and normalises it before where there is a norm: in
-/// the wider of both types, so that every channel is rounded to 16 or 8 bits at most once.
+/// Writes the rotated `x` to `out`, which may have another type, and first normalises it if there is a norm.
+/// Computes in the wider of both types, so that every channel is rounded to 16 or 8 bits at most once.
 template <class Layout, class From, class To, class S, class Source, class Norm = no_norm>
 void rotate_channels(const From& x, const To& out, const placed_table<S>& table, const Source& positions,
                      const Norm& norm = {}) {
@@ -13567,16 +13567,16 @@ keys_by_rank<T> read_by_rank(const Rows& rows, const placed_table<S>& table, Ind
 
 #ifndef ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
 #define ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
-/// How many tokens each row of a batch has.
+/// The number of tokens in each row of a batch.
 namespace rope::inline ROPE_ABI::detail {
-/// Throws:  std::out_of_range unless row b is one of `batch`
+/// Throws:  std::out_of_range unless b is in [0, batch)
 inline Index checked_row(const char* function, std::int64_t b, Index batch) {
   if (b < 0 || b >= batch) throw_out_of_range(function, "row must be in [0, ", batch, "), got ", b);
   return to_index(b);
 }
-/// A list of any integers, [batch], or none: every row then has as many as there are.
+/// A list of any integers, [batch], or an empty one: every row then has all tokens.
 ///
-/// Requires:  the list outlives the call it is given to
+/// Requires:  the list outlives the call
 class row_counts {
  public:
   row_counts() = default;
@@ -13584,15 +13584,15 @@ class row_counts {
   row_counts(const X& list) : row_counts("counts", list) {}
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
-  /// The count of row b, or the nearest that an Index holds.
+  /// The count of row b, or the nearest Index.
   Index operator[](std::size_t b) const {
     using limits = std::numeric_limits<Index>;
     return static_cast<Index>(std::clamp<std::int64_t>(given(b), (limits::min)(), (limits::max)()));
   }
-  /// The count of row b as it stands in the list: for messages.
+  /// The count of row b as given in the list, for messages.
   std::int64_t given(std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
  protected:
-  /// \param name  what errors call the list
+  /// \param name  the name of the list in errors
   template <integers_in_memory X>
   row_counts(const char* name, const X& list) {
     const auto vector = vector_of(name, list);
@@ -13628,28 +13628,29 @@ inline void check_counts(const char* function, const row_counts& counts, Index b
     if (counts[b] < 0 || counts[b] > tokens)
       throw_invalid(function, "counts must be in [0, tokens] = [0, ", tokens, "], got ", counts.given(b));
 }
-/// How many of `tokens` new tokens row b takes: all of them where no counts are given.
+/// How many of the `tokens` new tokens row b takes: all of them if counts are empty.
 inline Index count_of(Index b, Index tokens, const row_counts& counts) {
   return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
-/// Which tokens of a cache the queries of a call without counts are.
+/// The tokens of a cache that are the queries of a call without counts.
 namespace rope::inline ROPE_ABI::detail {
-/// Tokens that a row lost: `removed` of them, in front of its newest `behind`.
+/// Tokens that a row lost: the `removed` tokens just before its newest `behind` tokens.
 struct lost_tokens {
   Index behind, removed;
-  /// How many of them were among the newest `newest` tokens of the row.
+  /// The number of lost tokens among the newest `newest` tokens of the row.
   Index among(Index newest) const { return (std::max)(Index{0}, (std::min)(newest - behind, removed)); }
   friend bool operator==(const lost_tokens&, const lost_tokens&) = default;
 };
-/// Which tokens of the last appends each row of a cache still has. While every row takes all tokens of every
-/// append, and every row loses the same ones, the newest n tokens of all rows have the same places in what
-/// was appended. Otherwise it is known of the last append how many of its tokens each row has.
+/// Records which tokens of the last appends each row of a cache still has. While every row takes all tokens
+/// of every append, and every row loses the same tokens, the newest n tokens of all rows have the same
+/// indices in the appended views. Otherwise only the number of tokens of the last append in each row is
+/// recorded.
 ///
-/// Invariant: the newest `even_` tokens of every row had the same places in what was appended. If even_ is 0,
-///            the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last append,
-///            unless width_ is `unknown`: then a row has lost tokens from between them.
+/// Invariant: the newest `even_` tokens of every row have the same indices in the appended views. If even_ is
+///            0, the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last
+///            append. width_ is `unknown` if a row has lost tokens from between them.
 class newest_tokens {
  public:
   explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
@@ -13662,7 +13663,7 @@ class newest_tokens {
     width_ = tokens;
     even_ = !full ? 0 : even_ > all - tokens ? all : even_ + tokens;
   }
-  /// Rows [first, last) lose tokens, row b lost_of(b).
+  /// Records that rows [first, last) lose tokens: row b loses lost_of(b).
   template <class LostOf>
   void forget(Index first, Index last, const LostOf& lost_of) {
     last = (std::min)(last, static_cast<Index>(counts_.size()));
@@ -13693,7 +13694,7 @@ class newest_tokens {
       count -= gone;
     }
   }
-  /// Here, and where rows change places, even_ and width_ stay true: they are true of every row.
+  /// even_ and width_ hold for every row, so copying and swapping rows keep them valid.
   void copy_row(Index from, Index to) {
     counts_[static_cast<std::size_t>(to)] = counts_[static_cast<std::size_t>(from)];
   }
@@ -13704,9 +13705,10 @@ class newest_tokens {
     width_ = 0;
     even_ = all;
   }
-  /// How many of `queries` tokens of a call each row has, [batch], its newest ones; empty: all of them.
+  /// How many of the `queries` tokens of a call each row has, [batch], as its newest tokens; empty: all of
+  /// them.
   ///
-  /// Throws:  std::invalid_argument if that cannot be known
+  /// Throws:  std::invalid_argument if the record does not determine this
   std::span<const Index> counts(const char* function, Index queries) const {
     if (queries <= even_) return {};
     if (even_ == 0 && queries == width_) return {counts_.data(), counts_.size()};
@@ -13720,7 +13722,7 @@ class newest_tokens {
                   "row has, or q.tokens of ",
                   even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_, ", got ", queries);
   }
-  /// The queries of row b in a call without counts, for a description; empty if any number of them will do.
+  /// Describes the queries of row b in a call without counts; empty if any number is valid.
   std::string described(Index b) const {
     if (even_ == all) return {};
     if (even_ > 0) return "up to " + std::to_string(even_) + " queries without counts";
@@ -14432,28 +14434,28 @@ void check_pages_are_own(const char* function, const page_view<T>& pages, const 
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_PAGE_VIEW_HPP
-/// The tokens of a call that belong to each row: the first ones of a row each, or laid end to end.
+/// Assigns the tokens of a call to rows, either padded ([rows, tokens]) or concatenated with offsets.
 namespace rope::inline ROPE_ABI::detail {
-/// Which tokens of a call belong to which row. Without offsets the call has a row for each, which begins with
-/// them; with offsets it has one row, in which those of row b are [offsets[b], offsets[b + 1]).
+/// The tokens of a call that belong to each row. Without offsets, row b has the first count(b) tokens of row
+/// b of the call. With offsets the call has one row, and row b has its tokens [offsets[b], offsets[b + 1]).
 class row_queries {
  public:
-  /// \param rows  how many rows ask: the first ones
+  /// \param rows  the number of rows with queries, which are the first ones
   row_queries(Index rows, Index tokens, const row_counts& counts)
       : rows_(rows), tokens_(tokens), counts_(counts) {}
   row_queries(Index rows, Index tokens, std::span<const std::int64_t> offsets)
       : rows_(rows), tokens_(tokens), offsets_(offsets) {}
   Index asking() const { return rows_; }
-  /// Tokens of row b; the first of them in its row of the call.
+  /// Number of tokens of row b. first(b) is the index of the first of them in its row of the call.
   Index count(Index b) const {
     return offsets_.empty() ? count_of(b, tokens_, counts_) : to_index(offset(b + 1) - offset(b));
   }
   Index first(Index b) const { return offsets_.empty() ? 0 : to_index(offset(b)); }
-  /// The place of token i of row b among all tokens of the call.
+  /// The index of token i of row b among all tokens of the call.
   Index place(Index b, Index i) const { return (offsets_.empty() ? b * tokens_ : first(b)) + i; }
-  /// Tokens of a row of the call that belong to no row.
+  /// Tokens of row b of the call that are padding.
   Index padding(Index b) const { return offsets_.empty() ? tokens_ - count(b) : 0; }
-  /// The tokens of `number` rows from b on, which have as many, [number, count(b), heads, head_dim].
+  /// The tokens of `number` rows from b on with equal counts, [number, count(b), heads, head_dim].
   template <class X>
   head_view<X> rows(const head_view<X>& x, Index b, Index number) const {
     if (offsets_.empty()) return x.batch_range(b, number).token_range(0, count(b));
@@ -14462,7 +14464,7 @@ class row_queries {
   }
  protected:
   bool laid_end_to_end() const { return !offsets_.empty(); }
-  /// Throws:  std::invalid_argument unless there are offsets for so many rows
+  /// Throws:  std::invalid_argument unless there are offsets for `rows` rows
   void check_offsets_of(const char* function, Index rows) const {
     check_offsets(function, "query_offsets", rows + 1, tokens_, [&](Index b) { return offset(b); });
   }
@@ -14473,14 +14475,14 @@ class row_queries {
   row_counts counts_;
   std::span<const std::int64_t> offsets_;
 };
-/// Which tokens of a call are the newest ones of which sequence in pages.
+/// The tokens of a call that are the newest tokens of each sequence in pages.
 template <class T>
 class newest_in_pages : public row_queries {
  public:
   newest_in_pages(const page_view<T>& pages, Index tokens, std::span<const std::int64_t> offsets)
       : row_queries(pages.sequences(), tokens, offsets), pages_(pages) {}
-  /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] holds new tokens of every sequence,
-  ///          and no more of any than it has
+  /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] has the new tokens of every sequence,
+  ///          and no sequence has more new tokens than its length
   void check_counts(const char* function, Index batch) const {
     if (!laid_end_to_end()) {
       if (batch != sequences())
@@ -14515,8 +14517,8 @@ class newest_in_pages : public row_queries {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
-/// By which rows of a table queries are rotated where tokens have coordinates. A table of coordinates must be
-/// at those of the tokens; a table of positions rotates text.
+/// The table rows that rotate queries if tokens have coordinates. A table of coordinates must have those of
+/// the tokens. A table of positions rotates text.
 namespace rope::inline ROPE_ABI::detail {
 /// The row of the table for query i of row first + b of the stored tokens.
 struct listed_angles {
@@ -14525,7 +14527,7 @@ struct listed_angles {
   Index first;
   std::int64_t operator()(Index b, Index i) const { return rows[queries.place(first + b, i)]; }
 };
-/// Throws:  std::invalid_argument unless row `row` of the table is where a token is
+/// Throws:  std::invalid_argument unless row `row` of the table has the coordinates of the token
 template <class S>
 void check_coordinates(const frequency_table<S>& table, Index row, const double* coordinates,
                        const char* token) {
@@ -14535,7 +14537,7 @@ void check_coordinates(const frequency_table<S>& table, Index row, const double*
       throw_invalid("attention", "the table must be at the coordinates of ", token, ", row ", row, " is at ",
                     of_table(row, a), " on axis ", a, " and the token at ", coordinates[a]);
 }
-/// Checks a table for raw keys, whose rows are all tokens, row by row of the batch.
+/// Checks a table for raw keys, with a row for every token, one row of the batch after the other.
 ///
 /// Throws:  std::invalid_argument
 template <class Layout, class T, class Rows, class S>
@@ -14557,8 +14559,8 @@ void check_raw_keys_on_axes(const head_view<const T>& q, const Rows& rows, const
 }
 /// Writes the row of the table for every query to angles[queries.place(b, i)].
 ///
-/// Throws:  std::invalid_argument unless the table is of coordinates, at those of the queries, or of
-///          positions, and queries are text; std::out_of_range if a position is outside the table
+/// Throws:  std::invalid_argument unless the table has the coordinates of the queries, or is a table of
+///          positions and the queries are text; std::out_of_range if a position is outside the table
 template <class Layout, class T, class Rows, class S>
 void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const row_queries& queries,
                          const placed_table<S>& placed, std::int64_t* angles) {
@@ -15748,12 +15750,12 @@ class axes_rows {
 
 #ifndef ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
 #define ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
-/// Rows of a cache copied, and in another order, in place.
+/// Copies and reorders rows of a cache in place.
 namespace rope::inline ROPE_ABI::detail {
-/// Makes row `to` of a cache what row `from` is.
+/// Makes row `to` of a cache a copy of row `from`.
 ///
-/// \param rows   the slots of each row that are in use, used(b), and what the cache knows of them
-/// \param parts  what is in these slots
+/// \param rows   the bookkeeping of the cache, with used(b) slots in use in row b
+/// \param parts  the content of these slots
 ///
 /// Throws:  std::out_of_range if there is no such row
 template <class Rows, class... Parts>
@@ -15763,9 +15765,10 @@ void copy_row(const char* function, Index from, Index to, Rows& rows, Parts&... 
   (parts.copy_row(from, to, rows.used(from)), ...);
   rows.copy_row(from, to);
 }
-/// Makes every row b of a cache what row from[b] was.
+/// Makes every row b of a cache a copy of what row from[b] was before the call.
 ///
-/// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
+/// Throws:  std::invalid_argument unless `from` has an entry for every row, std::out_of_range if an entry is
+///          not a row
 template <class Rows, class... Parts>
 void reorder(const char* function, const row_list& from, Index batch, Rows& rows, Parts&... parts) {
   const auto at = [](Index b) { return static_cast<std::size_t>(b); };
@@ -15776,14 +15779,15 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
   const auto stays = [&](Index b) { return source[at(b)] == b; };
   for (Index b = 0; b < batch; ++b)
     if (!stays(b)) ++readers[at(source[at(b)])];
-  // A row that no other one is made of can be overwritten, which may free the row that it is made of.
+  // A row that no other row copies can be overwritten. This may free the row that it copies.
   for (Index first = 0; first < batch; ++first)
     for (Index b = first; !stays(b) && readers[at(b)] == 0; --readers[at(b)]) {
       const Index made_of = std::exchange(source[at(b)], b);
       detail::copy_row(function, made_of, b, rows, parts...);
       b = made_of;
     }
-  // The others are circles. Each swap puts one row in its place and passes the first one on to the next.
+  // The remaining rows form cycles. Each swap puts one row in its place and moves the first row on to the
+  // next.
   for (Index b = 0; b < batch; ++b) {
     Index to = b;
     while (source[at(to)] != b) {
@@ -15798,29 +15802,29 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
-/// The token store of all caches: memory, which tokens are in which slots, their coordinates, and what
-/// rotated the keys.
+/// The token store of all caches: memory, the tokens in its slots, their coordinates, and the rotation of the
+/// keys.
 namespace rope::inline ROPE_ABI::detail {
 /// Memory, rows and the rotation of the keys, changed together. Tables are placed in the head of a stored
-/// key. Functions are told the name under which the user called them.
+/// key. `function` is the name of the public function, for messages.
 ///
-/// Invariant: the slots of row b that rows().positions(b) lists are written. Every function that throws
-///            leaves all as it was, except where threads fail while a ring overwrites tokens: the store is
-///            empty then. With axes, tokens are at coordinates(), and rows() numbers them 0, 1, 2, ...
+/// Invariant: the slots of row b that rows().positions(b) lists are written. A function that throws changes
+///            nothing, except if threads fail while a ring overwrites tokens: the store is then empty. With
+///            axes, tokens are at coordinates(), and rows() numbers them 0, 1, 2, ...
 ///
-/// \tparam Rows         how a token finds its slot: cache_rows or ring_rows
-/// \tparam Coordinates  of the tokens in these slots: axes_rows or ring_axes
+/// \tparam Rows         assigns slots to tokens: cache_rows or ring_rows
+/// \tparam Coordinates  stores the coordinates of tokens: axes_rows or ring_axes
 template <class T, value_place place, class Rows = cache_rows, class Coordinates = axes_rows>
 class stored_tokens {
  public:
-  /// \param policy  of a ring
+  /// \param policy  the ring_policy of a ring, otherwise nothing
   template <class... Policy>
   stored_tokens(const char* owner, Index batch, Index capacity, Index kv_heads, Index head_dim,
                 Index value_dim, key_storage storage, const Policy&... policy)
       : memory_(owner, batch, capacity, kv_heads, head_dim, value_dim),
         rows_(batch, policy..., capacity),
         storage_(storage) {}
-  /// Tokens have coordinates.  Requires: no token is stored
+  /// Gives tokens coordinates.  Requires: no token is stored
   void put_on_axes(const char* owner, token_axes axes) {
     coordinates_ = Coordinates(owner, memory_.batch(), memory_.slot_count(), axes);
   }
@@ -15834,9 +15838,9 @@ class stored_tokens {
     if (on_axes()) refuse_positions_on_axes(function, coordinates_.axes());
     return rows_.positions(rows_.checked(function, b));
   }
-  /// Where the next tokens are, of text where there are axes.
+  /// The position of the next token of each row; with axes, of text.
   ///
-  /// Throws:  std::invalid_argument if that is between two integers
+  /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
   std::span<const std::int64_t> next_positions(const char* function) const {
     return on_axes() ? coordinates_.next_positions(function) : rows_.next();
   }
@@ -15845,7 +15849,7 @@ class stored_tokens {
     return started_rows<std::int64_t>{next_positions(function)};
   }
   bool rotates_keys() const { return !rows_.empty() && rotation_.known; }
-  /// Throws:  std::invalid_argument if keys that come as they are would join keys that were rotated here
+  /// Throws:  std::invalid_argument if the cache holds keys that it rotated itself
   void check_given(const char* function) const {
     if (!rows_.empty() && rotation_.known)
       throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
@@ -15875,7 +15879,8 @@ class stored_tokens {
     write(k, v, counts, threads);
     note(k.tokens, counts, [&](Index b, Index t, Index a) { return at.coordinate(tokens(b, t), a); });
   }
-  /// Rotates new keys by the rows of the table where it has one for each, else by their next positions.
+  /// Rotates new keys by a table of coordinates, with one row per token, or otherwise by their next
+  /// positions.
   template <class Layout, class K, class V, class S, class Norm, class Threads>
   void store_next(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
                   const key_transform<S, Norm>& transform, const row_counts& counts, const Threads& threads) {
@@ -15908,7 +15913,7 @@ class stored_tokens {
       memory_.template write_rotated<Layout>(k, v, b, first, count, slot, in_new,
                                              positions_of_row(positions, b, first), norm);
     });
-    // Of two rotations that rotate alike, the one that knows the frequencies on all axes, if either does.
+    // Of two equivalent rotations, keep the one with the frequencies on all axes, if either has them.
     if (const key_rotation given = rotation_of<Layout>(table);
         !on_axes() || rows_.empty() || given.table != 0)
       rotation_ = given;
@@ -15964,7 +15969,7 @@ class stored_tokens {
     rows_.remove(rows, first, last);
     if (on_axes()) rows_.shift(rows, first, rows_.size(rows.first), -count);
   }
-  /// Raw keys have no angle to turn by.
+  /// For raw keys, whose positions change without a rotation.
   void shift(const char* function, Index first, Index count, std::int64_t delta, batch_row row) {
     if (storage_ != key_storage::raw)
       throw_invalid(function, "rotated keys are turned by a table, give it and the layout, got a delta of ",
@@ -16004,7 +16009,7 @@ class stored_tokens {
   stored_view<const T> values(const char* function) const {
     return memory_.values().token_range(0, rows_.common_size(function));
   }
-  /// Those of row b.  Throws: std::out_of_range
+  /// Keys and values of row b.  Throws: std::out_of_range
   stored_view<const T> keys(const char* function, Index b) const {
     return memory_.keys().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.used(b));
   }
@@ -16027,7 +16032,7 @@ class stored_tokens {
       memory_.write(k, v, b, first, count, slot);
     });
   }
-  /// Keeps count of new tokens at positions, which are those on all axes.
+  /// Records new tokens at positions. With axes, a position is the coordinate on all axes.
   template <class Source>
   void note(Index tokens, const row_counts& counts, const Source& positions) {
     if constexpr (std::is_invocable_v<const Source&, Index, Index>) {
@@ -16040,7 +16045,7 @@ class stored_tokens {
     }
     rows_.append(tokens, counts, started_rows<std::int64_t>{rows_.next()});
   }
-  /// The rows of a shift.
+  /// Checks a shift and returns its rows.
   ///
   /// Throws:  as shift()
   row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
@@ -16422,9 +16427,10 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
 
 #ifndef ROPE_CACHE_DETAIL_RING_ROWS_HPP
 #define ROPE_CACHE_DETAIL_RING_ROWS_HPP
-/// Which tokens each row of a ring holds, and in which slots.
+/// The tokens that each row of a ring holds, and their slots.
 namespace rope::inline ROPE_ABI::detail {
-/// The bookkeeping of a ring_cache: per row, how many tokens it has seen, and which of them is in each slot.
+/// The bookkeeping of a ring_cache: per row, the number of tokens appended so far, and the token in each
+/// slot.
 ///
 /// Invariant: of the seen(b) tokens of row b, the sinks and those from max(oldest, sinks) on are held.
 class ring_rows {
@@ -16447,7 +16453,7 @@ class ring_rows {
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
                     (std::max)(std::int64_t{0}, seen(b) - oldest_[at(b)]));
   }
-  /// Slots of row b that were ever used, and the token in each.
+  /// Slots of row b that were ever used. positions(b) has the token in each.
   Index used(Index b) const { return used_[at(b)]; }
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * slots_), at(used(b))};
@@ -16457,9 +16463,9 @@ class ring_rows {
       if (n > 0) return false;
     return true;
   }
-  /// Requires:  a token, not negative
+  /// Requires:  token >= 0
   Index slot(std::int64_t token) const {
-    const Index ring = slots_ - policy_.sinks;  // not positive in a cache that was moved from
+    const Index ring = slots_ - policy_.sinks;  // not positive in a moved-from cache
     if (ring <= 0) return 0;
     if (token < policy_.sinks) return to_index(token);
     return to_index(policy_.sinks + (token - policy_.sinks) % ring);
@@ -16475,19 +16481,19 @@ class ring_rows {
     if (position < 0)
       throw_out_of_range(function, "a position in a sequence must not be negative, got ", position);
   }
-  /// A ring has room for all tokens, at the positions that it gives them.
+  /// Checks nothing: a ring accepts any number of tokens and sets their positions itself.
   template <class Source>
   void check_new(const char* /*function*/, Index /*tokens*/, const Source& /*positions*/,
                  const row_counts& /*counts*/) const {}
   std::span<const std::int64_t> next() const { return seen(); }
-  /// Throws:  std::out_of_range unless that is a row, or every_row
+  /// Throws:  std::out_of_range unless `row` is a row or every_row
   row_range rows(const char* /*function*/, batch_row row) const {
     if (row.every) return {0, batch_};
     return {checked(row.index), row.index + 1};
   }
-  /// Calls write(b, t, 1, slot) for every new token that stays. These have slots of their own, so threads
-  /// may write them in any order. If they fail, and slots then hold other tokens than is noted, forget() is
-  /// called.
+  /// Calls write(b, t, 1, slot) for every new token that is not overwritten by the same append. These tokens
+  /// have different slots, so threads may write them in any order. If threads fail after overwriting recorded
+  /// tokens, forget() is called.
   template <class Threads, class Write, class Forget>
   void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
                     const Write& write, const Forget& forget) const {
@@ -16507,7 +16513,7 @@ class ring_rows {
     });
     otherwise.done = true;
   }
-  /// Keeps count of new tokens.
+  /// Records new tokens.
   template <class Source>
   void append(Index tokens, const row_counts& counts, const Source& /*positions*/) {
     for (Index b = 0; b < batch_; ++b) {
@@ -16522,8 +16528,8 @@ class ring_rows {
     }
     newest_.append(tokens, counts);
   }
-  /// Throws:  std::out_of_range unless 0 <= size <= seen and every token is held that the next query sees,
-  ///          and where tokens have coordinates the last one
+  /// Throws:  std::out_of_range unless 0 <= size <= seen and every token visible to the next query is held,
+  ///          and with `last_token` (tokens have coordinates) also token size - 1
   void check_truncate(const char* function, row_range rows, std::int64_t size, bool last_token) const {
     for (Index b = rows.first; b < rows.last; ++b) {
       if (size < 0 || size > seen(b))
@@ -16569,33 +16575,34 @@ class ring_rows {
   std::int64_t end_of(Index b, Index tokens, const row_counts& counts) const {
     return seen(b) + count_of(b, tokens, counts);
   }
-  /// Whether token i is held when tokens up to `end` are there.
+  /// Whether token i is held once tokens up to `end` are appended.
   bool stays(Index b, std::int64_t i, std::int64_t end) const {
     return i < policy_.sinks || i >= (std::max)(oldest_[at(b)], end - (slots_ - policy_.sinks));
   }
   moved_index batch_, slots_;
   ring_policy policy_;
   std::vector<std::int64_t> seen_;    // tokens of each row so far
-  std::vector<std::int64_t> oldest_;  // of the tokens behind the sinks, the first that is held
+  std::vector<std::int64_t> oldest_;  // of the tokens after the sinks, the first that is held
   std::vector<Index> used_;           // slots of each row that were ever written
   newest_tokens newest_;
   number_array<std::int64_t> positions_;  // [batch, slots]
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_RING_ROWS_HPP
-/// Where the tokens of a ring are on several axes.
+/// The coordinates of the tokens of a ring with axes.
 namespace rope::inline ROPE_ABI::detail {
-/// Coordinates in the slots of their tokens, and with each the largest coordinate that its row had up to it,
-/// so that a row which forgets its newest tokens goes on as it did before them, whatever was overwritten.
+/// Coordinates in the slots of their tokens. Each slot also stores the largest coordinate of its row up to
+/// that token. A row that removes its newest tokens so continues at the right position, even if other tokens
+/// were overwritten.
 class ring_axes : public axes_rows {
  public:
   ring_axes() = default;
   ring_axes(const char* owner, Index batch, Index slot_count, token_axes axes)
       : axes_rows(owner, batch, slot_count, axes), slots_(slot_count), largest_(batch * slot_count) {}
-  /// Throws:  std::out_of_range if so many tokens of text would leave 2^53
+  /// Throws:  std::out_of_range if `tokens` more tokens of text would exceed 2^53
   void check_next(const char* function, Index tokens) const { check_text(function, tokens); }
-  /// Notes new tokens, of which ring_rows does not know yet, at coordinate(b, t, a). Where text goes on
-  /// depends on all of them, those included that later ones of the same append overwrite.
+  /// Records new tokens at coordinate(b, t, a), before ring_rows records them. The next position of text
+  /// depends on all of them, including those that later tokens of the same append overwrite.
   template <class CoordinateOf>
   void append(const ring_rows& ring, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
     for (Index b = 0; b < batch(); ++b) {
@@ -16613,9 +16620,9 @@ class ring_axes : public axes_rows {
       go_on_behind(b, most);
     }
   }
-  /// Rows go back to `size` seen tokens.
+  /// Rolls rows back to `size` tokens.
   ///
-  /// Requires:  the last of these is held
+  /// Requires:  token size - 1 is held
   void keep(const ring_rows& ring, row_range rows, std::int64_t size) {
     if (slots_ == 0) return;
     for (Index b = rows.first; b < rows.last; ++b)

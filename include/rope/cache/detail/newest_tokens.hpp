@@ -14,26 +14,27 @@
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/config.hpp>
 
-/// Which tokens of a cache the queries of a call without counts are.
+/// The tokens of a cache that are the queries of a call without counts.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Tokens that a row lost: `removed` of them, in front of its newest `behind`.
+/// Tokens that a row lost: the `removed` tokens just before its newest `behind` tokens.
 struct lost_tokens {
   Index behind, removed;
 
-  /// How many of them were among the newest `newest` tokens of the row.
+  /// The number of lost tokens among the newest `newest` tokens of the row.
   Index among(Index newest) const { return (std::max)(Index{0}, (std::min)(newest - behind, removed)); }
   friend bool operator==(const lost_tokens&, const lost_tokens&) = default;
 };
 
-/// Which tokens of the last appends each row of a cache still has. While every row takes all tokens of every
-/// append, and every row loses the same ones, the newest n tokens of all rows have the same places in what
-/// was appended. Otherwise it is known of the last append how many of its tokens each row has.
+/// Records which tokens of the last appends each row of a cache still has. While every row takes all tokens
+/// of every append, and every row loses the same tokens, the newest n tokens of all rows have the same
+/// indices in the appended views. Otherwise only the number of tokens of the last append in each row is
+/// recorded.
 ///
-/// Invariant: the newest `even_` tokens of every row had the same places in what was appended. If even_ is 0,
-///            the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last append,
-///            unless width_ is `unknown`: then a row has lost tokens from between them.
+/// Invariant: the newest `even_` tokens of every row have the same indices in the appended views. If even_ is
+///            0, the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last
+///            append. width_ is `unknown` if a row has lost tokens from between them.
 class newest_tokens {
  public:
   explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
@@ -48,7 +49,7 @@ class newest_tokens {
     even_ = !full ? 0 : even_ > all - tokens ? all : even_ + tokens;
   }
 
-  /// Rows [first, last) lose tokens, row b lost_of(b).
+  /// Records that rows [first, last) lose tokens: row b loses lost_of(b).
   template <class LostOf>
   void forget(Index first, Index last, const LostOf& lost_of) {
     last = (std::min)(last, static_cast<Index>(counts_.size()));
@@ -80,7 +81,7 @@ class newest_tokens {
     }
   }
 
-  /// Here, and where rows change places, even_ and width_ stay true: they are true of every row.
+  /// even_ and width_ hold for every row, so copying and swapping rows keep them valid.
   void copy_row(Index from, Index to) {
     counts_[static_cast<std::size_t>(to)] = counts_[static_cast<std::size_t>(from)];
   }
@@ -93,9 +94,10 @@ class newest_tokens {
     even_ = all;
   }
 
-  /// How many of `queries` tokens of a call each row has, [batch], its newest ones; empty: all of them.
+  /// How many of the `queries` tokens of a call each row has, [batch], as its newest tokens; empty: all of
+  /// them.
   ///
-  /// Throws:  std::invalid_argument if that cannot be known
+  /// Throws:  std::invalid_argument if the record does not determine this
   std::span<const Index> counts(const char* function, Index queries) const {
     if (queries <= even_) return {};
     if (even_ == 0 && queries == width_) return {counts_.data(), counts_.size()};
@@ -110,7 +112,7 @@ class newest_tokens {
                   even_ > 0 ? "at most " : "", even_ > 0 ? even_ : width_, ", got ", queries);
   }
 
-  /// The queries of row b in a call without counts, for a description; empty if any number of them will do.
+  /// Describes the queries of row b in a call without counts; empty if any number is valid.
   std::string described(Index b) const {
     if (even_ == all) return {};
     if (even_ > 0) return "up to " + std::to_string(even_) + " queries without counts";

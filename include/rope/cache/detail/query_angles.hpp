@@ -17,8 +17,8 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 
-/// By which rows of a table queries are rotated where tokens have coordinates. A table of coordinates must be
-/// at those of the tokens; a table of positions rotates text.
+/// The table rows that rotate queries if tokens have coordinates. A table of coordinates must have those of
+/// the tokens. A table of positions rotates text.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -31,7 +31,7 @@ struct listed_angles {
   std::int64_t operator()(Index b, Index i) const { return rows[queries.place(first + b, i)]; }
 };
 
-/// Throws:  std::invalid_argument unless row `row` of the table is where a token is
+/// Throws:  std::invalid_argument unless row `row` of the table has the coordinates of the token
 template <class S>
 void check_coordinates(const frequency_table<S>& table, Index row, const double* coordinates,
                        const char* token) {
@@ -42,7 +42,7 @@ void check_coordinates(const frequency_table<S>& table, Index row, const double*
                     of_table(row, a), " on axis ", a, " and the token at ", coordinates[a]);
 }
 
-/// Checks a table for raw keys, whose rows are all tokens, row by row of the batch.
+/// Checks a table for raw keys, with a row for every token, one row of the batch after the other.
 ///
 /// Throws:  std::invalid_argument
 template <class Layout, class T, class Rows, class S>
@@ -65,8 +65,8 @@ void check_raw_keys_on_axes(const head_view<const T>& q, const Rows& rows, const
 
 /// Writes the row of the table for every query to angles[queries.place(b, i)].
 ///
-/// Throws:  std::invalid_argument unless the table is of coordinates, at those of the queries, or of
-///          positions, and queries are text; std::out_of_range if a position is outside the table
+/// Throws:  std::invalid_argument unless the table has the coordinates of the queries, or is a table of
+///          positions and the queries are text; std::out_of_range if a position is outside the table
 template <class Layout, class T, class Rows, class S>
 void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const row_queries& queries,
                          const placed_table<S>& placed, std::int64_t* angles) {

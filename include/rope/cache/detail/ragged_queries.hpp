@@ -13,32 +13,32 @@
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/view.hpp>
 
-/// The tokens of a call that belong to each row: the first ones of a row each, or laid end to end.
+/// Assigns the tokens of a call to rows, either padded ([rows, tokens]) or concatenated with offsets.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Which tokens of a call belong to which row. Without offsets the call has a row for each, which begins with
-/// them; with offsets it has one row, in which those of row b are [offsets[b], offsets[b + 1]).
+/// The tokens of a call that belong to each row. Without offsets, row b has the first count(b) tokens of row
+/// b of the call. With offsets the call has one row, and row b has its tokens [offsets[b], offsets[b + 1]).
 class row_queries {
  public:
-  /// \param rows  how many rows ask: the first ones
+  /// \param rows  the number of rows with queries, which are the first ones
   row_queries(Index rows, Index tokens, const row_counts& counts)
       : rows_(rows), tokens_(tokens), counts_(counts) {}
   row_queries(Index rows, Index tokens, std::span<const std::int64_t> offsets)
       : rows_(rows), tokens_(tokens), offsets_(offsets) {}
 
   Index asking() const { return rows_; }
-  /// Tokens of row b; the first of them in its row of the call.
+  /// Number of tokens of row b. first(b) is the index of the first of them in its row of the call.
   Index count(Index b) const {
     return offsets_.empty() ? count_of(b, tokens_, counts_) : to_index(offset(b + 1) - offset(b));
   }
   Index first(Index b) const { return offsets_.empty() ? 0 : to_index(offset(b)); }
-  /// The place of token i of row b among all tokens of the call.
+  /// The index of token i of row b among all tokens of the call.
   Index place(Index b, Index i) const { return (offsets_.empty() ? b * tokens_ : first(b)) + i; }
-  /// Tokens of a row of the call that belong to no row.
+  /// Tokens of row b of the call that are padding.
   Index padding(Index b) const { return offsets_.empty() ? tokens_ - count(b) : 0; }
 
-  /// The tokens of `number` rows from b on, which have as many, [number, count(b), heads, head_dim].
+  /// The tokens of `number` rows from b on with equal counts, [number, count(b), heads, head_dim].
   template <class X>
   head_view<X> rows(const head_view<X>& x, Index b, Index number) const {
     if (offsets_.empty()) return x.batch_range(b, number).token_range(0, count(b));
@@ -48,7 +48,7 @@ class row_queries {
 
  protected:
   bool laid_end_to_end() const { return !offsets_.empty(); }
-  /// Throws:  std::invalid_argument unless there are offsets for so many rows
+  /// Throws:  std::invalid_argument unless there are offsets for `rows` rows
   void check_offsets_of(const char* function, Index rows) const {
     check_offsets(function, "query_offsets", rows + 1, tokens_, [&](Index b) { return offset(b); });
   }
@@ -62,15 +62,15 @@ class row_queries {
   std::span<const std::int64_t> offsets_;
 };
 
-/// Which tokens of a call are the newest ones of which sequence in pages.
+/// The tokens of a call that are the newest tokens of each sequence in pages.
 template <class T>
 class newest_in_pages : public row_queries {
  public:
   newest_in_pages(const page_view<T>& pages, Index tokens, std::span<const std::int64_t> offsets)
       : row_queries(pages.sequences(), tokens, offsets), pages_(pages) {}
 
-  /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] holds new tokens of every sequence,
-  ///          and no more of any than it has
+  /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] has the new tokens of every sequence,
+  ///          and no sequence has more new tokens than its length
   void check_counts(const char* function, Index batch) const {
     if (!laid_end_to_end()) {
       if (batch != sequences())

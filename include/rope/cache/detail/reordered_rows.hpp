@@ -11,14 +11,14 @@
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/config.hpp>
 
-/// Rows of a cache copied, and in another order, in place.
+/// Copies and reorders rows of a cache in place.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Makes row `to` of a cache what row `from` is.
+/// Makes row `to` of a cache a copy of row `from`.
 ///
-/// \param rows   the slots of each row that are in use, used(b), and what the cache knows of them
-/// \param parts  what is in these slots
+/// \param rows   the bookkeeping of the cache, with used(b) slots in use in row b
+/// \param parts  the content of these slots
 ///
 /// Throws:  std::out_of_range if there is no such row
 template <class Rows, class... Parts>
@@ -29,9 +29,10 @@ void copy_row(const char* function, Index from, Index to, Rows& rows, Parts&... 
   rows.copy_row(from, to);
 }
 
-/// Makes every row b of a cache what row from[b] was.
+/// Makes every row b of a cache a copy of what row from[b] was before the call.
 ///
-/// Throws:  std::invalid_argument unless there is one for every row, std::out_of_range if one is no row
+/// Throws:  std::invalid_argument unless `from` has an entry for every row, std::out_of_range if an entry is
+///          not a row
 template <class Rows, class... Parts>
 void reorder(const char* function, const row_list& from, Index batch, Rows& rows, Parts&... parts) {
   const auto at = [](Index b) { return static_cast<std::size_t>(b); };
@@ -42,14 +43,15 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
   const auto stays = [&](Index b) { return source[at(b)] == b; };
   for (Index b = 0; b < batch; ++b)
     if (!stays(b)) ++readers[at(source[at(b)])];
-  // A row that no other one is made of can be overwritten, which may free the row that it is made of.
+  // A row that no other row copies can be overwritten. This may free the row that it copies.
   for (Index first = 0; first < batch; ++first)
     for (Index b = first; !stays(b) && readers[at(b)] == 0; --readers[at(b)]) {
       const Index made_of = std::exchange(source[at(b)], b);
       detail::copy_row(function, made_of, b, rows, parts...);
       b = made_of;
     }
-  // The others are circles. Each swap puts one row in its place and passes the first one on to the next.
+  // The remaining rows form cycles. Each swap puts one row in its place and moves the first row on to the
+  // next.
   for (Index b = 0; b < batch; ++b) {
     Index to = b;
     while (source[at(to)] != b) {

@@ -15,23 +15,24 @@
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 
-/// Where the tokens of a ring are on several axes.
+/// The coordinates of the tokens of a ring with axes.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Coordinates in the slots of their tokens, and with each the largest coordinate that its row had up to it,
-/// so that a row which forgets its newest tokens goes on as it did before them, whatever was overwritten.
+/// Coordinates in the slots of their tokens. Each slot also stores the largest coordinate of its row up to
+/// that token. A row that removes its newest tokens so continues at the right position, even if other tokens
+/// were overwritten.
 class ring_axes : public axes_rows {
  public:
   ring_axes() = default;
   ring_axes(const char* owner, Index batch, Index slot_count, token_axes axes)
       : axes_rows(owner, batch, slot_count, axes), slots_(slot_count), largest_(batch * slot_count) {}
 
-  /// Throws:  std::out_of_range if so many tokens of text would leave 2^53
+  /// Throws:  std::out_of_range if `tokens` more tokens of text would exceed 2^53
   void check_next(const char* function, Index tokens) const { check_text(function, tokens); }
 
-  /// Notes new tokens, of which ring_rows does not know yet, at coordinate(b, t, a). Where text goes on
-  /// depends on all of them, those included that later ones of the same append overwrite.
+  /// Records new tokens at coordinate(b, t, a), before ring_rows records them. The next position of text
+  /// depends on all of them, including those that later tokens of the same append overwrite.
   template <class CoordinateOf>
   void append(const ring_rows& ring, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
     for (Index b = 0; b < batch(); ++b) {
@@ -49,9 +50,9 @@ class ring_axes : public axes_rows {
       go_on_behind(b, most);
     }
   }
-  /// Rows go back to `size` seen tokens.
+  /// Rolls rows back to `size` tokens.
   ///
-  /// Requires:  the last of these is held
+  /// Requires:  token size - 1 is held
   void keep(const ring_rows& ring, row_range rows, std::int64_t size) {
     if (slots_ == 0) return;
     for (Index b = rows.first; b < rows.last; ++b)

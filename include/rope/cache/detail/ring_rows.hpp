@@ -21,11 +21,12 @@
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 
-/// Which tokens each row of a ring holds, and in which slots.
+/// The tokens that each row of a ring holds, and their slots.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The bookkeeping of a ring_cache: per row, how many tokens it has seen, and which of them is in each slot.
+/// The bookkeeping of a ring_cache: per row, the number of tokens appended so far, and the token in each
+/// slot.
 ///
 /// Invariant: of the seen(b) tokens of row b, the sinks and those from max(oldest, sinks) on are held.
 class ring_rows {
@@ -50,7 +51,7 @@ class ring_rows {
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
                     (std::max)(std::int64_t{0}, seen(b) - oldest_[at(b)]));
   }
-  /// Slots of row b that were ever used, and the token in each.
+  /// Slots of row b that were ever used. positions(b) has the token in each.
   Index used(Index b) const { return used_[at(b)]; }
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * slots_), at(used(b))};
@@ -60,9 +61,9 @@ class ring_rows {
       if (n > 0) return false;
     return true;
   }
-  /// Requires:  a token, not negative
+  /// Requires:  token >= 0
   Index slot(std::int64_t token) const {
-    const Index ring = slots_ - policy_.sinks;  // not positive in a cache that was moved from
+    const Index ring = slots_ - policy_.sinks;  // not positive in a moved-from cache
     if (ring <= 0) return 0;
     if (token < policy_.sinks) return to_index(token);
     return to_index(policy_.sinks + (token - policy_.sinks) % ring);
@@ -80,20 +81,20 @@ class ring_rows {
       throw_out_of_range(function, "a position in a sequence must not be negative, got ", position);
   }
 
-  /// A ring has room for all tokens, at the positions that it gives them.
+  /// Checks nothing: a ring accepts any number of tokens and sets their positions itself.
   template <class Source>
   void check_new(const char* /*function*/, Index /*tokens*/, const Source& /*positions*/,
                  const row_counts& /*counts*/) const {}
   std::span<const std::int64_t> next() const { return seen(); }
-  /// Throws:  std::out_of_range unless that is a row, or every_row
+  /// Throws:  std::out_of_range unless `row` is a row or every_row
   row_range rows(const char* /*function*/, batch_row row) const {
     if (row.every) return {0, batch_};
     return {checked(row.index), row.index + 1};
   }
 
-  /// Calls write(b, t, 1, slot) for every new token that stays. These have slots of their own, so threads
-  /// may write them in any order. If they fail, and slots then hold other tokens than is noted, forget() is
-  /// called.
+  /// Calls write(b, t, 1, slot) for every new token that is not overwritten by the same append. These tokens
+  /// have different slots, so threads may write them in any order. If threads fail after overwriting recorded
+  /// tokens, forget() is called.
   template <class Threads, class Write, class Forget>
   void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
                     const Write& write, const Forget& forget) const {
@@ -113,7 +114,7 @@ class ring_rows {
     });
     otherwise.done = true;
   }
-  /// Keeps count of new tokens.
+  /// Records new tokens.
   template <class Source>
   void append(Index tokens, const row_counts& counts, const Source& /*positions*/) {
     for (Index b = 0; b < batch_; ++b) {
@@ -129,8 +130,8 @@ class ring_rows {
     newest_.append(tokens, counts);
   }
 
-  /// Throws:  std::out_of_range unless 0 <= size <= seen and every token is held that the next query sees,
-  ///          and where tokens have coordinates the last one
+  /// Throws:  std::out_of_range unless 0 <= size <= seen and every token visible to the next query is held,
+  ///          and with `last_token` (tokens have coordinates) also token size - 1
   void check_truncate(const char* function, row_range rows, std::int64_t size, bool last_token) const {
     for (Index b = rows.first; b < rows.last; ++b) {
       if (size < 0 || size > seen(b))
@@ -177,7 +178,7 @@ class ring_rows {
   std::int64_t end_of(Index b, Index tokens, const row_counts& counts) const {
     return seen(b) + count_of(b, tokens, counts);
   }
-  /// Whether token i is held when tokens up to `end` are there.
+  /// Whether token i is held once tokens up to `end` are appended.
   bool stays(Index b, std::int64_t i, std::int64_t end) const {
     return i < policy_.sinks || i >= (std::max)(oldest_[at(b)], end - (slots_ - policy_.sinks));
   }
@@ -185,7 +186,7 @@ class ring_rows {
   moved_index batch_, slots_;
   ring_policy policy_;
   std::vector<std::int64_t> seen_;    // tokens of each row so far
-  std::vector<std::int64_t> oldest_;  // of the tokens behind the sinks, the first that is held
+  std::vector<std::int64_t> oldest_;  // of the tokens after the sinks, the first that is held
   std::vector<Index> used_;           // slots of each row that were ever written
   newest_tokens newest_;
   number_array<std::int64_t> positions_;  // [batch, slots]

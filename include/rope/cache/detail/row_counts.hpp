@@ -13,19 +13,19 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 
-/// How many tokens each row of a batch has.
+/// The number of tokens in each row of a batch.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Throws:  std::out_of_range unless row b is one of `batch`
+/// Throws:  std::out_of_range unless b is in [0, batch)
 inline Index checked_row(const char* function, std::int64_t b, Index batch) {
   if (b < 0 || b >= batch) throw_out_of_range(function, "row must be in [0, ", batch, "), got ", b);
   return to_index(b);
 }
 
-/// A list of any integers, [batch], or none: every row then has as many as there are.
+/// A list of any integers, [batch], or an empty one: every row then has all tokens.
 ///
-/// Requires:  the list outlives the call it is given to
+/// Requires:  the list outlives the call
 class row_counts {
  public:
   row_counts() = default;
@@ -34,16 +34,16 @@ class row_counts {
 
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
-  /// The count of row b, or the nearest that an Index holds.
+  /// The count of row b, or the nearest Index.
   Index operator[](std::size_t b) const {
     using limits = std::numeric_limits<Index>;
     return static_cast<Index>(std::clamp<std::int64_t>(given(b), (limits::min)(), (limits::max)()));
   }
-  /// The count of row b as it stands in the list: for messages.
+  /// The count of row b as given in the list, for messages.
   std::int64_t given(std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
 
  protected:
-  /// \param name  what errors call the list
+  /// \param name  the name of the list in errors
   template <integers_in_memory X>
   row_counts(const char* name, const X& list) {
     const auto vector = vector_of(name, list);
@@ -84,7 +84,7 @@ inline void check_counts(const char* function, const row_counts& counts, Index b
       throw_invalid(function, "counts must be in [0, tokens] = [0, ", tokens, "], got ", counts.given(b));
 }
 
-/// How many of `tokens` new tokens row b takes: all of them where no counts are given.
+/// How many of the `tokens` new tokens row b takes: all of them if counts are empty.
 inline Index count_of(Index b, Index tokens, const row_counts& counts) {
   return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
 }

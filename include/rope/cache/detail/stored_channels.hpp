@@ -19,8 +19,8 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 
-/// Memory of the heads of a cache, and how channels get into the type in which it keeps them and back:
-/// copied, rotated, or normalised and rotated, each rounded once.
+/// Memory of the heads of a cache, and conversion of channels to and from its type: copied, rotated, or
+/// normalised and rotated, each rounded once.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -28,8 +28,8 @@ namespace rope::inline ROPE_ABI::detail {
 template <class T>
 class head_memory {
  public:
-  /// \param channels  of all heads, 0 where there are no heads or no channels
-  /// \param scales    of all heads where T is quantized, else 0
+  /// \param channels  of all heads, 0 if there are no heads or no channels
+  /// \param scales    of all heads if T is quantized, otherwise 0
   head_memory(std::size_t channels, std::size_t scales) : channels_(channels), scales_(scales) {}
 
   stored_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
@@ -53,8 +53,8 @@ class head_memory {
   storage<float> scales_;
 };
 
-/// Calls visit(x, size, y) for what is next to each other in the memory of a head: channels of `count` slots
-/// from `from` on in row a, and from `to` on in row b, and their scales where they have such.
+/// Calls visit(x, size, y) for each contiguous part of head h: the channels of `count` slots from `from` on
+/// in row a, and from `to` on in row b, and their scales if the heads are quantized.
 template <class View, class Visit>
 void for_each_part(const View& heads, Index h, Index a, Index from, Index b, Index to, Index count,
                    const Visit& visit) {
@@ -63,8 +63,8 @@ void for_each_part(const View& heads, Index h, Index a, Index from, Index b, Ind
     visit(heads.scale_at(a, from, h), count, heads.scale_at(b, to, h));
 }
 
-/// Calls turn.turn(keys, b, slot, by) for one stored token. Integers become numbers, which rotate and are
-/// rounded again.
+/// Calls turn.turn(keys, b, slot, by) for one stored token. int8 channels are dequantized, rotated and
+/// quantized again.
 template <class Turn, class View, class By>
 void turn_stored(Turn& turn, const View& keys, Index b, Index slot, const By& by) {
   if constexpr (is_quantized<typename View::value_type>) {
@@ -80,11 +80,11 @@ void turn_stored(Turn& turn, const View& keys, Index b, Index slot, const By& by
   }
 }
 
-/// Whether heads of X are stored as channels of type T with one rounding at most.
+/// Whether heads of X can be stored as channels of type T with at most one rounding.
 template <class X, class T>
 inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
 
-/// New heads of K and V become channels of type T of a cache or of pages.
+/// Checks that new heads of K and V can be stored as channels of type T.
 #define ROPE_DETAIL_CHECK_STORED(name, K, V, T)                                                           \
   static_assert(                                                                                          \
       detail::is_stored_as<std::remove_const_t<K>, T> && detail::is_stored_as<std::remove_const_t<V>, T>, \
@@ -92,13 +92,13 @@ inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double
       ": k and v have the channel type of what stores them, or are float where that is a "                \
       "16-bit type, or any but double where it is std::int8_t")
 
-/// Queries and outputs of T meet stored channels of type C.
+/// Checks that queries and outputs of T can be used with stored channels of type C.
 #define ROPE_DETAIL_CHECK_READ(name, T, C)                                                             \
   static_assert(detail::is_or_widens<T, C> && !std::is_const_v<T>, name                                \
                 ": q and out have the channel type of the stored keys and values, or are float where " \
                 "that is a 16-bit type or std::int8_t")
 
-/// Copies heads of one shape, rounding or widening each channel once where the types differ.
+/// Copies heads of one shape, rounding or widening each channel once if the types differ.
 template <class From, class To>
 void copy_channels(const From& x, const To& out) {
   using X = typename From::value_type;
@@ -121,8 +121,8 @@ void copy_channels(const From& x, const To& out) {
   }
 }
 
-/// Rotates `x` into `out`, which may be of another type, and normalises it before where there is a norm: in
-/// the wider of both types, so that every channel is rounded to 16 or 8 bits at most once.
+/// Writes the rotated `x` to `out`, which may have another type, and first normalises it if there is a norm.
+/// Computes in the wider of both types, so that every channel is rounded to 16 or 8 bits at most once.
 template <class Layout, class From, class To, class S, class Source, class Norm = no_norm>
 void rotate_channels(const From& x, const To& out, const placed_table<S>& table, const Source& positions,
                      const Norm& norm = {}) {

@@ -28,31 +28,31 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
-/// The token store of all caches: memory, which tokens are in which slots, their coordinates, and what
-/// rotated the keys.
+/// The token store of all caches: memory, the tokens in its slots, their coordinates, and the rotation of the
+/// keys.
 
 namespace rope::inline ROPE_ABI::detail {
 
 /// Memory, rows and the rotation of the keys, changed together. Tables are placed in the head of a stored
-/// key. Functions are told the name under which the user called them.
+/// key. `function` is the name of the public function, for messages.
 ///
-/// Invariant: the slots of row b that rows().positions(b) lists are written. Every function that throws
-///            leaves all as it was, except where threads fail while a ring overwrites tokens: the store is
-///            empty then. With axes, tokens are at coordinates(), and rows() numbers them 0, 1, 2, ...
+/// Invariant: the slots of row b that rows().positions(b) lists are written. A function that throws changes
+///            nothing, except if threads fail while a ring overwrites tokens: the store is then empty. With
+///            axes, tokens are at coordinates(), and rows() numbers them 0, 1, 2, ...
 ///
-/// \tparam Rows         how a token finds its slot: cache_rows or ring_rows
-/// \tparam Coordinates  of the tokens in these slots: axes_rows or ring_axes
+/// \tparam Rows         assigns slots to tokens: cache_rows or ring_rows
+/// \tparam Coordinates  stores the coordinates of tokens: axes_rows or ring_axes
 template <class T, value_place place, class Rows = cache_rows, class Coordinates = axes_rows>
 class stored_tokens {
  public:
-  /// \param policy  of a ring
+  /// \param policy  the ring_policy of a ring, otherwise nothing
   template <class... Policy>
   stored_tokens(const char* owner, Index batch, Index capacity, Index kv_heads, Index head_dim,
                 Index value_dim, key_storage storage, const Policy&... policy)
       : memory_(owner, batch, capacity, kv_heads, head_dim, value_dim),
         rows_(batch, policy..., capacity),
         storage_(storage) {}
-  /// Tokens have coordinates.  Requires: no token is stored
+  /// Gives tokens coordinates.  Requires: no token is stored
   void put_on_axes(const char* owner, token_axes axes) {
     coordinates_ = Coordinates(owner, memory_.batch(), memory_.slot_count(), axes);
   }
@@ -67,9 +67,9 @@ class stored_tokens {
     if (on_axes()) refuse_positions_on_axes(function, coordinates_.axes());
     return rows_.positions(rows_.checked(function, b));
   }
-  /// Where the next tokens are, of text where there are axes.
+  /// The position of the next token of each row; with axes, of text.
   ///
-  /// Throws:  std::invalid_argument if that is between two integers
+  /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
   std::span<const std::int64_t> next_positions(const char* function) const {
     return on_axes() ? coordinates_.next_positions(function) : rows_.next();
   }
@@ -79,7 +79,7 @@ class stored_tokens {
   }
 
   bool rotates_keys() const { return !rows_.empty() && rotation_.known; }
-  /// Throws:  std::invalid_argument if keys that come as they are would join keys that were rotated here
+  /// Throws:  std::invalid_argument if the cache holds keys that it rotated itself
   void check_given(const char* function) const {
     if (!rows_.empty() && rotation_.known)
       throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
@@ -109,7 +109,8 @@ class stored_tokens {
     write(k, v, counts, threads);
     note(k.tokens, counts, [&](Index b, Index t, Index a) { return at.coordinate(tokens(b, t), a); });
   }
-  /// Rotates new keys by the rows of the table where it has one for each, else by their next positions.
+  /// Rotates new keys by a table of coordinates, with one row per token, or otherwise by their next
+  /// positions.
   template <class Layout, class K, class V, class S, class Norm, class Threads>
   void store_next(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
                   const key_transform<S, Norm>& transform, const row_counts& counts, const Threads& threads) {
@@ -142,7 +143,7 @@ class stored_tokens {
       memory_.template write_rotated<Layout>(k, v, b, first, count, slot, in_new,
                                              positions_of_row(positions, b, first), norm);
     });
-    // Of two rotations that rotate alike, the one that knows the frequencies on all axes, if either does.
+    // Of two equivalent rotations, keep the one with the frequencies on all axes, if either has them.
     if (const key_rotation given = rotation_of<Layout>(table);
         !on_axes() || rows_.empty() || given.table != 0)
       rotation_ = given;
@@ -201,7 +202,7 @@ class stored_tokens {
     rows_.remove(rows, first, last);
     if (on_axes()) rows_.shift(rows, first, rows_.size(rows.first), -count);
   }
-  /// Raw keys have no angle to turn by.
+  /// For raw keys, whose positions change without a rotation.
   void shift(const char* function, Index first, Index count, std::int64_t delta, batch_row row) {
     if (storage_ != key_storage::raw)
       throw_invalid(function, "rotated keys are turned by a table, give it and the layout, got a delta of ",
@@ -242,7 +243,7 @@ class stored_tokens {
   stored_view<const T> values(const char* function) const {
     return memory_.values().token_range(0, rows_.common_size(function));
   }
-  /// Those of row b.  Throws: std::out_of_range
+  /// Keys and values of row b.  Throws: std::out_of_range
   stored_view<const T> keys(const char* function, Index b) const {
     return memory_.keys().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.used(b));
   }
@@ -266,7 +267,7 @@ class stored_tokens {
       memory_.write(k, v, b, first, count, slot);
     });
   }
-  /// Keeps count of new tokens at positions, which are those on all axes.
+  /// Records new tokens at positions. With axes, a position is the coordinate on all axes.
   template <class Source>
   void note(Index tokens, const row_counts& counts, const Source& positions) {
     if constexpr (std::is_invocable_v<const Source&, Index, Index>) {
@@ -279,7 +280,7 @@ class stored_tokens {
     }
     rows_.append(tokens, counts, started_rows<std::int64_t>{rows_.next()});
   }
-  /// The rows of a shift.
+  /// Checks a shift and returns its rows.
   ///
   /// Throws:  as shift()
   row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
