@@ -13650,7 +13650,7 @@ struct lost_tokens {
 ///
 /// Invariant: the newest `even_` tokens of every row have the same indices in the appended views. If even_ is
 ///            0, the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last
-///            append. width_ is `unknown` if a row has lost tokens from between them.
+///            append, unless width_ is `unknown` because a row has lost tokens from between them.
 class newest_tokens {
  public:
   explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
@@ -14399,7 +14399,8 @@ class page_view {
   key_storage storage_;
 };
 namespace detail {
-/// Checks that no page is shared that holds a token in [first(s), first(s) + count(s)) of some sequence s.
+/// Checks that no page is shared that holds a token to be changed: [first(s), first(s) + count(s)) of every
+/// sequence s.
 ///
 /// Throws:  std::invalid_argument if a page that holds such a token is listed twice among the blocks that
 ///          hold tokens
@@ -15539,7 +15540,7 @@ constexpr bool lacks_tables(std::size_t count) {
       "), then counts (any integers, [batch], or {}), then the threads")
 #define ROPE_DETAIL_COORDINATES_OF_heads " or, without a table, token_coordinates"
 #define ROPE_DETAIL_COORDINATES_OF_latents
-/// Overloads of check_table, rebase and shift for calls without the tables that they need.
+/// Overloads of check_table, rebase and shift for calls with missing or misplaced tables.
 #define ROPE_DETAIL_ASK_FOR_TURNS()                                                                         \
   template <class Layout = detail::unnamed_layout, class... Arguments>                                      \
   requires(detail::lacks_tables<Arguments...>(1)) void check_table(const Arguments&...) const {             \
@@ -15838,7 +15839,7 @@ class stored_tokens {
     if (on_axes()) refuse_positions_on_axes(function, coordinates_.axes());
     return rows_.positions(rows_.checked(function, b));
   }
-  /// The position of the next token of each row; with axes, of text.
+  /// The position of the next token of each row; with axes, if that token is text.
   ///
   /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
   std::span<const std::int64_t> next_positions(const char* function) const {
@@ -16429,8 +16430,8 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
 #define ROPE_CACHE_DETAIL_RING_ROWS_HPP
 /// The tokens that each row of a ring holds, and their slots.
 namespace rope::inline ROPE_ABI::detail {
-/// The bookkeeping of a ring_cache: per row, the number of tokens appended so far, and the token in each
-/// slot.
+/// The bookkeeping of a ring_cache: per row, the number of tokens appended and not rolled back, and the token
+/// in each slot.
 ///
 /// Invariant: of the seen(b) tokens of row b, the sinks and those from max(oldest, sinks) on are held.
 class ring_rows {
@@ -16592,8 +16593,8 @@ class ring_rows {
 /// The coordinates of the tokens of a ring with axes.
 namespace rope::inline ROPE_ABI::detail {
 /// Coordinates in the slots of their tokens. Each slot also stores the largest coordinate of its row up to
-/// that token. A row that removes its newest tokens so continues at the right position, even if other tokens
-/// were overwritten.
+/// that token. After a rollback, text then continues at the right position, even if other tokens were
+/// overwritten.
 class ring_axes : public axes_rows {
  public:
   ring_axes() = default;
@@ -16622,7 +16623,7 @@ class ring_axes : public axes_rows {
   }
   /// Rolls rows back to `size` tokens.
   ///
-  /// Requires:  token size - 1 is held
+  /// Requires:  size is 0, or token size - 1 is held
   void keep(const ring_rows& ring, row_range rows, std::int64_t size) {
     if (slots_ == 0) return;
     for (Index b = rows.first; b < rows.last; ++b)
@@ -16661,9 +16662,9 @@ namespace rope::inline ROPE_ABI {
 ///            rounded once
 ///
 /// Invariant: of the n tokens appended to row b, the sinks and tokens [max(oldest, sinks), n) are held, with
-///            oldest <= max(0, n + 1 - window): the keys visible to the next query. A function that throws
-///            leaves the cache unchanged, except if your threads fail while tokens are overwritten: the cache
-///            is then empty.
+///            oldest <= max(0, n + 1 - window), so all keys visible to the next query are held. A function
+///            that throws leaves the cache unchanged, except if your threads fail while tokens are
+///            overwritten: the cache is then empty.
 template <class T>
 class ring_cache : public cache_shape<ring_cache<T>> {
  public:
@@ -16911,7 +16912,7 @@ position_range positions_read(const Cache& cache, Index b, Index count) {
 }
 /// Checks a step of a cache with axes and a table of coordinates, with one row per new token.
 ///
-/// \return  false, with nothing checked, if the cache has no axes or the table is of positions
+/// \return  false if the cache has no axes or the table is of positions: the caller must check such a step
 ///
 /// Throws:  std::invalid_argument if the table does not have a row per new token, keys are raw (they need a
 ///          table of all tokens), or a ring gets more tokens than its chunk

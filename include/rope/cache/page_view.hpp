@@ -135,7 +135,8 @@ class page_view {
 
 namespace detail {
 
-/// Checks that no page is shared that holds a token in [first(s), first(s) + count(s)) of some sequence s.
+/// Checks that no page is shared that holds a token to be changed: [first(s), first(s) + count(s)) of every
+/// sequence s.
 ///
 /// Throws:  std::invalid_argument if a page that holds such a token is listed twice among the blocks that
 ///          hold tokens

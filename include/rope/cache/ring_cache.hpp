@@ -45,9 +45,9 @@ namespace rope::inline ROPE_ABI {
 ///            rounded once
 ///
 /// Invariant: of the n tokens appended to row b, the sinks and tokens [max(oldest, sinks), n) are held, with
-///            oldest <= max(0, n + 1 - window): the keys visible to the next query. A function that throws
-///            leaves the cache unchanged, except if your threads fail while tokens are overwritten: the cache
-///            is then empty.
+///            oldest <= max(0, n + 1 - window), so all keys visible to the next query are held. A function
+///            that throws leaves the cache unchanged, except if your threads fail while tokens are
+///            overwritten: the cache is then empty.
 template <class T>
 class ring_cache : public cache_shape<ring_cache<T>> {
  public:

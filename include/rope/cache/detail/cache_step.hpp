@@ -69,7 +69,7 @@ position_range positions_read(const Cache& cache, Index b, Index count) {
 
 /// Checks a step of a cache with axes and a table of coordinates, with one row per new token.
 ///
-/// \return  false, with nothing checked, if the cache has no axes or the table is of positions
+/// \return  false if the cache has no axes or the table is of positions: the caller must check such a step
 ///
 /// Throws:  std::invalid_argument if the table does not have a row per new token, keys are raw (they need a
 ///          table of all tokens), or a ring gets more tokens than its chunk

@@ -105,7 +105,7 @@ constexpr bool lacks_tables(std::size_t count) {
 #define ROPE_DETAIL_COORDINATES_OF_heads " or, without a table, token_coordinates"
 #define ROPE_DETAIL_COORDINATES_OF_latents
 
-/// Overloads of check_table, rebase and shift for calls without the tables that they need.
+/// Overloads of check_table, rebase and shift for calls with missing or misplaced tables.
 #define ROPE_DETAIL_ASK_FOR_TURNS()                                                                         \
   template <class Layout = detail::unnamed_layout, class... Arguments>                                      \
   requires(detail::lacks_tables<Arguments...>(1)) void check_table(const Arguments&...) const {             \

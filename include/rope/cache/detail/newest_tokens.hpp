@@ -34,7 +34,7 @@ struct lost_tokens {
 ///
 /// Invariant: the newest `even_` tokens of every row have the same indices in the appended views. If even_ is
 ///            0, the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last
-///            append. width_ is `unknown` if a row has lost tokens from between them.
+///            append, unless width_ is `unknown` because a row has lost tokens from between them.
 class newest_tokens {
  public:
   explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}

@@ -20,8 +20,8 @@
 namespace rope::inline ROPE_ABI::detail {
 
 /// Coordinates in the slots of their tokens. Each slot also stores the largest coordinate of its row up to
-/// that token. A row that removes its newest tokens so continues at the right position, even if other tokens
-/// were overwritten.
+/// that token. After a rollback, text then continues at the right position, even if other tokens were
+/// overwritten.
 class ring_axes : public axes_rows {
  public:
   ring_axes() = default;
@@ -52,7 +52,7 @@ class ring_axes : public axes_rows {
   }
   /// Rolls rows back to `size` tokens.
   ///
-  /// Requires:  token size - 1 is held
+  /// Requires:  size is 0, or token size - 1 is held
   void keep(const ring_rows& ring, row_range rows, std::int64_t size) {
     if (slots_ == 0) return;
     for (Index b = rows.first; b < rows.last; ++b)

@@ -25,8 +25,8 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The bookkeeping of a ring_cache: per row, the number of tokens appended so far, and the token in each
-/// slot.
+/// The bookkeeping of a ring_cache: per row, the number of tokens appended and not rolled back, and the token
+/// in each slot.
 ///
 /// Invariant: of the seen(b) tokens of row b, the sinks and those from max(oldest, sinks) on are held.
 class ring_rows {

@@ -67,7 +67,7 @@ class stored_tokens {
     if (on_axes()) refuse_positions_on_axes(function, coordinates_.axes());
     return rows_.positions(rows_.checked(function, b));
   }
-  /// The position of the next token of each row; with axes, of text.
+  /// The position of the next token of each row; with axes, if that token is text.
   ///
   /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
   std::span<const std::int64_t> next_positions(const char* function) const {
