@@ -2229,15 +2229,15 @@ inline void check_options(const char* function, const attention_options& options
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
                 name ": a layout rotates by a table; give one, or leave the layout out")
 #endif  // ROPE_ATTENTION_OPTIONS_HPP
-/// Which keys a query sees: by index ranges where positions run in order, and key by key where they do not or
-/// a mask decides.
+/// The keys that are visible to a query: index ranges if key positions do not decrease, otherwise decided key
+/// by key. A mask or bias also decides key by key.
 namespace rope::inline ROPE_ABI::detail {
 /// Keys [begin, gap_begin) and [gap_end, end) of a row, begin <= gap_begin <= gap_end <= end: the sinks and
 /// the window, or one range and an empty gap at its end.
 struct key_set {
   Index begin, gap_begin, gap_end, end;
   bool empty() const { return begin == gap_begin && gap_end == end; }
-  /// The first key, and the one behind the last.
+  /// The first key, and one past the last.
   Index hull_begin() const { return begin == gap_begin ? gap_end : begin; }
   Index hull_end() const { return gap_end == end ? gap_begin : end; }
   bool contains(Index j) const { return (j >= begin && j < gap_begin) || (j >= gap_end && j < end); }
@@ -2252,33 +2252,33 @@ inline key_set union_of(Index a_begin, Index a_end, Index b_begin, Index b_end) 
   if (b_begin <= a_end) return {a_begin, end, end, end};
   return {a_begin, a_end, b_begin, end};
 }
-/// The keys that the rules of position admit for a query, or for some query of several: those at
-/// [near_first, near_last], and the sinks at [0, sinks_end).
+/// The key positions that causality, window and sinks allow for one query, or for at least one of several:
+/// [near_first, near_last], and the sinks [0, sinks_end).
 struct position_rule {
   std::int64_t near_first, near_last, sinks_end;
   bool operator()(std::int64_t key) const {
-    // Without branches, so that a loop over keys is one of vectors.
+    // Without branches, so that compilers vectorise a loop over keys.
     return bool(((key >= near_first) & (key <= near_last)) | ((key >= 0) & (key < sinks_end)));
   }
-  /// Whether some position of [low, high] may be admitted.
+  /// Whether a position in [low, high] may be allowed.
   bool overlaps(std::int64_t low, std::int64_t high) const {
     return (high >= near_first && low <= near_last) || (high >= 0 && low < sinks_end);
   }
-  /// Whether all of them are.
+  /// Whether all positions in [low, high] are near, or all are sinks.
   bool covers(std::int64_t low, std::int64_t high) const {
     return (low >= near_first && high <= near_last) || (low >= 0 && high < sinks_end);
   }
 };
-/// How the positions of the keys of a row follow one another: each is one more than the one before, or not
-/// less, or anything.
+/// The order of the key positions of a row: each is one more than the previous one, or not less, or
+/// arbitrary.
 enum class key_order { contiguous, ascending, any };
-/// A checked call's rules. A query sees key j when keys_of() contains it and, where by_key() says that ranges
-/// do not decide, sees_key() holds.
+/// The visibility rules of a checked call. Key j is visible to a query if keys_of() contains it and, if
+/// by_key(), sees_key() holds.
 class visibility {
  public:
   visibility(const attention_options& options, const attention_shape& shape)
       : visibility(options, shape, order_of_lists(options.key_positions, shape.keys)) {}
-  /// \param order  of the keys of every row, for callers who know it without a look at every position
+  /// \param order  order of the key positions of every row, if known without reading every position
   visibility(const attention_options& options, const attention_shape& shape, key_order order)
       : options_(options), shape_(shape), order_(order) {}
   const attention_options& options() const { return options_; }
@@ -2300,7 +2300,7 @@ class visibility {
     const auto offsets = key_offsets();
     return j - *(std::upper_bound(offsets.data(), offsets.data() + offsets.size(), j) - 1);
   }
-  /// The positions of all queries that see a key, and of all keys.
+  /// The range of positions of all queries with keys in range, and of all keys.
   position_range query_range() const {
     position_range range;
     for (Index b = 0; b < shape_.batch; ++b)
@@ -2318,16 +2318,17 @@ class visibility {
     }
     return range;
   }
-  /// Keys of row b; what is after them is not read.
+  /// The number of keys of row b. Later keys are not read.
   Index key_count(Index b) const {
     return options_.key_counts.empty() ? shape_.keys
                                        : static_cast<Index>(options_.key_counts[static_cast<std::size_t>(b)]);
   }
   /// Whether query i is after the queries of row b.
   bool is_padding(Index b, Index i) const { return i >= query_count(b); }
-  /// Whether query i of row b sees no key, whatever a mask or listed positions hide besides.
+  /// Whether keys_of() is empty for query i of row b. A mask or listed positions may hide keys of other
+  /// queries too.
   bool has_no_key_in_range(Index b, Index i) const { return keys_of(b, i).empty(); }
-  /// The keys that the ranges admit for query i of row b.
+  /// The keys in the ranges of query i of row b.
   key_set keys_of(Index b, Index i) const {
     if (is_padding(b, i)) return {0, 0, 0, 0};
     const segment s = segment_of(b, i);
@@ -2339,15 +2340,16 @@ class visibility {
     return union_of(key_from(b, s, admits.near_first), after, key_from(b, s, 0),
                     key_from(b, s, admits.sinks_end));
   }
-  /// Whether ranges do not decide alone.
+  /// Whether a key in keys_of() may be hidden, so that sees_key() must decide.
   bool by_key() const { return !in_ranges() || options_.mask || options_.bias; }
-  /// What the ranges leave open, for a key in keys_of().
+  /// Whether a key in keys_of() is visible: decided by mask, bias and unordered positions.
   bool sees_key(Index b, Index h, Index i, Index j) const {
     if (options_.mask && !options_.mask.at(b, h, i)[j * options_.mask.key_step()]) return false;
     if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
     return in_ranges() || rule_of(query_position(b, i))(key_position(b, j));
   }
-  /// What the rules of position admit for a query, and for some query of positions [first, last].
+  /// The key positions that are allowed for a query position, and for at least one query position in [first,
+  /// last].
   position_rule rule_of(std::int64_t query) const { return rule_of(query, query); }
   position_rule rule_of(std::int64_t first, std::int64_t last) const {
     using limits = std::numeric_limits<std::int64_t>;
@@ -2357,15 +2359,15 @@ class visibility {
     return {advance(first, 1 - options_.window), (std::min)(end, advance(last, options_.window - 1)),
             sinks <= end ? sinks : advance(end, 1)};
   }
-  /// Whether query i of row b, in head h, sees key j: everything above in one word.
+  /// Whether key j is visible to query i of row b in head h, by all rules.
   bool sees(Index b, Index h, Index i, Index j) const {
     return keys_of(b, i).contains(j) && (!by_key() || sees_key(b, h, i, j));
   }
   /// Whether keys are at contiguous positions.
   bool in_order() const { return order_ == key_order::contiguous; }
-  /// Whether their positions do not decrease, so that keys_of() decides by position.
+  /// Whether key positions do not decrease, so that keys_of() decides by position.
   bool in_ranges() const { return order_ != key_order::any; }
-  /// Positions of the keys of row b where they are listed.
+  /// Positions of the keys of row b if they are listed.
   const std::int64_t* listed_key_positions(Index b) const {
     const auto list = options_.key_positions;
     return list.data() + (static_cast<Index>(list.size()) == shape_.keys ? 0 : b * shape_.keys);
@@ -2377,7 +2379,8 @@ class visibility {
                ? shape_.queries
                : static_cast<Index>(options_.query_counts[static_cast<std::size_t>(b)]);
   }
-  /// The sequence that a query belongs to: its row up to the row's count of keys, or its segment.
+  /// The sequence of a query: its segment if there are query_offsets, otherwise its row up to the row's
+  /// counts.
   struct segment {
     Index first_query, queries, first_key;
     std::int64_t keys;
@@ -2397,7 +2400,8 @@ class visibility {
     const bool shared = static_cast<Index>(list.size()) == tokens;
     return list[static_cast<std::size_t>(shared ? t : b * tokens + t)];
   }
-  /// The first key of a segment of row b at a position not before `position`, or its end; keys are in ranges.
+  /// The first key of segment `s` of row b at `position` or later, or the end of the segment. Requires
+  /// in_ranges().
   Index key_from(Index b, const segment& s, std::int64_t position) const {
     const auto keys = static_cast<Index>(s.keys);
     if (order_ == key_order::ascending) {
@@ -2499,24 +2503,24 @@ class dropout_mask {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_DROPOUT_HPP
-/// Where a query meets a tile of keys, and which keys of the tile it does not see.
+/// The part of a key tile that is visible to a query, and the keys in it that are hidden.
 namespace rope::inline ROPE_ABI::detail {
 /// Keys [first, last) of a tile.
 struct tile_range {
   Index first, last;
   bool empty() const { return first >= last; }
-  /// Grows to hold another one.
+  /// Extends this range to include `other`.
   void include(const tile_range& other) {
     if (other.empty()) return;
     *this = empty() ? other : tile_range{(std::min)(first, other.first), (std::max)(last, other.last)};
   }
 };
-/// The packets of `lanes` keys that a range touches.
+/// The range, extended to whole packets of `lanes` keys.
 template <Index lanes>
 tile_range packets_of(tile_range range) {
   return {range.first / lanes * lanes, (range.last + lanes - 1) / lanes * lanes};
 }
-/// What a query sees of a tile: nothing outside `range`, and all of it unless it has holes.
+/// The keys of a tile that are visible to a query: all of `range`, except for hidden keys in it if has_holes.
 struct row_in_tile {
   tile_range range;
   bool has_holes;
@@ -2533,8 +2537,8 @@ inline row_in_tile keys_in_tile(const key_set& keys, Index begin, Index count) {
   if (high.empty()) return {low, false};
   return {{low.first, high.last}, true};
 }
-/// Takes from what a query sees the keys j for which hides(j) holds. Counted first, in a loop of vectors:
-/// most tiles are seen or hidden as a whole.
+/// Removes the keys j with hides(j) from the visible keys of a query. A vectorised loop counts them first,
+/// because most tiles are entirely visible or entirely hidden.
 void hide(row_in_tile& row, const auto& hides) {
   int hidden = 0;
   for (Index j = row.range.first; j < row.range.last; ++j) hidden += hides(j) ? 1 : 0;
@@ -2544,16 +2548,16 @@ void hide(row_in_tile& row, const auto& hides) {
   for (; hides(row.range.last - 1); --hidden) --row.range.last;
   row.has_holes = row.has_holes || hidden > 0;
 }
-/// Eight entries of a mask as one integer: 0 where all of them are false, eight_visible where all are true.
+/// Eight entries of a mask as one integer: 0 if all are false, eight_visible if all are true.
 inline std::uint64_t eight_of(const bool* mask) {
   std::uint64_t entries;
   std::memcpy(&entries, mask, sizeof entries);
   return entries;
 }
 inline constexpr std::uint64_t eight_visible = 0x0101010101010101u;
-/// Removes from the keys that a query sees those that its row of a mask hides. `mask` holds the entries from
-/// that of the first key of the tile on. Reads eight entries at a time: where a mask hides most tiles,
-/// reading them one by one is a large share of a prefill.
+/// Removes the keys that its row of a mask hides from the visible keys of a query. mask[0] is the entry of
+/// the first key of the tile. Reads eight entries at a time: if a mask hides most tiles, reading single
+/// entries takes a large share of prefill.
 inline void hide(row_in_tile& row, const bool* mask) {
   static_assert(sizeof(bool) == 1);
   Index first = row.range.first, last = row.range.last;
@@ -2571,7 +2575,7 @@ inline void hide(row_in_tile& row, const bool* mask) {
   for (; j < last; ++j) hidden |= mask[j] ? 0u : 1u;
   row = {{first, last}, row.has_holes || hidden != 0};
 }
-/// The same for the entries of a bias from that of the first key of the tile on.
+/// Removes the keys j with hides(entries[j * step]). entries[0] is the bias of the first key of the tile.
 template <class X>
 void hide(row_in_tile& row, const X* entries, Index step, const auto& hides) {
   if (step == 1)
@@ -2579,11 +2583,11 @@ void hide(row_in_tile& row, const X* entries, Index step, const auto& hides) {
   else
     hide(row, [&](Index j) { return hides(entries[j * step]); });
 }
-/// Marks of keys are as wide as scores, so that a loop over both is one of vectors.
+/// The mark of a key has the width of a score, so that compilers vectorise loops over both.
 template <class A>
 using key_mark = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-/// Calls body(j, entry) for the entries of keys [range) of a tile; `row` holds the entries of key 0 on. Two
-/// loops, because only one of neighbours is one of vectors.
+/// Calls body(j, entry) for each key j of `range` in the tile that starts at key `begin`. row[0] is the entry
+/// of key 0. Two loops, because compilers vectorise only the contiguous one.
 template <class X, class Body>
 void for_each_entry(const X* row, Index step, Index begin, tile_range range, const Body& body) {
   if (step == 1)
@@ -2591,7 +2595,7 @@ void for_each_entry(const X* row, Index step, Index begin, tile_range range, con
   else
     for (Index j = range.first; j < range.last; ++j) body(j, row[(begin + j) * step]);
 }
-/// Calls body(j, kept) for keys [range) of a tile: whether dropout keeps the probability of query (b, h, i).
+/// Calls body(j, kept) for each key j of `range`: whether dropout keeps its probability for query (b, h, i).
 template <class Body>
 void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index begin, tile_range range,
                       const Body& body) {
@@ -2607,8 +2611,8 @@ void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index 
     for (Index j = range.first; j < range.last; ++j) body(j, mask.keeps(positions[j]));
   }
 }
-/// Marks the keys of `range` that query (b, h, i) does not see with 1, the others with 0, and returns the
-/// first one that it sees, or the end of the range.
+/// Sets hidden[j] of each key j in `range` to 1 if it is hidden from query (b, h, i), otherwise to 0. Returns
+/// the first visible key, or the end of the range.
 template <class Mark>
 Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h, Index i, Index begin,
                  tile_range range, Mark* hidden) {
@@ -5784,14 +5788,15 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> thd
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_QUANTIZED_VIEW_HPP
-/// Where the tokens of keys or values are: in one view, or in the pages of a pool. No kernel knows which.
+/// The memory of the tokens of keys or values: one view, or the pages of a pool. Kernels do not depend on
+/// which.
 namespace rope::inline ROPE_ABI::detail {
-/// Which page of a pool holds which tokens of which sequence: [sequences, blocks] of any integers, read where
-/// they are.
+/// The block table of a paged pool: the page of each block of tokens of each sequence, [sequences, blocks] of
+/// any integer type, read in place.
 class block_table {
  public:
   block_table() = default;
-  /// \param blocks  of a sequence; a list that is a vector holds those of one sequence after the other
+  /// \param blocks  blocks of a sequence; a vector contains the sequences one after another
   template <whole_number Integer>
   block_table(const integer_list<Integer>& list, Index blocks)
       : data_(list.data),
@@ -5800,7 +5805,7 @@ class block_table {
         read_(&read<Integer>) {
     if constexpr (std::is_same_v<Integer, std::int32_t>) words_ = list.data;
   }
-  /// As it stands in the table; one that is no Index is -1.
+  /// The page as stored in the table, or -1 if it does not fit in an Index.
   Index page(Index sequence, Index block) const {
     const Index place = sequence * row_stride_ + block * column_stride_;
     return words_ != nullptr ? Index{words_[place]} : read_(data_, place);
@@ -5812,7 +5817,7 @@ class block_table {
     return std::in_range<Index>(page) ? static_cast<Index>(page) : Index{-1};
   }
   const void* data_ = nullptr;
-  const std::int32_t* words_ = nullptr;  // where they are so, to be read without a call
+  const std::int32_t* words_ = nullptr;  // set if pages are int32, to read them without a call
   Index row_stride_ = 0, column_stride_ = 1;
   Index (*read_)(const void*, Index) = nullptr;
 };
@@ -5822,8 +5827,9 @@ struct token_run {
   Index b, head, first, count;
   const C* rows;  // [head_dim], of the first one
 };
-/// Tokens [0, tokens) of every row of a call. Those of a view are at regular strides; those in pages are so
-/// within a page. The stride of an extent of 1 may be anything and is not added to a pointer: it is 0 here.
+/// Tokens [0, tokens) of every row of a call. In a view they are at regular strides, in pages only within a
+/// page. The stride of an axis of extent 1 is 0 here: in the view it may be arbitrary and must not be added
+/// to a pointer.
 template <class C>
 struct token_source {
   Index tokens = 0, heads = 0, head_dim = 0, token_stride = 0, head_stride = 0;
@@ -5848,7 +5854,7 @@ struct token_source {
     blocks_ = blocks;
     first_ = first;
   }
-  /// Whether row 0 of `next` is row n of this one, at the same strides, so that one call can read both.
+  /// Whether row 0 of `next` is row n of this source, at the same strides, so that one call can read both.
   bool is_followed_by(const token_source& next, Index n) const {
     if (page_size_ > 0)
       return next.page_size_ == page_size_ && next.view_.data == view_.data && next.first_ == first_ + n;
@@ -5856,7 +5862,7 @@ struct token_source {
     if constexpr (is_quantized<C>) follows = follows && are_apart(view_.scales, next.view_.scales, n);
     return follows;
   }
-  /// These tokens with a longest row of `longest`.
+  /// This source with `longest` tokens in its longest row.
   token_source of_length(Index longest) const {
     token_source all = *this;
     all.tokens = longest;
@@ -5871,21 +5877,22 @@ struct token_source {
     const Index block = block_of(t);
     return view_.at(blocks_.page(first_ + b, block), t - block * page_size_, h);
   }
-  /// The scale of one head of one token, of quantized ones, and how far from each other those of a head are.
+  /// For quantized channels: the scale of one head of one token, and the stride from token to token.
   const float* scale_at(Index b, Index t, Index h) const {
     if (page_size_ == 0) return view_.scale_at(b, t, h);
     const Index block = block_of(t);
     return view_.scale_at(blocks_.page(first_ + b, block), t - block * page_size_, h);
   }
   Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
-  /// 0 where they are in one view.
+  /// Tokens of a page, or 0 for a view.
   Index page_size() const { return page_size_; }
   /// How many tokens from t on are at regular strides, at least 1.
   Index run_from(Index t) const {
     return page_size_ == 0 ? (std::numeric_limits<Index>::max)() : (block_of(t) + 1) * page_size_ - t;
   }
  private:
-  /// In numbers: the pointer to row n would be invalid where `next` is elsewhere.
+  /// Whether `next` is row n of `first`. Compares integers, because a pointer to row n is invalid if `next`
+  /// is elsewhere.
   template <class View>
   static bool are_apart(const View& first, const View& next, Index n) {
     const auto address = [](const View& x) { return reinterpret_cast<std::uintptr_t>(x.data); };
@@ -5893,18 +5900,19 @@ struct token_source {
     return next.batch_stride == first.batch_stride && next.token_stride == first.token_stride &&
            next.head_stride == first.head_stride && address(next) - address(first) == step;
   }
-  /// A shift where page_size is a power of two: a step looks up every run of keys several times.
+  /// A shift if page_size is a power of two, because each decoding step looks up every run of keys several
+  /// times.
   Index block_of(Index t) const { return page_shift_ >= 0 ? t >> page_shift_ : t / page_size_; }
   stored_view<const C> view_ = {};  // or the pool
   Index page_size_ = 0;             // 0: no pages
-  int page_shift_ = -1;             // of a page_size that is a power of two
+  int page_shift_ = -1;             // log2 of page_size if that is an integer
   block_table blocks_ = {};
   Index first_ = 0;
 };
-// Scales of keys and values that are integers. Where these stream from memory, or are multiplied as
-// integers, a product with a scale per token takes the place of one per channel: scores are multiplied by
-// the scales of the keys, weights, once their sum is formed, by those of the values.
-/// Whether rows that are read as `Storage` are still to be multiplied by their scales.
+// Scales of 8-bit keys and values. If keys and values are read in place, or multiplied as integers, there is
+// one product with a scale per token instead of one per channel. Scores are multiplied by the scales of keys.
+// Weights are multiplied by the scales of values, after their sum is formed.
+/// Whether rows that are read as `Storage` are not yet multiplied by their scales.
 template <class Storage>
 inline constexpr bool scales_apart = is_quantized<Storage>;
 /// Calls visit(j, scales, stride, count) for runs of keys [j, j + count) of a tile, whose scales are at
@@ -5942,8 +5950,8 @@ void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index beg
     for (; j < keys.last; ++j) row[j] *= factors[j];
   }
 }
-/// Whether the scales of all these keys are so far from infinite that every channel of theirs, at most 128
-/// times its scale, is a number.
+/// Whether the scales of all these keys are small enough that every channel, at most 128 times its scale, is
+/// finite.
 template <class C>
 bool has_finite_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys) {
   bool finite = true;
@@ -5954,7 +5962,8 @@ bool has_finite_scales(const token_source<C>& x, Index b, Index head, Index begi
                          });
   return finite;
 }
-/// Rows of tokens [first, first + count), at regular strides, of one head as numbers, [count, head_dim].
+/// Writes integers times scale of tokens [first, first + count), at regular strides, of one head to `to`
+/// [count, head_dim].
 template <class A, class C>
 void dequantize_rows(const token_source<C>& x, Index b, Index first, Index count, Index head, A* to) {
   const C* rows = x.at(b, first, head);
@@ -6964,11 +6973,11 @@ void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_tabl
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
-/// How attention rotates queries and keys: tokens while they are read, and whole operands of the backward
-/// pass.
+/// Rotation of queries and keys in attention: of tokens while they are read, and of whole operands in the
+/// backward pass.
 namespace rope::inline ROPE_ABI::detail {
-/// Tokens [first, first + tokens), at regular strides, of heads [head, head + heads) of row b, rotated into
-/// `to` [tokens, heads, head_dim] with the bits of `rotate`.
+/// Rotates tokens [first, first + tokens), at regular strides, of heads [head, head + heads) of row b into
+/// `to` [tokens, heads, head_dim], with the bits of `rotate`.
 template <class Layout, class Tokens, class T, class S, class Source>
 void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head, Index heads,
                  const placed_table<S>& table, const Source& positions, T* to) {
@@ -6977,11 +6986,12 @@ void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head
   const head_view<T> out = {to, 1, tokens, heads, x.head_dim, 0, heads * x.head_dim, x.head_dim};
   rotation_plan<Layout, false, T, S>(from, out, table).run(positions, 0, tokens);
 }
-/// Rotates queries and keys by the positions that attention gives them, or turns gradients with respect to
-/// rotated ones into those with respect to unrotated ones, if `inverse`. What is written may be what is read.
+/// Rotates queries and keys by their positions in attention. If `inverse`, converts gradients with respect to
+/// rotated queries and keys to gradients with respect to unrotated ones. Outputs may be the inputs.
 ///
-/// A query that sees nothing and a key past its row's count need no row of the table: they rotate by any that
-/// is there, and nothing reads them. A table without rows serves a call in which no query sees a key.
+/// A query without visible keys and a key past its row's count need no row of the table. They are rotated by
+/// the table's first row, and the result is never read. If no query has a visible key, a table without rows
+/// is enough.
 template <class Layout, bool inverse, class T, class S, class Threads>
 void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, const head_view<const T>& k,
                      const head_view<T>& to_k, const query_key_tables<S>& tables, const visibility& rules,
@@ -7067,8 +7077,8 @@ double sum_of_squares(const X* x, Index count) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-/// Heads as rows of the arithmetic type: the memory itself where it will do, else a rotated or widened copy
-/// of a few rows in the cache.
+/// Heads as rows of the arithmetic type: in place if possible, otherwise as a rotated or widened copy of a
+/// few rows, which stays in the cache.
 namespace rope::inline ROPE_ABI::detail {
 /// rows[n * stride + d]
 template <class X>
@@ -7086,7 +7096,7 @@ row_block<Storage> rows_as(row_block<X> rows, Index count, Index channels, arith
     return {wide, channels};
   }
 }
-/// Positions of query tokens first + t of a row, in the table.
+/// Table positions of query tokens first + t of a row.
 struct query_positions_from {
   const visibility* rules;
   std::int64_t row_of_zero;
@@ -7095,7 +7105,8 @@ struct query_positions_from {
     return row_of_zero + rules->query_position(row, first + t);
   }
 };
-/// The same of keys. A key that no query sees may be at a position outside the table: any row will do for it.
+/// Table positions of key tokens first + t of a row. A key that is hidden from every query may be at a
+/// position outside the table. It is rotated by the table's first row.
 template <class S>
 struct key_positions_from {
   const visibility* rules;
@@ -7107,13 +7118,13 @@ struct key_positions_from {
     return table->contains(position) ? position : table->first();
   }
 };
-/// Room for the copies of as many rows as are read at a time.
+/// Buffers for copies of the rows that are read at a time.
 template <class T>
 struct row_buffers {
   T* turned;
   arithmetic<T>* wide;
 };
-/// Whether the channels of these keys or values are numbers.
+/// Whether the channels of these keys or values are finite.
 ///
 /// \param keys  of a tile that begins with token `begin`
 template <class C>
@@ -7126,12 +7137,12 @@ bool are_finite(const token_source<C>& x, Index b, Index head, Index begin, cons
     return true;
   }
 }
-/// The type that rows are packed from. Integers are multiplied by their scales before.
+/// The type that rows are packed from. Integers are first multiplied by their scales.
 template <class C>
 using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>;
-/// Keys of a run, [count, head_dim], rotated where the call rotates: in their own type if that is `Storage`,
-/// else in the arithmetic type. Integers in their own type are not yet multiplied by their scales; in the
-/// arithmetic type they are.
+/// Keys of a run, [count, head_dim], rotated if the call rotates. They are in their own type if that is
+/// `Storage`, otherwise in the arithmetic type. Integers are multiplied by their scales only in the
+/// arithmetic type.
 template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, const token_run<C>& run,
                              const row_buffers<T>& buffers) {
@@ -7163,7 +7174,7 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, const token
     return rows_as<Storage>(block, count, k.head_dim, buffers.wide);
   }
 }
-/// Values of a run, [count, value_dim], in a type chosen as that of keys.
+/// Values of a run, [count, value_dim], in a type chosen as in read_keys.
 template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_values(const attention_call<T, Turn, C>& call, const token_run<C>& run,
                                const row_buffers<T>& buffers) {
@@ -7175,7 +7186,7 @@ row_block<Storage> read_values(const attention_call<T, Turn, C>& call, const tok
                             buffers.wide);
   }
 }
-/// Query heads [head, head + heads) of token i, rotated where the call rotates.
+/// Query heads [head, head + heads) of token i, rotated if the call rotates.
 template <class T, class Turn, class C>
 row_block<T> query_rows(const attention_call<T, Turn, C>& call, Index b, Index i, Index head, Index heads,
                         const row_buffers<T>& buffers) {
@@ -7188,7 +7199,8 @@ row_block<T> query_rows(const attention_call<T, Turn, C>& call, Index b, Index i
     return {call.q.at(b, i, head), call.q.head_stride};
   }
 }
-/// The same times `factor`: channel d of head head + g goes to to[d * step] for {to, step} = place(g).
+/// Writes the rows of query_rows times `factor`. Channel d of query head `head` + g is written to to[d *
+/// step], with {to, step} = place(g).
 template <class T, class Turn, class C>
 void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Index head, Index heads,
                   arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
@@ -7198,7 +7210,7 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Inde
     const auto [to, step] = place(g);
     const T* row = rows.rows + g * rows.stride;
     for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
-    if ((std::abs)(factor) > arithmetic<T>(1))  // else no product of a number is infinite
+    if ((std::abs)(factor) > arithmetic<T>(1))  // otherwise products of finite numbers are finite
       for (Index d = 0; d < depth; ++d)
         if (all_finite(row + d, 1)) to[d * step] = saturated(to[d * step]);
   }
@@ -7207,19 +7219,18 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Inde
 #endif  // ROPE_ATTENTION_DETAIL_ROWS_HPP
 /// Prefetching of keys and values while decoding.
 ///
-/// The keys of a block are read side by side, and the tokens of one head may be far from each other: neither
-/// is an order in which a processor prefetches by itself. So the order of memory is separate from the order
-/// of work. While one part is processed, the next one is prefetched line by line in the order of memory. A
-/// processor may drop a prefetch, so if the tokens of a head are contiguous each line is prefetched again a
-/// few tokens before its use.
+/// Processors do not prefetch decoding's reads by themselves: several keys are read at the same time, and the
+/// tokens of one head may be far apart in memory. So while one part is processed, the next one is prefetched
+/// line by line, in memory order. A processor may drop a prefetch, so if the tokens of a head are contiguous
+/// each line is prefetched again a few tokens before its use.
 ///
-/// Rows of bench/ that need it, time without over time with it, g++ 12 and clang 14 (Zen 5, AVX-512): one
-/// query, bhsd/1x1024x32+8x128 with keys of many layers in turn, 2.0 and 1.4. The second prefetch: decoding
-/// from pages of 16 keys, 1x16384x32+8x128, 1.19 and 1.12; if the heads of a token are contiguous it costs
-/// more than it saves, a sixth of a step over bfloat16. Real loads instead took twice the time on Zen 4.
+/// A row of bench/ that needs prefetching is one query, bhsd/1x1024x32+8x128 with the keys of many
+/// layers alternating. A row that needs the second prefetch is decoding from pages of 16 keys,
+/// 1x16384x32+8x128. If the heads of a token are contiguous, the second prefetch costs more than it saves.
+/// Loads in place of prefetches are slower.
 namespace rope::inline ROPE_ABI::detail {
 inline constexpr Index line_bytes = 64;
-/// Asks for the line at an address, which need not be inside an allocation.
+/// Prefetches the line at an address, which need not be inside an allocation.
 EIGEN_ALWAYS_INLINE void prefetch_line(std::uintptr_t address) {
   prefetch_after(static_cast<const char*>(nullptr), address);
 }
@@ -7228,15 +7239,15 @@ template <class X>
 EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
   return reinterpret_cast<std::uintptr_t>(x) + static_cast<std::uintptr_t>(channels * Index(sizeof(X)));
 }
-/// The addresses to ask for again, one token after the other: those of the present rows, then those of what
-/// is read after them.
+/// The addresses of the second prefetch, token by token: first of the current rows, then of the rows that are
+/// read next.
 struct repeated_prefetch {
-  std::uintptr_t address;  // 0: nothing is asked for again
+  std::uintptr_t address;  // 0: no second prefetch
   Index stride;            // bytes from token to token
-  Index left;              // tokens until `next`; 0 where there is none
+  Index left;              // tokens until `next`; 0 if there is none
   std::uintptr_t next;
   Index next_stride;
-  /// The same for what is `bytes` behind in every token.
+  /// These addresses plus `bytes`: a later channel of every token.
   EIGEN_ALWAYS_INLINE repeated_prefetch behind(Index bytes) const {
     if (address == 0) return {};
     const auto distance = static_cast<std::uintptr_t>(bytes);
@@ -7251,12 +7262,12 @@ struct repeated_prefetch {
     stride = next_stride;
   }
 };
-/// What is read after the present part of a stream, in the order of memory: rows of `row` channels, `stride`
-/// channels apart. It need not begin where the present part ends: pages may be anywhere.
+/// The next part of a stream, in memory order: rows of `row` channels, `stride` channels apart. It may begin
+/// anywhere, for example in another page.
 class stream_ahead {
  public:
   stream_ahead() = default;  // not set
-  /// \param tokens  before its use that a line is asked for again; 0: it is not
+  /// \param tokens  the second prefetch of a line is this many tokens before its use; 0: there is none
   template <class X>
   stream_ahead(const X* first, Index row, Index stride, Index tokens)
       : next_(reinterpret_cast<std::uintptr_t>(first)),
@@ -7266,12 +7277,12 @@ class stream_ahead {
         tokens_(tokens) {
     continues_with(first);
   }
-  /// The head that is worked on goes on at `first` in what is read after.
+  /// The current head continues at `first` in the next part.
   template <class X>
   void continues_with(const X* first) {
     first_ = reinterpret_cast<std::uintptr_t>(first);
   }
-  /// What to ask for again while the `count` present `rows` are worked on.
+  /// The second prefetches to issue while the `count` current `rows` are processed.
   template <class X>
   EIGEN_ALWAYS_INLINE repeated_prefetch again(const row_block<X>& rows, Index count) const {
     if (tokens_ == 0) return {};
@@ -7280,7 +7291,7 @@ class stream_ahead {
     return {address_after(rows.rows, tokens_ * rows.stride), rows.stride * Index(sizeof(X)), left, first_,
             stride};
   }
-  /// The address of the next `bytes`, which are taken to be contiguous.
+  /// The address of the next `bytes`, assumed to be contiguous. Advances past them.
   EIGEN_ALWAYS_INLINE std::uintptr_t take(Index bytes) {
     const std::uintptr_t here = next_;
     next_ += static_cast<std::uintptr_t>(bytes);
@@ -7292,14 +7303,13 @@ class stream_ahead {
   std::uintptr_t next_, first_;
   Index left_, row_, gap_, tokens_;
 };
-/// Of how many tokens, whose channels take `bytes`, the requests are made together: one by one they take as
-/// many instructions as the products of four rows with a line of values. (Zen 3: decoding took 1.25 times as
-/// long.)
+/// How many tokens of `bytes` each are prefetched in one batch. Prefetching token by token takes as many
+/// instructions as multiplying a line of values by four rows.
 constexpr Index tokens_per_prefetch(Index bytes) {
   return (std::max)(Index{1}, (std::min)(Index{8}, 4 * line_bytes / bytes));
 }
-/// Asks for the share of `tokens` present tokens, of `bytes` each, in what is read after them, and again for
-/// what is used soon.
+/// Prefetches the next tokens * bytes of `ahead`, and issues the second prefetch of `tokens` tokens from
+/// `again` on.
 template <Index tokens, Index bytes>
 EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& again) {
   const std::uintptr_t next = ahead.take(tokens * bytes);
@@ -7313,21 +7323,20 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_PREFETCH_HPP
-/// The matrix products of attention of few queries, which are bound by memory: keys and values are read once,
-/// from where they are.
+/// The matrix products of attention with few queries, which are memory-bound: keys and values are read once,
+/// in place.
 ///
-/// A block of sums is four queries wide and a few keys or packets of channels long, so that a register that
-/// is loaded serves several products. prefetch.hpp has what is prefetched meanwhile.
+/// A block of sums has up to four queries and a few keys or packets of channels, so that a loaded register
+/// serves several products. prefetch.hpp prefetches the next keys and values.
 ///
-/// The row of bench/ that needs them most is one query, bhsd/1x16x32+32x128. Packed like many queries it
-/// takes 6.3 times as long with g++ 12, 7.5 times with clang 14. (Zen 5, AVX-512)
+/// The row of bench/ that needs them most is one query, bhsd/1x16x32+32x128. The prefill kernel takes several
+/// times as long for it, because it packs keys and values.
 namespace rope::inline ROPE_ABI::detail {
-// What is left beside whole packets of channels is added up number by number. -ffast-math lets a compiler cut
-// such a sum into several where its terms turn out to be neighbours, so that its bits would depend on
-// strides: every term is held as_computed.
+// Channels after the last whole packet are added one by one. -ffast-math lets a compiler split such a sum if
+// its terms are contiguous, so its bits would depend on strides. as_computed prevents that.
 /// Sums that a stream keeps in registers.
 inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
-/// sums[first + i] += factors[i] * x for i in [0, count), unrolled; factor(i) is a factor.
+/// sums[first + i] += factors[i] * x for i in [0, count), unrolled, with factors[i] = factor(i).
 template <int first, class P, class Factor, std::size_t... i>
 EIGEN_ALWAYS_INLINE void multiply_add_each(const P& x, P* sums, const Factor& factor,
                                            std::index_sequence<i...>) {
@@ -7339,7 +7348,7 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, cons
                                       P* sums, std::index_sequence<r...>,
                                       std::index_sequence<n...> each_key) {
   if constexpr (sizeof...(r) == 1) {
-    // As many keys as sums: loaded all at once they would need more registers than there are.
+    // There are as many keys as sums: loading all keys first would need more registers than there are.
     const P query = in_register(load<P>(queries));
     ((sums[n] = multiply_add(query, load<P>(keys + Index(n) * stride), sums[n])), ...);
   } else {
@@ -7350,8 +7359,8 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, cons
      ...);
   }
 }
-/// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys[n * stride + d] for rows x keys. The
-/// order of each sum does not depend on how many there are.
+/// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys[n * stride + d] for rows x keys scores.
+/// The order of each sum does not depend on their number.
 template <class A, int rows, bool asks, class K, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_block<K> keys, Index depth,
                                      A* scores, stream_ahead* ahead, std::uintptr_t again,
@@ -7396,13 +7405,13 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
 }
 /// Scores of `rows` queries with keys [0, count).
 ///
-/// \param ahead  what to prefetch meanwhile; null where these keys were just read
+/// \param ahead  what to prefetch; null if these keys were just read
 template <class A, int rows, class K>
 EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_block<K> keys, Index count,
                                   Index depth, A* scores, stream_ahead* ahead) {
   constexpr int block = stream_sums / rows;
-  // Always inlined, and one loop with requests and one without: clang keeps the state of a lambda that it
-  // calls in memory, and of a loop that asks every time whether to request it spills sums.
+  // Always inlined, because clang keeps the state of a lambda in memory if it calls it. One loop prefetches
+  // and one does not, because clang spills sums in a loop that tests whether to prefetch.
   const auto score_with = [&](auto asks, repeated_prefetch again) __attribute__((always_inline)) {
     Index n = 0;
     const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key)
@@ -7424,7 +7433,7 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
   else
     score_with(std::false_type{}, {});
 }
-/// Values of `count` tokens at regular strides, and what to prefetch meanwhile.
+/// Values of `count` tokens at regular strides, and what to prefetch while they are processed.
 template <class V>
 struct value_run {
   row_block<V> rows;
@@ -7435,7 +7444,7 @@ struct value_run {
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for `packets` packets of channels
 /// from c on, over the values of all runs, one after the other. Sums stay in registers from run to run.
 ///
-/// \tparam asks  whether to prefetch what is read after the runs; not where they were just read
+/// \tparam asks  whether to prefetch what is read after the runs; false if the runs were just read
 template <class A, int rows, int packets, bool asks, class V>
 EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<V>> runs, Index c,
                                      A* sums_in_memory, Index sum_stride) {
@@ -7468,14 +7477,15 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
   for (int n = 0; n < packets; ++n)
     for (int r = 0; r < rows; ++r) store(sums_in_memory + r * sum_stride + n * L, sums[n * rows + r]);
 }
-/// Weighted values of `rows` queries, all channels.
+/// Adds weighted values to the sums of `rows` queries, for all channels.
 template <class A, int rows, class V>
 EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<V>> runs, Index channels,
                                   A* sums, Index sum_stride, bool asks) {
   constexpr int most = stream_sums / rows < 8 ? stream_sums / rows : 8;
   constexpr Index L = lanes<packet<A>>;
   Index c = 0;
-  // A packet of channels is one chain of sums, so several are added up side by side as long as there are any.
+  // The sums of one packet are a dependency chain, so several packets are added up in parallel while enough
+  // are left.
   const auto add_blocks = [&](auto asking, auto packets) __attribute__((always_inline)) {
     if constexpr (packets() <= most)
       for (; c + packets() * L <= channels; c += packets() * L)
@@ -7655,31 +7665,32 @@ class decode_batches {
 /// The online softmax of a strip of queries over one tile of keys: scores become weights in place. Scores are
 /// in units of log2: the factor that queries are multiplied by contains log2(e), so a weight is a power of 2.
 ///
-/// Masked keys: a score that a query must not see is first replaced by one that it sees, which changes no
-/// maximum, and its weight is then set to zero. No infinity stands for "hidden", so this holds under
+/// Masked keys: the score of a hidden key is first replaced by that of a visible key, which does not change
+/// the maximum. Its weight is then set to zero. No infinity marks a hidden key, so this is valid under
 /// -ffast-math.
 ///
-/// Scores beyond the range of A count as the largest number of their sign: as long as a row has a finite
-/// maximum there is nothing to do, since -infinity has a weight of 0; else its infinities are replaced.
+/// Scores beyond the range of A count as the largest finite number of their sign. If the maximum of a row is
+/// finite there is nothing to do, because -infinity has a weight of 0. Otherwise the infinities of the row
+/// are replaced.
 namespace rope::inline ROPE_ABI::detail {
-/// The softmax of `rows` queries so far, in units of log2: sum_j 2^(score_j - maximum). A sum of 0 means that
-/// no key has been seen.
+/// The running softmax of `rows` queries, in units of log2: sum_j 2^(score_j - maximum). A sum of 0 means
+/// that no key was visible so far.
 template <class A>
 struct softmax_rows {
   A* maximum;
   A* sum;
 };
-/// What sums weighted with each of two softmaxes are to be multiplied by when the softmaxes are joined.
+/// Factors for the weighted sums of two softmaxes when these are joined.
 template <class A>
 struct joined_factors {
   A total, part;
 };
-/// Adds the softmax `part` of one row, which has seen a key, to that in `total`.
+/// Adds the softmax `part` of one row to `total`. Requires a visible key in `part`.
 ///
 ///     m = max(m_t, m_p),   sum = 2^(m_t - m) sum_t + 2^(m_p - m) sum_p
 ///
-/// A product and a sum are fused here or nowhere, not as a compiler likes: threads run other copies of this
-/// code than one thread does.
+/// multiply_add decides about fusing, not the compiler: threads run another copy of this code and must give
+/// the same bits.
 template <class A>
 joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part) {
   const bool first = equal(*total.sum, A(0));
@@ -7690,22 +7701,23 @@ joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part
   *total.maximum = maximum;
   return factors;
 }
-/// The factors of a call: q is multiplied by `query`; what comes out is in units of log2, or the argument of
-/// tanh where scores are capped.
+/// The factors of a call. Queries are multiplied by `query`. Scores are then in units of log2 or, if they are
+/// capped, arguments of tanh. Capped scores are tanh times `cap`.
 struct score_factors {
   double query, cap;
   explicit score_factors(const visibility& rules)
       : query(rules.options().softcap > 0 ? rules.scale() / rules.options().softcap : rules.scale() * log2_e),
         cap(rules.options().softcap * log2_e) {}
 };
-/// The strip of one tile. `Scores` are [rows, tile]; only lanes that belong to the strip's hull are touched.
+/// The softmax of one strip over one tile. Scores are [rows, tile]. Only lanes in the strip's hull are read
+/// and written.
 template <class A>
 class tile_softmax {
   using P = packet<A>;
  public:
   static constexpr Index L = lanes<P>, tile = panel_shape<A>::tile, rows = panel_shape<A>::rows;
   tile_softmax(const block_keys& keys, const strip_rows& strip) : tile_softmax(keys, strip, {0, 0}) {}
-  /// \param hull  keys of the tile that have scores even where no row sees them
+  /// \param hull  keys of the tile that have scores even if they are hidden from every row
   tile_softmax(const block_keys& keys, const strip_rows& strip, const tile_range& hull)
       : strip_(keys, strip) {
     strip_.hull.include(hull);
@@ -7714,12 +7726,12 @@ class tile_softmax {
                visible_in_tile(r).range.first != strip_.hull.first ||
                visible_in_tile(r).range.last != strip_.hull.last;
   }
-  /// Keys of the tile that any row sees, and those that have scores besides.
+  /// The range of keys that are visible to a row or in the `hull` of the constructor.
   const tile_range& hull() const { return strip_.hull; }
-  /// Whether a row does not see some key of the hull.
+  /// Whether a key of the hull is hidden from a row.
   bool hides() const { return hides_; }
-  /// Turns scores into weights; earlier weights, and sums weighted with them, are to be multiplied by
-  /// shrink()[r]. Weights of keys of the hull that a row does not see are zero.
+  /// Replaces scores by weights. The caller must multiply earlier weights, and sums weighted with them, by
+  /// shrink()[r]. Keys of the hull that are hidden from a row get weight zero.
   void run(A* scores, const score_factors& factors, const softmax_rows<A>& state) {
     std::fill(shrink_, shrink_ + padded_rows, A(0));
     A maximum[std::size_t(rows)];
@@ -7743,13 +7755,14 @@ class tile_softmax {
     }
   }
   const A* shrink() const { return shrink_; }
-  /// Whether row r sees key j of the tile.
+  /// Whether key j of the tile is visible to row r.
   bool sees(Index r, Index j) const {
     const tile_range& range = visible_in_tile(r).range;
     return range.first <= j && j < range.last && !(visible_in_tile(r).has_holes && hidden_[r][j]);
   }
-  /// The slow, careful product: only keys that row r sees are read, so a value that is not a number stays
-  /// with the queries that see it.  value_of(j) is the row of values of key j of the tile.
+  /// Adds the weighted values of row r for tiles with values that are not finite. It is slow: it reads only
+  /// the values of keys that are visible to row r, because 0 times a value that is not finite is NaN.
+  /// value_of(j) is the row of values of key j of the tile.
   void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
     constexpr Index width = panel_shape<A>::width;
     const tile_range range = visible_in_tile(r).range;
@@ -7770,7 +7783,8 @@ class tile_softmax {
   static constexpr Index padded_rows = (rows + L - 1) / L * L;
   const row_in_tile& visible_in_tile(Index r) const { return strip_.visible[r]; }
   const attention_options& options() const { return strip_.rules.options(); }
-  /// Caps and biases the scores of row r and replaces the ones it does not see. False where it sees none.
+  /// Caps and biases the scores of row r and replaces those of hidden keys. Returns false if no key is
+  /// visible.
   bool prepare(Index r, A* row, const score_factors& factors) {
     const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     if (range.empty()) return false;
@@ -7801,7 +7815,7 @@ class tile_softmax {
     for (Index j = whole.first + L; j < whole.last; j += L) largest = larger(largest, load<P>(row + j));
     return largest_lane(largest);
   }
-  /// Replaces the prepared scores of row r by 2^(score - maximum), zero where hidden, and returns their sum.
+  /// Replaces the prepared scores of row r by 2^(score - maximum), or zero if hidden, and returns their sum.
   A weigh(Index r, A* row, A maximum) {
     const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     if (range.empty()) {
@@ -7983,17 +7997,16 @@ class decode_operands {
 
 #ifndef ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
 #define ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
-/// The streams of streams.hpp for numbers whose products are formed in pairs: a lane takes two channels of a
-/// key, or one channel of two values, per step.
+/// The kernels of streams.hpp for types that are multiplied in pairs: in each step a lane multiplies two
+/// channels of a key, or one channel of two values.
 ///
-/// The row of bench/ that needs them is int8_products_beside_bfloat16/1x4096x32+8x128. Products in float
-/// take 1.41 times as long with clang 14, 1.03 times with g++ 12. If all channels are bfloat16 they take 1.13
-/// times as long with clang 14, but 0.90 times with g++ 12. (Zen 5, AVX-512)
+/// The row of bench/ that needs them is int8_products_beside_bfloat16/1x4096x32+8x128, which is slower with
+/// products in float.
 ///
-/// `Products` is bfloat16_products or integer_products. Its `number` is what queries and weights are, its
-/// `stored` keys and values, and its `sum` what their products are added to.
+/// `Products` is bfloat16_products or integer_products. Its `number` is the type of queries and weights,
+/// `stored` the type of keys and values, and `sum` the type of sums of their products.
 namespace rope::inline ROPE_ABI::detail {
-/// scores[r * tile + n] = sum_d queries[r * depth + d] * keys[n * stride + d], rows x keys of them, as
+/// scores[r * tile + n] = sum_d queries[r * depth + d] * keys[n * stride + d], for rows x keys scores, like
 /// score_block.
 template <class Products, int rows, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* queries,
@@ -8008,7 +8021,7 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
                         padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
   sums sum[padded];
   for (std::size_t i = 0; i < padded; ++i) sum[i] = Products::zero();
-  // Called twice: what GCC does not inline keeps its sums in memory.
+  // Inlined by force, because it is called twice: GCC keeps sums in memory across a call.
   const auto multiply_loaded = [&](Index d, const auto& load_from) __attribute__((always_inline)) {
     if constexpr (rows == 1) {  // for the reason that score_packet gives
       const pairs query = in_register(load_from(queries + d));
@@ -8076,16 +8089,16 @@ EIGEN_DONT_INLINE void score_rows_of_pairs(const typename Products::number* quer
   while (n + block <= count) score(std::make_index_sequence<std::size_t(block)>{});
   while (n < count) score(std::index_sequence<0>{});
 }
-/// Values of tokens that are neighbours in a tile, two by two: token 2 i meets token 2 i + 1 wherever a part
-/// of the tile begins, so that the order of sums does not depend on the parts. One without its neighbour
-/// meets zeros.
+/// Values of a tile in pairs of tokens. Token 2 i is always paired with token 2 i + 1, also if a part of the
+/// tile begins between them, so the order of sums does not depend on the parts. A token without its partner
+/// is paired with zeros.
 template <class Products>
 struct value_pairs {
   using number = typename Products::number;
   using stored = typename Products::stored;
   row_block<stored> rows;
   Index first, last;      // tokens of the tile
-  const number* weights;  // [rows, weight_stride], of the whole tile; zero beside tokens without one
+  const number* weights;  // [rows, weight_stride], of the whole tile; zero for missing partners
   Index weight_stride;
   value_pairs from_row(Index r) const {
     return {rows, first, last, weights + r * weight_stride, weight_stride};
@@ -8095,10 +8108,9 @@ struct value_pairs {
   }
   const stored* at(Index token) const { return rows.rows + (token - first) * rows.stride; }
 };
-/// sums[r * sum_stride + i] += sum_j weights[r][j] * values[j][i] for the channels of `blocks` times a pair
-/// of packets.
+/// sums[r * sum_stride + i] += sum_j weights[r][j] * values[j][i] for `blocks` pairs of packets of channels.
 ///
-/// \param load  load(from, n): the neighbours of block n in a row of values
+/// \param load  load(from, n): the channels of block n in a row of values
 template <int rows, int blocks, class Products, class Load>
 EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& values,
                                               typename Products::sum* sums_in_memory, Index sum_stride,
@@ -8154,7 +8166,7 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
       Products::store_sums(sums_in_memory + r * sum_stride + n * width, sum[2 * n * rows + r],
                            sum[(2 * n + 1) * rows + r]);
 }
-/// Weighted values of `rows` queries, all channels, as value_rows.
+/// Adds weighted values to the sums of `rows` queries, for all channels, like value_rows.
 ///
 /// \param sums  [rows, channels]
 template <int rows, class Products>
@@ -8357,19 +8369,19 @@ void pack_row_of_pairs(const typename Products::stored* row, Index half, Index d
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PAIR_PANELS_HPP
-/// What attention of many queries multiplies, packed tile by tile.
+/// Operands of the prefill kernel, packed tile by tile.
 namespace rope::inline ROPE_ABI::detail {
-// What a block of queries multiplies in the arithmetic type: its queries, and a tile of keys and values,
-// packed into strips and panels.
-/// Query tokens [first_token, first_token + tokens) of row b, of `heads` query heads from first_head on. Key
-/// head kv serves all of them.
+// Operands in the arithmetic type: the queries of a block, packed into strips, and a tile of keys and values,
+// packed into panels.
+/// Query tokens [first_token, first_token + tokens) of row b, in `heads` query heads from first_head on. All
+/// of these heads use key head kv.
 struct query_block {
   Index b, kv, first_head, heads, first_token, tokens;
   Index rows() const { return tokens * heads; }
 };
-/// Calls visit(n, keys, values) for runs of keys and values of a tile, which begin with key n of it: at
-/// regular strides, and columns of one panel from n % width on. What is packed after them in the panel are
-/// zeros, until the next keys come.
+/// Calls visit(n, keys, values) for runs of keys and values of a tile. A run begins with key n of the tile,
+/// has regular strides, and fills columns of one panel from n % width on. Packing it also writes zeros to the
+/// later columns of the panel, which the next run overwrites.
 template <class T, class Turn, class C, class Visit>
 void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_block& block, Index begin,
                            Index count, const Visit& visit) {
@@ -8382,7 +8394,7 @@ void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_b
     visit(n, run_of(call.k), run_of(call.v));
   }
 }
-/// What prefill_block multiplies: the queries of a block, and a tile of keys and values, packed.
+/// Operands of prefill_block: the queries of a block, and a tile of keys and values, packed.
 ///
 ///     pack_queries(t, factor)  the rows of the heads of token t of the block, times factor
 ///     clear_query(row)         zeros, of a row that sees nothing or is none
@@ -8455,7 +8467,7 @@ class prefill_operands {
     for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
       score_panel(queries_ + s * shape::rows * depth_, keys_ + n * depth_, depth_, scores + n);
   }
-  /// Zeros behind the last channel are numbers.
+  /// The zeros after the last channel are finite.
   bool finite_values(Index count) const {
     for (Index c = 0; c < value_dim_; c += shape::width)
       if (!all_finite(panel(c), count * shape::width)) return false;
@@ -8491,8 +8503,8 @@ class prefill_operands {
   A* values_;   // [value_panels, tile, width]
   row_buffers<T> buffers_;
 };
-/// What products of pairs of neighbours share, whatever the numbers: bfloat16_operands and integer_operands
-/// add how queries and weights become such numbers.
+/// The common part of bfloat16_operands and integer_operands, which multiply in pairs. Each derived class
+/// converts queries and weights to its type.
 template <class T, class Turn, class C, pair_products Products>
 class paired_operands {
  protected:
@@ -8567,13 +8579,14 @@ class paired_operands {
   }
   const call_type& call_;
   query_block block_;
-  Index pairs_, begin_ = 0, count_ = 0;  // pairs of a query, and the tile
+  Index pairs_, begin_ = 0, count_ = 0;  // pairs of a query; the tile
   row_buffers<T> buffers_;
   number* row_;      // [pairs] of pairs
   number* weights_;  // [rows, tile]
-  float* factors_;   // [strips, rows]: what products with a query are multiplied by
+  float* factors_;   // [strips, rows]: factors of the products with a query
  private:
-  /// Packs values [n, n + count) of the tile, two at a time; half a pair where a run of tokens ends.
+  /// Packs values [n, n + count) of the tile in pairs, and half a pair if a run of tokens begins or ends
+  /// inside one.
   void pack_values(Index n, Index count, const row_block<C>& rows) const {
     constexpr Index stride = shape::tile * shape::width;
     const Index channels = call_.v.head_dim;
@@ -8928,12 +8941,13 @@ class bfloat16_decode_operands {
 
 #ifndef ROPE_ATTENTION_DETAIL_OUTPUT_HPP
 #define ROPE_ATTENTION_DETAIL_OUTPUT_HPP
-/// How the softmax of a query begins, and what is made of it in the end.
+/// The initial state of a query's softmax, and the outputs computed from its final state.
 namespace rope::inline ROPE_ABI::detail {
 /// a[c] = share_a a[c] + share_b b[c] for c in [0, count), in the arithmetic type.
 ///
-/// Of two products and their sum a compiler may fuse either product with the sum, and it chooses anew for
-/// every loop. Here it has no choice, so the bits do not depend on where the rows begin in memory.
+/// In a sum of two products a compiler may fuse either product with the sum, and may choose differently in
+/// each loop. Here multiply_add fixes the choice, so the bits do not depend on where the rows begin in
+/// memory.
 template <class T>
 void add_shares(T* a, arithmetic<T> share_a, const T* b, arithmetic<T> share_b, Index count) {
   using A = arithmetic<T>;
@@ -8948,13 +8962,14 @@ void add_shares(T* a, arithmetic<T> share_a, const T* b, arithmetic<T> share_b, 
   for (; c < count; ++c)
     a[c] = static_cast<T>(multiply_add(share_b, static_cast<A>(b[c]), share_a * static_cast<A>(a[c])));
 }
-/// A sink logit in units of log2; saturated, as scores are.
+/// A sink logit in units of log2, saturated like scores.
 template <class A>
 double sink_score(float logit) {
   constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
   return (std::min)((std::max)(static_cast<double>(logit) * log2_e, -largest), largest);
 }
-/// Begins the softmax of a row: with the learned sink logit of its head where there is one.
+/// Initialises the softmax of the rows of a strip, with the learned sink logits of their heads if there are
+/// any.
 template <class A>
 void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
   const auto logits = rules.options().sink_logits;
@@ -8965,10 +8980,10 @@ void begin_softmax(const visibility& rules, const strip_rows& strip, const softm
     state.sum[r] = logits.empty() ? A(0) : A(1);
   }
 }
-/// Channels over a number. Where the row lies in memory decides which channels a loop takes in vectors and
-/// which one by one, and -ffast-math divides the two in different ways (in vectors by an estimated
-/// reciprocal). There the reciprocal is taken once, where no loop can take it apart: what is left to every
-/// channel is a product, which is rounded in one way only.
+/// Channels divided by `divisor`. The address of a row decides which channels a loop processes in vectors and
+/// which one by one, and -ffast-math divides in vectors differently (by an estimated reciprocal). So under
+/// -ffast-math the reciprocal is computed once, outside of the loop. The loop only multiplies by it, which
+/// rounds equally with and without vectors.
 template <class A>
 auto divided(const const_channels_map<A>& channels, A divisor) {
 #if defined(__FAST_MATH__)
@@ -8977,7 +8992,7 @@ auto divided(const const_channels_map<A>& channels, A divisor) {
   return channels / divisor;
 #endif
 }
-/// Channels of an output: sums / sum, over what dropout keeps on average, zeros where nothing was seen.
+/// Writes the channels of an output: sums / (sum * (1 - dropout)), or zeros if no key was visible.
 template <class A, class T>
 void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
   if (equal(sum, A(0)))
@@ -9530,10 +9545,10 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
-/// Operands of products of integers, of the prefill kernel and of the decode kernel.
+/// Operands of integer products, for the prefill kernel and the decode kernel.
 namespace rope::inline ROPE_ABI::detail {
-// Queries, and the weights of a tile, as integers of 16 bits beside one scale: what multiplies keys and
-// values of 8 bits, so that a sum of products stays below 2^31.
+// Queries, and the weights of a tile, are rounded to 16-bit integers with one scale. They multiply 8-bit keys
+// and values. Their size is limited so that a sum of products stays below 2^31.
 /// Rounds the channels of a query and returns their scale.
 inline float round_query(const float* channels, Index head_dim, std::int16_t* rounded) {
   constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(),
@@ -9542,8 +9557,8 @@ inline float round_query(const float* channels, Index head_dim, std::int16_t* ro
       channels, head_dim, rounded,
       static_cast<std::int32_t>((std::min)(largest, sum / 128 / (std::max)(Index{1}, head_dim))));
 }
-/// Rounds a row of weights [tile], of which those of `hull` count, and returns their scale. They are
-/// multiplied in pairs: a neighbour that is not in the hull has a weight of zero.
+/// Rounds the weights of `hull` in a row [tile] and returns their scale. Weights are multiplied in pairs, so
+/// the partner of a weight is set to zero if it is outside the hull.
 inline float round_weights(const tile_range& hull, const float* weights, std::int16_t* rounded) {
   constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(), tile = panel_shape<float>::tile;
   static_assert(largest * 128 * tile < Index{(std::numeric_limits<std::int32_t>::max)()});
@@ -9572,13 +9587,13 @@ class integer_operands : public paired_operands<float, Turn, std::int8_t, intege
       pack_strided_pairs(row_, depth, this->query(row), 2 * shape::rows);
     }
   }
-  /// A neighbour outside of the hull is an integer, and its weight is 0.
+  /// False: values outside the hull are integers, so their products with a weight of 0 are 0.
   static bool exceeds(const tile_range& /*hull*/) { return false; }
   void add_values(const tile_range& hull, float* weights, const float* shrink, float* sums) {
     multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, shape::rows);
     add_scaled(hull, weights, shrink, sums);
   }
-  /// What a row does not see has a weight of zero.
+  /// Keys that are hidden from a row get weight zero.
   void add_visible_values(Index rows, float* weights, tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
     multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, rows);
@@ -9595,7 +9610,8 @@ class integer_operands : public paired_operands<float, Turn, std::int8_t, intege
   using base::factors_;
   using base::row_;
   using base::weights_;
-  /// sums = shrink * sums + weights * values of the hull, of weights that are multiplied by scales
+  /// sums = shrink * sums + weights * values of the hull. The weights already contain the scales of the
+  /// values.
   void add_scaled(const tile_range& hull, const float* weights, const float* shrink, float* sums) {
     float scales[std::size_t(shape::rows)];
     for (Index r = 0; r < shape::rows; ++r)
@@ -9603,9 +9619,9 @@ class integer_operands : public paired_operands<float, Turn, std::int8_t, intege
     this->multiply_values(hull, shrink, scales, sums);
   }
 };
-// What decoding multiplies as integers: keys and values as they are stored, with queries, and with weights
-// times the scales of values, rounded to 16 bits beside one scale for every query, and for every query in
-// every tile of keys. Sums of products are exact.
+// Operands of integer products in decoding. Keys and values are used as stored. Queries are rounded to 16
+// bits, with one scale per query. Weights times the scales of values are rounded to 16 bits, with one scale
+// per query and tile of keys. Sums of products are exact.
 template <class Turn>
 class integer_decode_operands {
   static_assert(!Turn::rotates, "keys that are rotated while they are read are no integers");
@@ -9613,7 +9629,7 @@ class integer_decode_operands {
   using call_type = attention_call<float, Turn, std::int8_t>;
   using products = integer_products<integer_floats>;
   using number = products::number;
-  using real = arithmetic<typename call_type::stored>;  // float, by a name that waits for the call
+  using real = arithmetic<typename call_type::stored>;  // float, as a dependent type
  public:
   using sum = std::int32_t;
   integer_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
@@ -9642,7 +9658,7 @@ class integer_decode_operands {
       query_scales_[row] = round_query(wide_ + (g - heads.first) * depth, depth, queries_ + row * depth);
     }
   }
-  /// Scores of queries that see nothing are 0.
+  /// Sets queries without visible keys to 0, so that their scores are 0.
   void clear_queries(Index kv, Index t) {
     const tile_range heads = of_.heads_of(t, call_.group());
     for (Index g = heads.first; g < heads.last; ++g) {
@@ -9680,13 +9696,13 @@ class integer_decode_operands {
     channels_map<real>(total, call_.v.head_dim) +=
         weight_scales_[row_of(kv, row)] * as_floats(sums, call_.v.head_dim);
   }
-  /// Sums of integers do not depend on which neighbours meet.
+  /// False: integer sums do not depend on which tokens form a pair.
   static bool must_gather() { return false; }
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
     return has_finite_scales(call_.v, of_.b, kv, begin, hull);
   }
-  /// The same where some scale is not a number: what a row does not see has a weight of zero. A row all of
-  /// whose scales are numbers gets the bits of add_values.
+  /// Replaces add_values if a scale of the tile is not finite: keys that are hidden from a row get weight
+  /// zero. A row whose scales are all finite gets the bits of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
@@ -9733,7 +9749,7 @@ class integer_decode_operands {
   number* queries_;         // [heads, rows, head_dim]
   number* weights_;         // [heads, rows, tile]
   float* query_scales_;     // [heads, rows]
-  float* weight_scales_;    // [heads, rows], of the present tile
+  float* weight_scales_;    // [heads, rows], of the current tile
   float* wide_;             // [group, head_dim]
   float* visible_weights_;  // [tile]
   sum* totals_;             // [rows, tile]
@@ -9744,21 +9760,20 @@ class integer_decode_operands {
 
 #ifndef ROPE_ATTENTION_DETAIL_PREFILL_HPP
 #define ROPE_ATTENTION_DETAIL_PREFILL_HPP
-/// Attention of many queries: the kernel.
+/// The prefill kernel: attention of many queries.
 namespace rope::inline ROPE_ABI::detail {
 // Attention of many queries. A block of queries of one key head (all or some query heads of its group,
-// consecutive tokens) is packed into strips once. Each tile of keys and values is packed once per block,
-// rotated on the way, and serves every strip. What a strip keeps between tiles is its softmax and its
-// weighted sums, so nothing of size tokens x tokens exists, and memory does not depend on the number of
-// tokens at all.
-/// What strips keep between tiles, cut from the scratch of the thread.
+// consecutive tokens) is packed into strips once. Each tile of keys and values is rotated and packed once per
+// block, and serves every strip. Between tiles a strip keeps only its softmax and its weighted sums, so
+// memory does not depend on the number of tokens.
+/// The state that strips keep between tiles, in scratch memory of the thread.
 template <class A>
 struct prefill_state {
   using shape = panel_shape<A>;
   Index strips, value_panels;
   A* sums;                // [strips, value_panels, rows, width]
   softmax_rows<A> state;  // [strips, rows]
-  A* total_sums;          // as sums and state, of the runs of tiles before; only written if there are such
+  A* total_sums;          // sums and state of earlier runs of tiles; only written if there are any
   softmax_rows<A> total;
   A* scores;  // [rows, tile]
   prefill_state(Index strip_count, Index value_dim)
@@ -9786,8 +9801,8 @@ class prefill_block {
   using shape = panel_shape<A>;
   using call_type = attention_call<T, Turn, C>;
  public:
-  /// Tokens of a block: 512 rows keep queries and sums in a core's own cache beside a tile, and make packing
-  /// a hundredth of the work.
+  /// Tokens of a block. With 512 rows, queries, sums and a tile fit in L2, and packing is a hundredth of the
+  /// work.
   static Index tokens_of(Index group) { return (std::max)(Index{1}, Index{512} / group); }
   prefill_block(const call_type& call, const query_block& block)
       : call_(call),
@@ -9812,10 +9827,11 @@ class prefill_block {
     for (Index s = 0; s < m_.strips; ++s) write(s);
   }
  private:
-  /// Sums of tiles are added up in runs, and the sums of runs at the end. A sum of n equal terms may be off
-  /// by n roundings; formed in three stages, by as many as a tile has keys, a run tiles and the call runs.
+  /// Sums of tiles are added up in runs, and sums of runs in a total. A sum of n equal terms may be off by n
+  /// roundings. In three stages the number of roundings is that of keys in a tile, plus tiles in a run, plus
+  /// runs in the call.
   static constexpr Index run_of_keys = 32 * shape::tile;
-  /// Adds the sums of the present run to those of the runs before.
+  /// Adds the sums of the current run to the total of the earlier runs.
   void end_run() {
     const Index panel = shape::rows * shape::width;
     if (!has_total_) {
@@ -10819,28 +10835,28 @@ struct attention_gradient_rows {
 
 #ifndef ROPE_ATTENTION_DETAIL_ORDERED_SUMS_HPP
 #define ROPE_ATTENTION_DETAIL_ORDERED_SUMS_HPP
-/// Tasks that add to shared sums in one order, so that rounding does not depend on the threads. Every sum
-/// belongs to one tile, and every task visits its tiles in ascending order: while a task works on tile n, the
-/// ones after it may add to tiles below n, so they follow each other through the tiles as a wave.
+/// Tasks that add to shared sums in a fixed order, so that rounding does not depend on the threads. Every sum
+/// belongs to one tile, and every task visits its tiles in ascending order. While a task works on tile n,
+/// later tasks may add to tiles below n.
 ///
-/// Tasks must be started in ascending order. The first one that is not finished never waits, so somebody
-/// always proceeds, however few threads there are.
+/// Tasks must be started in ascending order. The first unfinished task never waits, so one task always
+/// proceeds, even with one thread.
 namespace rope::inline ROPE_ABI::detail {
-/// The place of one task among those that share sums with it.
+/// The position of one task in the order of the tasks that share its sums.
 class sum_order {
  public:
   static constexpr Index finished = (std::numeric_limits<Index>::max)();
-  /// \param tiles  per task, the tile that it works on; 0 at first
+  /// \param tiles  the current tile of each task, initially 0
   sum_order(std::atomic<Index>* tiles, Index task) : tiles_(tiles), task_(task) {}
   sum_order(const sum_order&) = delete;
   sum_order& operator=(const sum_order&) = delete;
-  /// Also when the task ends by an exception: nobody waits for it any more.
+  /// Also runs if the task ends by an exception, so that no task waits for it forever.
   ~sum_order() { publish(finished); }
-  /// Everything below `tile` is added to, or left alone.
+  /// Announces that this task adds nothing more to tiles below `tile`.
   void begin(Index tile) { publish(tile); }
   /// Returns when every task before this one is finished.
   void wait_for_the_end() { wait(finished - 1); }
-  /// Returns when every task before this one has left `tile` behind.
+  /// Returns when every task before this one is past `tile`.
   void wait(Index tile) {
     while (oldest_ < task_ && tiles_[oldest_].load(std::memory_order_acquire) == finished) ++oldest_;
     for (Index before = oldest_; before < task_; ++before)

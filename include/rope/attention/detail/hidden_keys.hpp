@@ -12,7 +12,7 @@
 #include <rope/attention/options.hpp>
 #include <rope/config.hpp>
 
-/// Where a query meets a tile of keys, and which keys of the tile it does not see.
+/// The part of a key tile that is visible to a query, and the keys in it that are hidden.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -20,20 +20,20 @@ namespace rope::inline ROPE_ABI::detail {
 struct tile_range {
   Index first, last;
   bool empty() const { return first >= last; }
-  /// Grows to hold another one.
+  /// Extends this range to include `other`.
   void include(const tile_range& other) {
     if (other.empty()) return;
     *this = empty() ? other : tile_range{(std::min)(first, other.first), (std::max)(last, other.last)};
   }
 };
 
-/// The packets of `lanes` keys that a range touches.
+/// The range, extended to whole packets of `lanes` keys.
 template <Index lanes>
 tile_range packets_of(tile_range range) {
   return {range.first / lanes * lanes, (range.last + lanes - 1) / lanes * lanes};
 }
 
-/// What a query sees of a tile: nothing outside `range`, and all of it unless it has holes.
+/// The keys of a tile that are visible to a query: all of `range`, except for hidden keys in it if has_holes.
 struct row_in_tile {
   tile_range range;
   bool has_holes;
@@ -53,8 +53,8 @@ inline row_in_tile keys_in_tile(const key_set& keys, Index begin, Index count) {
   return {{low.first, high.last}, true};
 }
 
-/// Takes from what a query sees the keys j for which hides(j) holds. Counted first, in a loop of vectors:
-/// most tiles are seen or hidden as a whole.
+/// Removes the keys j with hides(j) from the visible keys of a query. A vectorised loop counts them first,
+/// because most tiles are entirely visible or entirely hidden.
 void hide(row_in_tile& row, const auto& hides) {
   int hidden = 0;
   for (Index j = row.range.first; j < row.range.last; ++j) hidden += hides(j) ? 1 : 0;
@@ -64,7 +64,7 @@ void hide(row_in_tile& row, const auto& hides) {
   for (; hides(row.range.last - 1); --hidden) --row.range.last;
   row.has_holes = row.has_holes || hidden > 0;
 }
-/// Eight entries of a mask as one integer: 0 where all of them are false, eight_visible where all are true.
+/// Eight entries of a mask as one integer: 0 if all are false, eight_visible if all are true.
 inline std::uint64_t eight_of(const bool* mask) {
   std::uint64_t entries;
   std::memcpy(&entries, mask, sizeof entries);
@@ -72,9 +72,9 @@ inline std::uint64_t eight_of(const bool* mask) {
 }
 inline constexpr std::uint64_t eight_visible = 0x0101010101010101u;
 
-/// Removes from the keys that a query sees those that its row of a mask hides. `mask` holds the entries from
-/// that of the first key of the tile on. Reads eight entries at a time: where a mask hides most tiles,
-/// reading them one by one is a large share of a prefill.
+/// Removes the keys that its row of a mask hides from the visible keys of a query. mask[0] is the entry of
+/// the first key of the tile. Reads eight entries at a time: if a mask hides most tiles, reading single
+/// entries takes a large share of prefill.
 inline void hide(row_in_tile& row, const bool* mask) {
   static_assert(sizeof(bool) == 1);
   Index first = row.range.first, last = row.range.last;
@@ -93,7 +93,7 @@ inline void hide(row_in_tile& row, const bool* mask) {
   row = {{first, last}, row.has_holes || hidden != 0};
 }
 
-/// The same for the entries of a bias from that of the first key of the tile on.
+/// Removes the keys j with hides(entries[j * step]). entries[0] is the bias of the first key of the tile.
 template <class X>
 void hide(row_in_tile& row, const X* entries, Index step, const auto& hides) {
   if (step == 1)
@@ -102,12 +102,12 @@ void hide(row_in_tile& row, const X* entries, Index step, const auto& hides) {
     hide(row, [&](Index j) { return hides(entries[j * step]); });
 }
 
-/// Marks of keys are as wide as scores, so that a loop over both is one of vectors.
+/// The mark of a key has the width of a score, so that compilers vectorise loops over both.
 template <class A>
 using key_mark = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
 
-/// Calls body(j, entry) for the entries of keys [range) of a tile; `row` holds the entries of key 0 on. Two
-/// loops, because only one of neighbours is one of vectors.
+/// Calls body(j, entry) for each key j of `range` in the tile that starts at key `begin`. row[0] is the entry
+/// of key 0. Two loops, because compilers vectorise only the contiguous one.
 template <class X, class Body>
 void for_each_entry(const X* row, Index step, Index begin, tile_range range, const Body& body) {
   if (step == 1)
@@ -116,7 +116,7 @@ void for_each_entry(const X* row, Index step, Index begin, tile_range range, con
     for (Index j = range.first; j < range.last; ++j) body(j, row[(begin + j) * step]);
 }
 
-/// Calls body(j, kept) for keys [range) of a tile: whether dropout keeps the probability of query (b, h, i).
+/// Calls body(j, kept) for each key j of `range`: whether dropout keeps its probability for query (b, h, i).
 template <class Body>
 void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index begin, tile_range range,
                       const Body& body) {
@@ -133,8 +133,8 @@ void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index 
   }
 }
 
-/// Marks the keys of `range` that query (b, h, i) does not see with 1, the others with 0, and returns the
-/// first one that it sees, or the end of the range.
+/// Sets hidden[j] of each key j in `range` to 1 if it is hidden from query (b, h, i), otherwise to 0. Returns
+/// the first visible key, or the end of the range.
 template <class Mark>
 Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h, Index i, Index begin,
                  tile_range range, Mark* hidden) {

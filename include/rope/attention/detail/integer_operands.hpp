@@ -25,12 +25,12 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// Operands of products of integers, of the prefill kernel and of the decode kernel.
+/// Operands of integer products, for the prefill kernel and the decode kernel.
 
 namespace rope::inline ROPE_ABI::detail {
 
-// Queries, and the weights of a tile, as integers of 16 bits beside one scale: what multiplies keys and
-// values of 8 bits, so that a sum of products stays below 2^31.
+// Queries, and the weights of a tile, are rounded to 16-bit integers with one scale. They multiply 8-bit keys
+// and values. Their size is limited so that a sum of products stays below 2^31.
 
 /// Rounds the channels of a query and returns their scale.
 inline float round_query(const float* channels, Index head_dim, std::int16_t* rounded) {
@@ -41,8 +41,8 @@ inline float round_query(const float* channels, Index head_dim, std::int16_t* ro
       static_cast<std::int32_t>((std::min)(largest, sum / 128 / (std::max)(Index{1}, head_dim))));
 }
 
-/// Rounds a row of weights [tile], of which those of `hull` count, and returns their scale. They are
-/// multiplied in pairs: a neighbour that is not in the hull has a weight of zero.
+/// Rounds the weights of `hull` in a row [tile] and returns their scale. Weights are multiplied in pairs, so
+/// the partner of a weight is set to zero if it is outside the hull.
 inline float round_weights(const tile_range& hull, const float* weights, std::int16_t* rounded) {
   constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(), tile = panel_shape<float>::tile;
   static_assert(largest * 128 * tile < Index{(std::numeric_limits<std::int32_t>::max)()});
@@ -75,7 +75,7 @@ class integer_operands : public paired_operands<float, Turn, std::int8_t, intege
     }
   }
 
-  /// A neighbour outside of the hull is an integer, and its weight is 0.
+  /// False: values outside the hull are integers, so their products with a weight of 0 are 0.
   static bool exceeds(const tile_range& /*hull*/) { return false; }
 
   void add_values(const tile_range& hull, float* weights, const float* shrink, float* sums) {
@@ -83,7 +83,7 @@ class integer_operands : public paired_operands<float, Turn, std::int8_t, intege
     add_scaled(hull, weights, shrink, sums);
   }
 
-  /// What a row does not see has a weight of zero.
+  /// Keys that are hidden from a row get weight zero.
   void add_visible_values(Index rows, float* weights, tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
     multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, rows);
@@ -102,7 +102,8 @@ class integer_operands : public paired_operands<float, Turn, std::int8_t, intege
   using base::row_;
   using base::weights_;
 
-  /// sums = shrink * sums + weights * values of the hull, of weights that are multiplied by scales
+  /// sums = shrink * sums + weights * values of the hull. The weights already contain the scales of the
+  /// values.
   void add_scaled(const tile_range& hull, const float* weights, const float* shrink, float* sums) {
     float scales[std::size_t(shape::rows)];
     for (Index r = 0; r < shape::rows; ++r)
@@ -111,9 +112,9 @@ class integer_operands : public paired_operands<float, Turn, std::int8_t, intege
   }
 };
 
-// What decoding multiplies as integers: keys and values as they are stored, with queries, and with weights
-// times the scales of values, rounded to 16 bits beside one scale for every query, and for every query in
-// every tile of keys. Sums of products are exact.
+// Operands of integer products in decoding. Keys and values are used as stored. Queries are rounded to 16
+// bits, with one scale per query. Weights times the scales of values are rounded to 16 bits, with one scale
+// per query and tile of keys. Sums of products are exact.
 
 template <class Turn>
 class integer_decode_operands {
@@ -122,7 +123,7 @@ class integer_decode_operands {
   using call_type = attention_call<float, Turn, std::int8_t>;
   using products = integer_products<integer_floats>;
   using number = products::number;
-  using real = arithmetic<typename call_type::stored>;  // float, by a name that waits for the call
+  using real = arithmetic<typename call_type::stored>;  // float, as a dependent type
 
  public:
   using sum = std::int32_t;
@@ -154,7 +155,7 @@ class integer_decode_operands {
       query_scales_[row] = round_query(wide_ + (g - heads.first) * depth, depth, queries_ + row * depth);
     }
   }
-  /// Scores of queries that see nothing are 0.
+  /// Sets queries without visible keys to 0, so that their scores are 0.
   void clear_queries(Index kv, Index t) {
     const tile_range heads = of_.heads_of(t, call_.group());
     for (Index g = heads.first; g < heads.last; ++g) {
@@ -196,14 +197,14 @@ class integer_decode_operands {
         weight_scales_[row_of(kv, row)] * as_floats(sums, call_.v.head_dim);
   }
 
-  /// Sums of integers do not depend on which neighbours meet.
+  /// False: integer sums do not depend on which tokens form a pair.
   static bool must_gather() { return false; }
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
     return has_finite_scales(call_.v, of_.b, kv, begin, hull);
   }
 
-  /// The same where some scale is not a number: what a row does not see has a weight of zero. A row all of
-  /// whose scales are numbers gets the bits of add_values.
+  /// Replaces add_values if a scale of the tile is not finite: keys that are hidden from a row get weight
+  /// zero. A row whose scales are all finite gets the bits of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
@@ -255,7 +256,7 @@ class integer_decode_operands {
   number* queries_;         // [heads, rows, head_dim]
   number* weights_;         // [heads, rows, tile]
   float* query_scales_;     // [heads, rows]
-  float* weight_scales_;    // [heads, rows], of the present tile
+  float* weight_scales_;    // [heads, rows], of the current tile
   float* wide_;             // [group, head_dim]
   float* visible_weights_;  // [tile]
   sum* totals_;             // [rows, tile]

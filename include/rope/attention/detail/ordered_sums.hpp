@@ -7,34 +7,34 @@
 
 #include <rope/config.hpp>
 
-/// Tasks that add to shared sums in one order, so that rounding does not depend on the threads. Every sum
-/// belongs to one tile, and every task visits its tiles in ascending order: while a task works on tile n, the
-/// ones after it may add to tiles below n, so they follow each other through the tiles as a wave.
+/// Tasks that add to shared sums in a fixed order, so that rounding does not depend on the threads. Every sum
+/// belongs to one tile, and every task visits its tiles in ascending order. While a task works on tile n,
+/// later tasks may add to tiles below n.
 ///
-/// Tasks must be started in ascending order. The first one that is not finished never waits, so somebody
-/// always proceeds, however few threads there are.
+/// Tasks must be started in ascending order. The first unfinished task never waits, so one task always
+/// proceeds, even with one thread.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The place of one task among those that share sums with it.
+/// The position of one task in the order of the tasks that share its sums.
 class sum_order {
  public:
   static constexpr Index finished = (std::numeric_limits<Index>::max)();
 
-  /// \param tiles  per task, the tile that it works on; 0 at first
+  /// \param tiles  the current tile of each task, initially 0
   sum_order(std::atomic<Index>* tiles, Index task) : tiles_(tiles), task_(task) {}
   sum_order(const sum_order&) = delete;
   sum_order& operator=(const sum_order&) = delete;
-  /// Also when the task ends by an exception: nobody waits for it any more.
+  /// Also runs if the task ends by an exception, so that no task waits for it forever.
   ~sum_order() { publish(finished); }
 
-  /// Everything below `tile` is added to, or left alone.
+  /// Announces that this task adds nothing more to tiles below `tile`.
   void begin(Index tile) { publish(tile); }
 
   /// Returns when every task before this one is finished.
   void wait_for_the_end() { wait(finished - 1); }
 
-  /// Returns when every task before this one has left `tile` behind.
+  /// Returns when every task before this one is past `tile`.
   void wait(Index tile) {
     while (oldest_ < task_ && tiles_[oldest_].load(std::memory_order_acquire) == finished) ++oldest_;
     for (Index before = oldest_; before < task_; ++before)

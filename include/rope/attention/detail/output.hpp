@@ -16,14 +16,15 @@
 #include <rope/base/simd/packet.hpp>  // multiply_add
 #include <rope/config.hpp>
 
-/// How the softmax of a query begins, and what is made of it in the end.
+/// The initial state of a query's softmax, and the outputs computed from its final state.
 
 namespace rope::inline ROPE_ABI::detail {
 
 /// a[c] = share_a a[c] + share_b b[c] for c in [0, count), in the arithmetic type.
 ///
-/// Of two products and their sum a compiler may fuse either product with the sum, and it chooses anew for
-/// every loop. Here it has no choice, so the bits do not depend on where the rows begin in memory.
+/// In a sum of two products a compiler may fuse either product with the sum, and may choose differently in
+/// each loop. Here multiply_add fixes the choice, so the bits do not depend on where the rows begin in
+/// memory.
 template <class T>
 void add_shares(T* a, arithmetic<T> share_a, const T* b, arithmetic<T> share_b, Index count) {
   using A = arithmetic<T>;
@@ -39,14 +40,15 @@ void add_shares(T* a, arithmetic<T> share_a, const T* b, arithmetic<T> share_b, 
     a[c] = static_cast<T>(multiply_add(share_b, static_cast<A>(b[c]), share_a * static_cast<A>(a[c])));
 }
 
-/// A sink logit in units of log2; saturated, as scores are.
+/// A sink logit in units of log2, saturated like scores.
 template <class A>
 double sink_score(float logit) {
   constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
   return (std::min)((std::max)(static_cast<double>(logit) * log2_e, -largest), largest);
 }
 
-/// Begins the softmax of a row: with the learned sink logit of its head where there is one.
+/// Initialises the softmax of the rows of a strip, with the learned sink logits of their heads if there are
+/// any.
 template <class A>
 void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
   const auto logits = rules.options().sink_logits;
@@ -58,10 +60,10 @@ void begin_softmax(const visibility& rules, const strip_rows& strip, const softm
   }
 }
 
-/// Channels over a number. Where the row lies in memory decides which channels a loop takes in vectors and
-/// which one by one, and -ffast-math divides the two in different ways (in vectors by an estimated
-/// reciprocal). There the reciprocal is taken once, where no loop can take it apart: what is left to every
-/// channel is a product, which is rounded in one way only.
+/// Channels divided by `divisor`. The address of a row decides which channels a loop processes in vectors and
+/// which one by one, and -ffast-math divides in vectors differently (by an estimated reciprocal). So under
+/// -ffast-math the reciprocal is computed once, outside of the loop. The loop only multiplies by it, which
+/// rounds equally with and without vectors.
 template <class A>
 auto divided(const const_channels_map<A>& channels, A divisor) {
 #if defined(__FAST_MATH__)
@@ -71,7 +73,7 @@ auto divided(const const_channels_map<A>& channels, A divisor) {
 #endif
 }
 
-/// Channels of an output: sums / sum, over what dropout keeps on average, zeros where nothing was seen.
+/// Writes the channels of an output: sums / (sum * (1 - dropout)), or zeros if no key was visible.
 template <class A, class T>
 void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
   if (equal(sum, A(0)))

@@ -15,19 +15,18 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// The streams of streams.hpp for numbers whose products are formed in pairs: a lane takes two channels of a
-/// key, or one channel of two values, per step.
+/// The kernels of streams.hpp for types that are multiplied in pairs: in each step a lane multiplies two
+/// channels of a key, or one channel of two values.
 ///
-/// The row of bench/ that needs them is int8_products_beside_bfloat16/1x4096x32+8x128. Products in float
-/// take 1.41 times as long with clang 14, 1.03 times with g++ 12. If all channels are bfloat16 they take 1.13
-/// times as long with clang 14, but 0.90 times with g++ 12. (Zen 5, AVX-512)
+/// The row of bench/ that needs them is int8_products_beside_bfloat16/1x4096x32+8x128, which is slower with
+/// products in float.
 ///
-/// `Products` is bfloat16_products or integer_products. Its `number` is what queries and weights are, its
-/// `stored` keys and values, and its `sum` what their products are added to.
+/// `Products` is bfloat16_products or integer_products. Its `number` is the type of queries and weights,
+/// `stored` the type of keys and values, and `sum` the type of sums of their products.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// scores[r * tile + n] = sum_d queries[r * depth + d] * keys[n * stride + d], rows x keys of them, as
+/// scores[r * tile + n] = sum_d queries[r * depth + d] * keys[n * stride + d], for rows x keys scores, like
 /// score_block.
 template <class Products, int rows, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* queries,
@@ -42,7 +41,7 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
                         padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
   sums sum[padded];
   for (std::size_t i = 0; i < padded; ++i) sum[i] = Products::zero();
-  // Called twice: what GCC does not inline keeps its sums in memory.
+  // Inlined by force, because it is called twice: GCC keeps sums in memory across a call.
   const auto multiply_loaded = [&](Index d, const auto& load_from) __attribute__((always_inline)) {
     if constexpr (rows == 1) {  // for the reason that score_packet gives
       const pairs query = in_register(load_from(queries + d));
@@ -113,9 +112,9 @@ EIGEN_DONT_INLINE void score_rows_of_pairs(const typename Products::number* quer
   while (n < count) score(std::index_sequence<0>{});
 }
 
-/// Values of tokens that are neighbours in a tile, two by two: token 2 i meets token 2 i + 1 wherever a part
-/// of the tile begins, so that the order of sums does not depend on the parts. One without its neighbour
-/// meets zeros.
+/// Values of a tile in pairs of tokens. Token 2 i is always paired with token 2 i + 1, also if a part of the
+/// tile begins between them, so the order of sums does not depend on the parts. A token without its partner
+/// is paired with zeros.
 template <class Products>
 struct value_pairs {
   using number = typename Products::number;
@@ -123,7 +122,7 @@ struct value_pairs {
 
   row_block<stored> rows;
   Index first, last;      // tokens of the tile
-  const number* weights;  // [rows, weight_stride], of the whole tile; zero beside tokens without one
+  const number* weights;  // [rows, weight_stride], of the whole tile; zero for missing partners
   Index weight_stride;
 
   value_pairs from_row(Index r) const {
@@ -135,10 +134,9 @@ struct value_pairs {
   const stored* at(Index token) const { return rows.rows + (token - first) * rows.stride; }
 };
 
-/// sums[r * sum_stride + i] += sum_j weights[r][j] * values[j][i] for the channels of `blocks` times a pair
-/// of packets.
+/// sums[r * sum_stride + i] += sum_j weights[r][j] * values[j][i] for `blocks` pairs of packets of channels.
 ///
-/// \param load  load(from, n): the neighbours of block n in a row of values
+/// \param load  load(from, n): the channels of block n in a row of values
 template <int rows, int blocks, class Products, class Load>
 EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& values,
                                               typename Products::sum* sums_in_memory, Index sum_stride,
@@ -195,7 +193,7 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
                            sum[(2 * n + 1) * rows + r]);
 }
 
-/// Weighted values of `rows` queries, all channels, as value_rows.
+/// Adds weighted values to the sums of `rows` queries, for all channels, like value_rows.
 ///
 /// \param sums  [rows, channels]
 template <int rows, class Products>

@@ -11,22 +11,21 @@
 
 /// Prefetching of keys and values while decoding.
 ///
-/// The keys of a block are read side by side, and the tokens of one head may be far from each other: neither
-/// is an order in which a processor prefetches by itself. So the order of memory is separate from the order
-/// of work. While one part is processed, the next one is prefetched line by line in the order of memory. A
-/// processor may drop a prefetch, so if the tokens of a head are contiguous each line is prefetched again a
-/// few tokens before its use.
+/// Processors do not prefetch decoding's reads by themselves: several keys are read at the same time, and the
+/// tokens of one head may be far apart in memory. So while one part is processed, the next one is prefetched
+/// line by line, in memory order. A processor may drop a prefetch, so if the tokens of a head are contiguous
+/// each line is prefetched again a few tokens before its use.
 ///
-/// Rows of bench/ that need it, time without over time with it, g++ 12 and clang 14 (Zen 5, AVX-512): one
-/// query, bhsd/1x1024x32+8x128 with keys of many layers in turn, 2.0 and 1.4. The second prefetch: decoding
-/// from pages of 16 keys, 1x16384x32+8x128, 1.19 and 1.12; if the heads of a token are contiguous it costs
-/// more than it saves, a sixth of a step over bfloat16. Real loads instead took twice the time on Zen 4.
+/// A row of bench/ that needs prefetching is one query, bhsd/1x1024x32+8x128 with the keys of many
+/// layers alternating. A row that needs the second prefetch is decoding from pages of 16 keys,
+/// 1x16384x32+8x128. If the heads of a token are contiguous, the second prefetch costs more than it saves.
+/// Loads in place of prefetches are slower.
 
 namespace rope::inline ROPE_ABI::detail {
 
 inline constexpr Index line_bytes = 64;
 
-/// Asks for the line at an address, which need not be inside an allocation.
+/// Prefetches the line at an address, which need not be inside an allocation.
 EIGEN_ALWAYS_INLINE void prefetch_line(std::uintptr_t address) {
   prefetch_after(static_cast<const char*>(nullptr), address);
 }
@@ -37,16 +36,16 @@ EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
   return reinterpret_cast<std::uintptr_t>(x) + static_cast<std::uintptr_t>(channels * Index(sizeof(X)));
 }
 
-/// The addresses to ask for again, one token after the other: those of the present rows, then those of what
-/// is read after them.
+/// The addresses of the second prefetch, token by token: first of the current rows, then of the rows that are
+/// read next.
 struct repeated_prefetch {
-  std::uintptr_t address;  // 0: nothing is asked for again
+  std::uintptr_t address;  // 0: no second prefetch
   Index stride;            // bytes from token to token
-  Index left;              // tokens until `next`; 0 where there is none
+  Index left;              // tokens until `next`; 0 if there is none
   std::uintptr_t next;
   Index next_stride;
 
-  /// The same for what is `bytes` behind in every token.
+  /// These addresses plus `bytes`: a later channel of every token.
   EIGEN_ALWAYS_INLINE repeated_prefetch behind(Index bytes) const {
     if (address == 0) return {};
     const auto distance = static_cast<std::uintptr_t>(bytes);
@@ -62,12 +61,12 @@ struct repeated_prefetch {
   }
 };
 
-/// What is read after the present part of a stream, in the order of memory: rows of `row` channels, `stride`
-/// channels apart. It need not begin where the present part ends: pages may be anywhere.
+/// The next part of a stream, in memory order: rows of `row` channels, `stride` channels apart. It may begin
+/// anywhere, for example in another page.
 class stream_ahead {
  public:
   stream_ahead() = default;  // not set
-  /// \param tokens  before its use that a line is asked for again; 0: it is not
+  /// \param tokens  the second prefetch of a line is this many tokens before its use; 0: there is none
   template <class X>
   stream_ahead(const X* first, Index row, Index stride, Index tokens)
       : next_(reinterpret_cast<std::uintptr_t>(first)),
@@ -78,12 +77,12 @@ class stream_ahead {
     continues_with(first);
   }
 
-  /// The head that is worked on goes on at `first` in what is read after.
+  /// The current head continues at `first` in the next part.
   template <class X>
   void continues_with(const X* first) {
     first_ = reinterpret_cast<std::uintptr_t>(first);
   }
-  /// What to ask for again while the `count` present `rows` are worked on.
+  /// The second prefetches to issue while the `count` current `rows` are processed.
   template <class X>
   EIGEN_ALWAYS_INLINE repeated_prefetch again(const row_block<X>& rows, Index count) const {
     if (tokens_ == 0) return {};
@@ -93,7 +92,7 @@ class stream_ahead {
             stride};
   }
 
-  /// The address of the next `bytes`, which are taken to be contiguous.
+  /// The address of the next `bytes`, assumed to be contiguous. Advances past them.
   EIGEN_ALWAYS_INLINE std::uintptr_t take(Index bytes) {
     const std::uintptr_t here = next_;
     next_ += static_cast<std::uintptr_t>(bytes);
@@ -107,15 +106,14 @@ class stream_ahead {
   Index left_, row_, gap_, tokens_;
 };
 
-/// Of how many tokens, whose channels take `bytes`, the requests are made together: one by one they take as
-/// many instructions as the products of four rows with a line of values. (Zen 3: decoding took 1.25 times as
-/// long.)
+/// How many tokens of `bytes` each are prefetched in one batch. Prefetching token by token takes as many
+/// instructions as multiplying a line of values by four rows.
 constexpr Index tokens_per_prefetch(Index bytes) {
   return (std::max)(Index{1}, (std::min)(Index{8}, 4 * line_bytes / bytes));
 }
 
-/// Asks for the share of `tokens` present tokens, of `bytes` each, in what is read after them, and again for
-/// what is used soon.
+/// Prefetches the next tokens * bytes of `ahead`, and issues the second prefetch of `tokens` tokens from
+/// `again` on.
 template <Index tokens, Index bytes>
 EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& again) {
   const std::uintptr_t next = ahead.take(tokens * bytes);

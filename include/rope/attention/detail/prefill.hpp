@@ -18,17 +18,16 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// Attention of many queries: the kernel.
+/// The prefill kernel: attention of many queries.
 
 namespace rope::inline ROPE_ABI::detail {
 
 // Attention of many queries. A block of queries of one key head (all or some query heads of its group,
-// consecutive tokens) is packed into strips once. Each tile of keys and values is packed once per block,
-// rotated on the way, and serves every strip. What a strip keeps between tiles is its softmax and its
-// weighted sums, so nothing of size tokens x tokens exists, and memory does not depend on the number of
-// tokens at all.
+// consecutive tokens) is packed into strips once. Each tile of keys and values is rotated and packed once per
+// block, and serves every strip. Between tiles a strip keeps only its softmax and its weighted sums, so
+// memory does not depend on the number of tokens.
 
-/// What strips keep between tiles, cut from the scratch of the thread.
+/// The state that strips keep between tiles, in scratch memory of the thread.
 template <class A>
 struct prefill_state {
   using shape = panel_shape<A>;
@@ -36,7 +35,7 @@ struct prefill_state {
   Index strips, value_panels;
   A* sums;                // [strips, value_panels, rows, width]
   softmax_rows<A> state;  // [strips, rows]
-  A* total_sums;          // as sums and state, of the runs of tiles before; only written if there are such
+  A* total_sums;          // sums and state of earlier runs of tiles; only written if there are any
   softmax_rows<A> total;
   A* scores;  // [rows, tile]
 
@@ -68,8 +67,8 @@ class prefill_block {
   using call_type = attention_call<T, Turn, C>;
 
  public:
-  /// Tokens of a block: 512 rows keep queries and sums in a core's own cache beside a tile, and make packing
-  /// a hundredth of the work.
+  /// Tokens of a block. With 512 rows, queries, sums and a tile fit in L2, and packing is a hundredth of the
+  /// work.
   static Index tokens_of(Index group) { return (std::max)(Index{1}, Index{512} / group); }
 
   prefill_block(const call_type& call, const query_block& block)
@@ -97,11 +96,12 @@ class prefill_block {
   }
 
  private:
-  /// Sums of tiles are added up in runs, and the sums of runs at the end. A sum of n equal terms may be off
-  /// by n roundings; formed in three stages, by as many as a tile has keys, a run tiles and the call runs.
+  /// Sums of tiles are added up in runs, and sums of runs in a total. A sum of n equal terms may be off by n
+  /// roundings. In three stages the number of roundings is that of keys in a tile, plus tiles in a run, plus
+  /// runs in the call.
   static constexpr Index run_of_keys = 32 * shape::tile;
 
-  /// Adds the sums of the present run to those of the runs before.
+  /// Adds the sums of the current run to the total of the earlier runs.
   void end_run() {
     const Index panel = shape::rows * shape::width;
     if (!has_total_) {

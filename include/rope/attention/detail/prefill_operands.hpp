@@ -16,24 +16,24 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// What attention of many queries multiplies, packed tile by tile.
+/// Operands of the prefill kernel, packed tile by tile.
 
 namespace rope::inline ROPE_ABI::detail {
 
-// What a block of queries multiplies in the arithmetic type: its queries, and a tile of keys and values,
-// packed into strips and panels.
+// Operands in the arithmetic type: the queries of a block, packed into strips, and a tile of keys and values,
+// packed into panels.
 
-/// Query tokens [first_token, first_token + tokens) of row b, of `heads` query heads from first_head on. Key
-/// head kv serves all of them.
+/// Query tokens [first_token, first_token + tokens) of row b, in `heads` query heads from first_head on. All
+/// of these heads use key head kv.
 struct query_block {
   Index b, kv, first_head, heads, first_token, tokens;
 
   Index rows() const { return tokens * heads; }
 };
 
-/// Calls visit(n, keys, values) for runs of keys and values of a tile, which begin with key n of it: at
-/// regular strides, and columns of one panel from n % width on. What is packed after them in the panel are
-/// zeros, until the next keys come.
+/// Calls visit(n, keys, values) for runs of keys and values of a tile. A run begins with key n of the tile,
+/// has regular strides, and fills columns of one panel from n % width on. Packing it also writes zeros to the
+/// later columns of the panel, which the next run overwrites.
 template <class T, class Turn, class C, class Visit>
 void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_block& block, Index begin,
                            Index count, const Visit& visit) {
@@ -47,7 +47,7 @@ void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_b
   }
 }
 
-/// What prefill_block multiplies: the queries of a block, and a tile of keys and values, packed.
+/// Operands of prefill_block: the queries of a block, and a tile of keys and values, packed.
 ///
 ///     pack_queries(t, factor)  the rows of the heads of token t of the block, times factor
 ///     clear_query(row)         zeros, of a row that sees nothing or is none
@@ -126,7 +126,7 @@ class prefill_operands {
       score_panel(queries_ + s * shape::rows * depth_, keys_ + n * depth_, depth_, scores + n);
   }
 
-  /// Zeros behind the last channel are numbers.
+  /// The zeros after the last channel are finite.
   bool finite_values(Index count) const {
     for (Index c = 0; c < value_dim_; c += shape::width)
       if (!all_finite(panel(c), count * shape::width)) return false;
@@ -168,8 +168,8 @@ class prefill_operands {
   row_buffers<T> buffers_;
 };
 
-/// What products of pairs of neighbours share, whatever the numbers: bfloat16_operands and integer_operands
-/// add how queries and weights become such numbers.
+/// The common part of bfloat16_operands and integer_operands, which multiply in pairs. Each derived class
+/// converts queries and weights to its type.
 template <class T, class Turn, class C, pair_products Products>
 class paired_operands {
  protected:
@@ -253,14 +253,15 @@ class paired_operands {
 
   const call_type& call_;
   query_block block_;
-  Index pairs_, begin_ = 0, count_ = 0;  // pairs of a query, and the tile
+  Index pairs_, begin_ = 0, count_ = 0;  // pairs of a query; the tile
   row_buffers<T> buffers_;
   number* row_;      // [pairs] of pairs
   number* weights_;  // [rows, tile]
-  float* factors_;   // [strips, rows]: what products with a query are multiplied by
+  float* factors_;   // [strips, rows]: factors of the products with a query
 
  private:
-  /// Packs values [n, n + count) of the tile, two at a time; half a pair where a run of tokens ends.
+  /// Packs values [n, n + count) of the tile in pairs, and half a pair if a run of tokens begins or ends
+  /// inside one.
   void pack_values(Index n, Index count, const row_block<C>& rows) const {
     constexpr Index stride = shape::tile * shape::width;
     const Index channels = call_.v.head_dim;

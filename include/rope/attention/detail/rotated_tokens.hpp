@@ -10,13 +10,13 @@
 #include <rope/tables/query_key_tables.hpp>
 #include <rope/tables/table.hpp>
 
-/// How attention rotates queries and keys: tokens while they are read, and whole operands of the backward
-/// pass.
+/// Rotation of queries and keys in attention: of tokens while they are read, and of whole operands in the
+/// backward pass.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Tokens [first, first + tokens), at regular strides, of heads [head, head + heads) of row b, rotated into
-/// `to` [tokens, heads, head_dim] with the bits of `rotate`.
+/// Rotates tokens [first, first + tokens), at regular strides, of heads [head, head + heads) of row b into
+/// `to` [tokens, heads, head_dim], with the bits of `rotate`.
 template <class Layout, class Tokens, class T, class S, class Source>
 void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head, Index heads,
                  const placed_table<S>& table, const Source& positions, T* to) {
@@ -26,11 +26,12 @@ void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head
   rotation_plan<Layout, false, T, S>(from, out, table).run(positions, 0, tokens);
 }
 
-/// Rotates queries and keys by the positions that attention gives them, or turns gradients with respect to
-/// rotated ones into those with respect to unrotated ones, if `inverse`. What is written may be what is read.
+/// Rotates queries and keys by their positions in attention. If `inverse`, converts gradients with respect to
+/// rotated queries and keys to gradients with respect to unrotated ones. Outputs may be the inputs.
 ///
-/// A query that sees nothing and a key past its row's count need no row of the table: they rotate by any that
-/// is there, and nothing reads them. A table without rows serves a call in which no query sees a key.
+/// A query without visible keys and a key past its row's count need no row of the table. They are rotated by
+/// the table's first row, and the result is never read. If no query has a visible key, a table without rows
+/// is enough.
 template <class Layout, bool inverse, class T, class S, class Threads>
 void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, const head_view<const T>& k,
                      const head_view<T>& to_k, const query_key_tables<S>& tables, const visibility& rules,

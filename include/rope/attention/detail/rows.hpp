@@ -22,8 +22,8 @@
 #include <rope/tables/query_key_tables.hpp>
 #include <rope/tables/table.hpp>
 
-/// Heads as rows of the arithmetic type: the memory itself where it will do, else a rotated or widened copy
-/// of a few rows in the cache.
+/// Heads as rows of the arithmetic type: in place if possible, otherwise as a rotated or widened copy of a
+/// few rows, which stays in the cache.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -45,7 +45,7 @@ row_block<Storage> rows_as(row_block<X> rows, Index count, Index channels, arith
   }
 }
 
-/// Positions of query tokens first + t of a row, in the table.
+/// Table positions of query tokens first + t of a row.
 struct query_positions_from {
   const visibility* rules;
   std::int64_t row_of_zero;
@@ -54,7 +54,8 @@ struct query_positions_from {
     return row_of_zero + rules->query_position(row, first + t);
   }
 };
-/// The same of keys. A key that no query sees may be at a position outside the table: any row will do for it.
+/// Table positions of key tokens first + t of a row. A key that is hidden from every query may be at a
+/// position outside the table. It is rotated by the table's first row.
 template <class S>
 struct key_positions_from {
   const visibility* rules;
@@ -67,14 +68,14 @@ struct key_positions_from {
   }
 };
 
-/// Room for the copies of as many rows as are read at a time.
+/// Buffers for copies of the rows that are read at a time.
 template <class T>
 struct row_buffers {
   T* turned;
   arithmetic<T>* wide;
 };
 
-/// Whether the channels of these keys or values are numbers.
+/// Whether the channels of these keys or values are finite.
 ///
 /// \param keys  of a tile that begins with token `begin`
 template <class C>
@@ -88,13 +89,13 @@ bool are_finite(const token_source<C>& x, Index b, Index head, Index begin, cons
   }
 }
 
-/// The type that rows are packed from. Integers are multiplied by their scales before.
+/// The type that rows are packed from. Integers are first multiplied by their scales.
 template <class C>
 using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>;
 
-/// Keys of a run, [count, head_dim], rotated where the call rotates: in their own type if that is `Storage`,
-/// else in the arithmetic type. Integers in their own type are not yet multiplied by their scales; in the
-/// arithmetic type they are.
+/// Keys of a run, [count, head_dim], rotated if the call rotates. They are in their own type if that is
+/// `Storage`, otherwise in the arithmetic type. Integers are multiplied by their scales only in the
+/// arithmetic type.
 template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, const token_run<C>& run,
                              const row_buffers<T>& buffers) {
@@ -127,7 +128,7 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, const token
   }
 }
 
-/// Values of a run, [count, value_dim], in a type chosen as that of keys.
+/// Values of a run, [count, value_dim], in a type chosen as in read_keys.
 template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_values(const attention_call<T, Turn, C>& call, const token_run<C>& run,
                                const row_buffers<T>& buffers) {
@@ -140,7 +141,7 @@ row_block<Storage> read_values(const attention_call<T, Turn, C>& call, const tok
   }
 }
 
-/// Query heads [head, head + heads) of token i, rotated where the call rotates.
+/// Query heads [head, head + heads) of token i, rotated if the call rotates.
 template <class T, class Turn, class C>
 row_block<T> query_rows(const attention_call<T, Turn, C>& call, Index b, Index i, Index head, Index heads,
                         const row_buffers<T>& buffers) {
@@ -154,7 +155,8 @@ row_block<T> query_rows(const attention_call<T, Turn, C>& call, Index b, Index i
   }
 }
 
-/// The same times `factor`: channel d of head head + g goes to to[d * step] for {to, step} = place(g).
+/// Writes the rows of query_rows times `factor`. Channel d of query head `head` + g is written to to[d *
+/// step], with {to, step} = place(g).
 template <class T, class Turn, class C>
 void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Index head, Index heads,
                   arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
@@ -164,7 +166,7 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Inde
     const auto [to, step] = place(g);
     const T* row = rows.rows + g * rows.stride;
     for (Index d = 0; d < depth; ++d) to[d * step] = static_cast<arithmetic<T>>(row[d]) * factor;
-    if ((std::abs)(factor) > arithmetic<T>(1))  // else no product of a number is infinite
+    if ((std::abs)(factor) > arithmetic<T>(1))  // otherwise products of finite numbers are finite
       for (Index d = 0; d < depth; ++d)
         if (all_finite(row + d, 1)) to[d * step] = saturated(to[d * step]);
   }

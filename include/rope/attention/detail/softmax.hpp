@@ -22,35 +22,36 @@
 /// The online softmax of a strip of queries over one tile of keys: scores become weights in place. Scores are
 /// in units of log2: the factor that queries are multiplied by contains log2(e), so a weight is a power of 2.
 ///
-/// Masked keys: a score that a query must not see is first replaced by one that it sees, which changes no
-/// maximum, and its weight is then set to zero. No infinity stands for "hidden", so this holds under
+/// Masked keys: the score of a hidden key is first replaced by that of a visible key, which does not change
+/// the maximum. Its weight is then set to zero. No infinity marks a hidden key, so this is valid under
 /// -ffast-math.
 ///
-/// Scores beyond the range of A count as the largest number of their sign: as long as a row has a finite
-/// maximum there is nothing to do, since -infinity has a weight of 0; else its infinities are replaced.
+/// Scores beyond the range of A count as the largest finite number of their sign. If the maximum of a row is
+/// finite there is nothing to do, because -infinity has a weight of 0. Otherwise the infinities of the row
+/// are replaced.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The softmax of `rows` queries so far, in units of log2: sum_j 2^(score_j - maximum). A sum of 0 means that
-/// no key has been seen.
+/// The running softmax of `rows` queries, in units of log2: sum_j 2^(score_j - maximum). A sum of 0 means
+/// that no key was visible so far.
 template <class A>
 struct softmax_rows {
   A* maximum;
   A* sum;
 };
 
-/// What sums weighted with each of two softmaxes are to be multiplied by when the softmaxes are joined.
+/// Factors for the weighted sums of two softmaxes when these are joined.
 template <class A>
 struct joined_factors {
   A total, part;
 };
 
-/// Adds the softmax `part` of one row, which has seen a key, to that in `total`.
+/// Adds the softmax `part` of one row to `total`. Requires a visible key in `part`.
 ///
 ///     m = max(m_t, m_p),   sum = 2^(m_t - m) sum_t + 2^(m_p - m) sum_p
 ///
-/// A product and a sum are fused here or nowhere, not as a compiler likes: threads run other copies of this
-/// code than one thread does.
+/// multiply_add decides about fusing, not the compiler: threads run another copy of this code and must give
+/// the same bits.
 template <class A>
 joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part) {
   const bool first = equal(*total.sum, A(0));
@@ -62,8 +63,8 @@ joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part
   return factors;
 }
 
-/// The factors of a call: q is multiplied by `query`; what comes out is in units of log2, or the argument of
-/// tanh where scores are capped.
+/// The factors of a call. Queries are multiplied by `query`. Scores are then in units of log2 or, if they are
+/// capped, arguments of tanh. Capped scores are tanh times `cap`.
 struct score_factors {
   double query, cap;
 
@@ -72,7 +73,8 @@ struct score_factors {
         cap(rules.options().softcap * log2_e) {}
 };
 
-/// The strip of one tile. `Scores` are [rows, tile]; only lanes that belong to the strip's hull are touched.
+/// The softmax of one strip over one tile. Scores are [rows, tile]. Only lanes in the strip's hull are read
+/// and written.
 template <class A>
 class tile_softmax {
   using P = packet<A>;
@@ -81,7 +83,7 @@ class tile_softmax {
   static constexpr Index L = lanes<P>, tile = panel_shape<A>::tile, rows = panel_shape<A>::rows;
 
   tile_softmax(const block_keys& keys, const strip_rows& strip) : tile_softmax(keys, strip, {0, 0}) {}
-  /// \param hull  keys of the tile that have scores even where no row sees them
+  /// \param hull  keys of the tile that have scores even if they are hidden from every row
   tile_softmax(const block_keys& keys, const strip_rows& strip, const tile_range& hull)
       : strip_(keys, strip) {
     strip_.hull.include(hull);
@@ -91,13 +93,13 @@ class tile_softmax {
                visible_in_tile(r).range.last != strip_.hull.last;
   }
 
-  /// Keys of the tile that any row sees, and those that have scores besides.
+  /// The range of keys that are visible to a row or in the `hull` of the constructor.
   const tile_range& hull() const { return strip_.hull; }
-  /// Whether a row does not see some key of the hull.
+  /// Whether a key of the hull is hidden from a row.
   bool hides() const { return hides_; }
 
-  /// Turns scores into weights; earlier weights, and sums weighted with them, are to be multiplied by
-  /// shrink()[r]. Weights of keys of the hull that a row does not see are zero.
+  /// Replaces scores by weights. The caller must multiply earlier weights, and sums weighted with them, by
+  /// shrink()[r]. Keys of the hull that are hidden from a row get weight zero.
   void run(A* scores, const score_factors& factors, const softmax_rows<A>& state) {
     std::fill(shrink_, shrink_ + padded_rows, A(0));
     A maximum[std::size_t(rows)];
@@ -122,14 +124,15 @@ class tile_softmax {
   }
 
   const A* shrink() const { return shrink_; }
-  /// Whether row r sees key j of the tile.
+  /// Whether key j of the tile is visible to row r.
   bool sees(Index r, Index j) const {
     const tile_range& range = visible_in_tile(r).range;
     return range.first <= j && j < range.last && !(visible_in_tile(r).has_holes && hidden_[r][j]);
   }
 
-  /// The slow, careful product: only keys that row r sees are read, so a value that is not a number stays
-  /// with the queries that see it.  value_of(j) is the row of values of key j of the tile.
+  /// Adds the weighted values of row r for tiles with values that are not finite. It is slow: it reads only
+  /// the values of keys that are visible to row r, because 0 times a value that is not finite is NaN.
+  /// value_of(j) is the row of values of key j of the tile.
   void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
     constexpr Index width = panel_shape<A>::width;
     const tile_range range = visible_in_tile(r).range;
@@ -153,7 +156,8 @@ class tile_softmax {
   const row_in_tile& visible_in_tile(Index r) const { return strip_.visible[r]; }
   const attention_options& options() const { return strip_.rules.options(); }
 
-  /// Caps and biases the scores of row r and replaces the ones it does not see. False where it sees none.
+  /// Caps and biases the scores of row r and replaces those of hidden keys. Returns false if no key is
+  /// visible.
   bool prepare(Index r, A* row, const score_factors& factors) {
     const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     if (range.empty()) return false;
@@ -186,7 +190,7 @@ class tile_softmax {
     return largest_lane(largest);
   }
 
-  /// Replaces the prepared scores of row r by 2^(score - maximum), zero where hidden, and returns their sum.
+  /// Replaces the prepared scores of row r by 2^(score - maximum), or zero if hidden, and returns their sum.
   A weigh(Index r, A* row, A maximum) {
     const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     if (range.empty()) {

@@ -17,25 +17,24 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// The matrix products of attention of few queries, which are bound by memory: keys and values are read once,
-/// from where they are.
+/// The matrix products of attention with few queries, which are memory-bound: keys and values are read once,
+/// in place.
 ///
-/// A block of sums is four queries wide and a few keys or packets of channels long, so that a register that
-/// is loaded serves several products. prefetch.hpp has what is prefetched meanwhile.
+/// A block of sums has up to four queries and a few keys or packets of channels, so that a loaded register
+/// serves several products. prefetch.hpp prefetches the next keys and values.
 ///
-/// The row of bench/ that needs them most is one query, bhsd/1x16x32+32x128. Packed like many queries it
-/// takes 6.3 times as long with g++ 12, 7.5 times with clang 14. (Zen 5, AVX-512)
+/// The row of bench/ that needs them most is one query, bhsd/1x16x32+32x128. The prefill kernel takes several
+/// times as long for it, because it packs keys and values.
 
 namespace rope::inline ROPE_ABI::detail {
 
-// What is left beside whole packets of channels is added up number by number. -ffast-math lets a compiler cut
-// such a sum into several where its terms turn out to be neighbours, so that its bits would depend on
-// strides: every term is held as_computed.
+// Channels after the last whole packet are added one by one. -ffast-math lets a compiler split such a sum if
+// its terms are contiguous, so its bits would depend on strides. as_computed prevents that.
 
 /// Sums that a stream keeps in registers.
 inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
 
-/// sums[first + i] += factors[i] * x for i in [0, count), unrolled; factor(i) is a factor.
+/// sums[first + i] += factors[i] * x for i in [0, count), unrolled, with factors[i] = factor(i).
 template <int first, class P, class Factor, std::size_t... i>
 EIGEN_ALWAYS_INLINE void multiply_add_each(const P& x, P* sums, const Factor& factor,
                                            std::index_sequence<i...>) {
@@ -48,7 +47,7 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, cons
                                       P* sums, std::index_sequence<r...>,
                                       std::index_sequence<n...> each_key) {
   if constexpr (sizeof...(r) == 1) {
-    // As many keys as sums: loaded all at once they would need more registers than there are.
+    // There are as many keys as sums: loading all keys first would need more registers than there are.
     const P query = in_register(load<P>(queries));
     ((sums[n] = multiply_add(query, load<P>(keys + Index(n) * stride), sums[n])), ...);
   } else {
@@ -60,8 +59,8 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, cons
   }
 }
 
-/// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys[n * stride + d] for rows x keys. The
-/// order of each sum does not depend on how many there are.
+/// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys[n * stride + d] for rows x keys scores.
+/// The order of each sum does not depend on their number.
 template <class A, int rows, bool asks, class K, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_block<K> keys, Index depth,
                                      A* scores, stream_ahead* ahead, std::uintptr_t again,
@@ -108,13 +107,13 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
 
 /// Scores of `rows` queries with keys [0, count).
 ///
-/// \param ahead  what to prefetch meanwhile; null where these keys were just read
+/// \param ahead  what to prefetch; null if these keys were just read
 template <class A, int rows, class K>
 EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_block<K> keys, Index count,
                                   Index depth, A* scores, stream_ahead* ahead) {
   constexpr int block = stream_sums / rows;
-  // Always inlined, and one loop with requests and one without: clang keeps the state of a lambda that it
-  // calls in memory, and of a loop that asks every time whether to request it spills sums.
+  // Always inlined, because clang keeps the state of a lambda in memory if it calls it. One loop prefetches
+  // and one does not, because clang spills sums in a loop that tests whether to prefetch.
   const auto score_with = [&](auto asks, repeated_prefetch again) __attribute__((always_inline)) {
     Index n = 0;
     const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key)
@@ -137,7 +136,7 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
     score_with(std::false_type{}, {});
 }
 
-/// Values of `count` tokens at regular strides, and what to prefetch meanwhile.
+/// Values of `count` tokens at regular strides, and what to prefetch while they are processed.
 template <class V>
 struct value_run {
   row_block<V> rows;
@@ -149,7 +148,7 @@ struct value_run {
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for `packets` packets of channels
 /// from c on, over the values of all runs, one after the other. Sums stay in registers from run to run.
 ///
-/// \tparam asks  whether to prefetch what is read after the runs; not where they were just read
+/// \tparam asks  whether to prefetch what is read after the runs; false if the runs were just read
 template <class A, int rows, int packets, bool asks, class V>
 EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<V>> runs, Index c,
                                      A* sums_in_memory, Index sum_stride) {
@@ -183,14 +182,15 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
     for (int r = 0; r < rows; ++r) store(sums_in_memory + r * sum_stride + n * L, sums[n * rows + r]);
 }
 
-/// Weighted values of `rows` queries, all channels.
+/// Adds weighted values to the sums of `rows` queries, for all channels.
 template <class A, int rows, class V>
 EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<V>> runs, Index channels,
                                   A* sums, Index sum_stride, bool asks) {
   constexpr int most = stream_sums / rows < 8 ? stream_sums / rows : 8;
   constexpr Index L = lanes<packet<A>>;
   Index c = 0;
-  // A packet of channels is one chain of sums, so several are added up side by side as long as there are any.
+  // The sums of one packet are a dependency chain, so several packets are added up in parallel while enough
+  // are left.
   const auto add_blocks = [&](auto asking, auto packets) __attribute__((always_inline)) {
     if constexpr (packets() <= most)
       for (; c + packets() * L <= channels; c += packets() * L)

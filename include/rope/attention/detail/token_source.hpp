@@ -21,16 +21,17 @@
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 
-/// Where the tokens of keys or values are: in one view, or in the pages of a pool. No kernel knows which.
+/// The memory of the tokens of keys or values: one view, or the pages of a pool. Kernels do not depend on
+/// which.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Which page of a pool holds which tokens of which sequence: [sequences, blocks] of any integers, read where
-/// they are.
+/// The block table of a paged pool: the page of each block of tokens of each sequence, [sequences, blocks] of
+/// any integer type, read in place.
 class block_table {
  public:
   block_table() = default;
-  /// \param blocks  of a sequence; a list that is a vector holds those of one sequence after the other
+  /// \param blocks  blocks of a sequence; a vector contains the sequences one after another
   template <whole_number Integer>
   block_table(const integer_list<Integer>& list, Index blocks)
       : data_(list.data),
@@ -40,7 +41,7 @@ class block_table {
     if constexpr (std::is_same_v<Integer, std::int32_t>) words_ = list.data;
   }
 
-  /// As it stands in the table; one that is no Index is -1.
+  /// The page as stored in the table, or -1 if it does not fit in an Index.
   Index page(Index sequence, Index block) const {
     const Index place = sequence * row_stride_ + block * column_stride_;
     return words_ != nullptr ? Index{words_[place]} : read_(data_, place);
@@ -54,7 +55,7 @@ class block_table {
   }
 
   const void* data_ = nullptr;
-  const std::int32_t* words_ = nullptr;  // where they are so, to be read without a call
+  const std::int32_t* words_ = nullptr;  // set if pages are int32, to read them without a call
   Index row_stride_ = 0, column_stride_ = 1;
   Index (*read_)(const void*, Index) = nullptr;
 };
@@ -66,8 +67,9 @@ struct token_run {
   const C* rows;  // [head_dim], of the first one
 };
 
-/// Tokens [0, tokens) of every row of a call. Those of a view are at regular strides; those in pages are so
-/// within a page. The stride of an extent of 1 may be anything and is not added to a pointer: it is 0 here.
+/// Tokens [0, tokens) of every row of a call. In a view they are at regular strides, in pages only within a
+/// page. The stride of an axis of extent 1 is 0 here: in the view it may be arbitrary and must not be added
+/// to a pointer.
 template <class C>
 struct token_source {
   Index tokens = 0, heads = 0, head_dim = 0, token_stride = 0, head_stride = 0;
@@ -94,7 +96,7 @@ struct token_source {
     first_ = first;
   }
 
-  /// Whether row 0 of `next` is row n of this one, at the same strides, so that one call can read both.
+  /// Whether row 0 of `next` is row n of this source, at the same strides, so that one call can read both.
   bool is_followed_by(const token_source& next, Index n) const {
     if (page_size_ > 0)
       return next.page_size_ == page_size_ && next.view_.data == view_.data && next.first_ == first_ + n;
@@ -102,7 +104,7 @@ struct token_source {
     if constexpr (is_quantized<C>) follows = follows && are_apart(view_.scales, next.view_.scales, n);
     return follows;
   }
-  /// These tokens with a longest row of `longest`.
+  /// This source with `longest` tokens in its longest row.
   token_source of_length(Index longest) const {
     token_source all = *this;
     all.tokens = longest;
@@ -118,14 +120,14 @@ struct token_source {
     const Index block = block_of(t);
     return view_.at(blocks_.page(first_ + b, block), t - block * page_size_, h);
   }
-  /// The scale of one head of one token, of quantized ones, and how far from each other those of a head are.
+  /// For quantized channels: the scale of one head of one token, and the stride from token to token.
   const float* scale_at(Index b, Index t, Index h) const {
     if (page_size_ == 0) return view_.scale_at(b, t, h);
     const Index block = block_of(t);
     return view_.scale_at(blocks_.page(first_ + b, block), t - block * page_size_, h);
   }
   Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
-  /// 0 where they are in one view.
+  /// Tokens of a page, or 0 for a view.
   Index page_size() const { return page_size_; }
   /// How many tokens from t on are at regular strides, at least 1.
   Index run_from(Index t) const {
@@ -133,7 +135,8 @@ struct token_source {
   }
 
  private:
-  /// In numbers: the pointer to row n would be invalid where `next` is elsewhere.
+  /// Whether `next` is row n of `first`. Compares integers, because a pointer to row n is invalid if `next`
+  /// is elsewhere.
   template <class View>
   static bool are_apart(const View& first, const View& next, Index n) {
     const auto address = [](const View& x) { return reinterpret_cast<std::uintptr_t>(x.data); };
@@ -142,21 +145,22 @@ struct token_source {
            next.head_stride == first.head_stride && address(next) - address(first) == step;
   }
 
-  /// A shift where page_size is a power of two: a step looks up every run of keys several times.
+  /// A shift if page_size is a power of two, because each decoding step looks up every run of keys several
+  /// times.
   Index block_of(Index t) const { return page_shift_ >= 0 ? t >> page_shift_ : t / page_size_; }
 
   stored_view<const C> view_ = {};  // or the pool
   Index page_size_ = 0;             // 0: no pages
-  int page_shift_ = -1;             // of a page_size that is a power of two
+  int page_shift_ = -1;             // log2 of page_size if that is an integer
   block_table blocks_ = {};
   Index first_ = 0;
 };
 
-// Scales of keys and values that are integers. Where these stream from memory, or are multiplied as
-// integers, a product with a scale per token takes the place of one per channel: scores are multiplied by
-// the scales of the keys, weights, once their sum is formed, by those of the values.
+// Scales of 8-bit keys and values. If keys and values are read in place, or multiplied as integers, there is
+// one product with a scale per token instead of one per channel. Scores are multiplied by the scales of keys.
+// Weights are multiplied by the scales of values, after their sum is formed.
 
-/// Whether rows that are read as `Storage` are still to be multiplied by their scales.
+/// Whether rows that are read as `Storage` are not yet multiplied by their scales.
 template <class Storage>
 inline constexpr bool scales_apart = is_quantized<Storage>;
 
@@ -198,8 +202,8 @@ void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index beg
   }
 }
 
-/// Whether the scales of all these keys are so far from infinite that every channel of theirs, at most 128
-/// times its scale, is a number.
+/// Whether the scales of all these keys are small enough that every channel, at most 128 times its scale, is
+/// finite.
 template <class C>
 bool has_finite_scales(const token_source<C>& x, Index b, Index head, Index begin, tile_range keys) {
   bool finite = true;
@@ -211,7 +215,8 @@ bool has_finite_scales(const token_source<C>& x, Index b, Index head, Index begi
   return finite;
 }
 
-/// Rows of tokens [first, first + count), at regular strides, of one head as numbers, [count, head_dim].
+/// Writes integers times scale of tokens [first, first + count), at regular strides, of one head to `to`
+/// [count, head_dim].
 template <class A, class C>
 void dequantize_rows(const token_source<C>& x, Index b, Index first, Index count, Index head, A* to) {
   const C* rows = x.at(b, first, head);

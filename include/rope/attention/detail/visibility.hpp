@@ -14,8 +14,8 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // advance
 
-/// Which keys a query sees: by index ranges where positions run in order, and key by key where they do not or
-/// a mask decides.
+/// The keys that are visible to a query: index ranges if key positions do not decrease, otherwise decided key
+/// by key. A mask or bias also decides key by key.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -25,7 +25,7 @@ struct key_set {
   Index begin, gap_begin, gap_end, end;
 
   bool empty() const { return begin == gap_begin && gap_end == end; }
-  /// The first key, and the one behind the last.
+  /// The first key, and one past the last.
   Index hull_begin() const { return begin == gap_begin ? gap_end : begin; }
   Index hull_end() const { return gap_end == end ? gap_begin : end; }
   bool contains(Index j) const { return (j >= begin && j < gap_begin) || (j >= gap_end && j < end); }
@@ -42,36 +42,36 @@ inline key_set union_of(Index a_begin, Index a_end, Index b_begin, Index b_end) 
   return {a_begin, a_end, b_begin, end};
 }
 
-/// The keys that the rules of position admit for a query, or for some query of several: those at
-/// [near_first, near_last], and the sinks at [0, sinks_end).
+/// The key positions that causality, window and sinks allow for one query, or for at least one of several:
+/// [near_first, near_last], and the sinks [0, sinks_end).
 struct position_rule {
   std::int64_t near_first, near_last, sinks_end;
 
   bool operator()(std::int64_t key) const {
-    // Without branches, so that a loop over keys is one of vectors.
+    // Without branches, so that compilers vectorise a loop over keys.
     return bool(((key >= near_first) & (key <= near_last)) | ((key >= 0) & (key < sinks_end)));
   }
-  /// Whether some position of [low, high] may be admitted.
+  /// Whether a position in [low, high] may be allowed.
   bool overlaps(std::int64_t low, std::int64_t high) const {
     return (high >= near_first && low <= near_last) || (high >= 0 && low < sinks_end);
   }
-  /// Whether all of them are.
+  /// Whether all positions in [low, high] are near, or all are sinks.
   bool covers(std::int64_t low, std::int64_t high) const {
     return (low >= near_first && high <= near_last) || (low >= 0 && high < sinks_end);
   }
 };
 
-/// How the positions of the keys of a row follow one another: each is one more than the one before, or not
-/// less, or anything.
+/// The order of the key positions of a row: each is one more than the previous one, or not less, or
+/// arbitrary.
 enum class key_order { contiguous, ascending, any };
 
-/// A checked call's rules. A query sees key j when keys_of() contains it and, where by_key() says that ranges
-/// do not decide, sees_key() holds.
+/// The visibility rules of a checked call. Key j is visible to a query if keys_of() contains it and, if
+/// by_key(), sees_key() holds.
 class visibility {
  public:
   visibility(const attention_options& options, const attention_shape& shape)
       : visibility(options, shape, order_of_lists(options.key_positions, shape.keys)) {}
-  /// \param order  of the keys of every row, for callers who know it without a look at every position
+  /// \param order  order of the key positions of every row, if known without reading every position
   visibility(const attention_options& options, const attention_shape& shape, key_order order)
       : options_(options), shape_(shape), order_(order) {}
 
@@ -97,7 +97,7 @@ class visibility {
     return j - *(std::upper_bound(offsets.data(), offsets.data() + offsets.size(), j) - 1);
   }
 
-  /// The positions of all queries that see a key, and of all keys.
+  /// The range of positions of all queries with keys in range, and of all keys.
   position_range query_range() const {
     position_range range;
     for (Index b = 0; b < shape_.batch; ++b)
@@ -116,7 +116,7 @@ class visibility {
     return range;
   }
 
-  /// Keys of row b; what is after them is not read.
+  /// The number of keys of row b. Later keys are not read.
   Index key_count(Index b) const {
     return options_.key_counts.empty() ? shape_.keys
                                        : static_cast<Index>(options_.key_counts[static_cast<std::size_t>(b)]);
@@ -124,10 +124,11 @@ class visibility {
   /// Whether query i is after the queries of row b.
   bool is_padding(Index b, Index i) const { return i >= query_count(b); }
 
-  /// Whether query i of row b sees no key, whatever a mask or listed positions hide besides.
+  /// Whether keys_of() is empty for query i of row b. A mask or listed positions may hide keys of other
+  /// queries too.
   bool has_no_key_in_range(Index b, Index i) const { return keys_of(b, i).empty(); }
 
-  /// The keys that the ranges admit for query i of row b.
+  /// The keys in the ranges of query i of row b.
   key_set keys_of(Index b, Index i) const {
     if (is_padding(b, i)) return {0, 0, 0, 0};
     const segment s = segment_of(b, i);
@@ -140,17 +141,18 @@ class visibility {
                     key_from(b, s, admits.sinks_end));
   }
 
-  /// Whether ranges do not decide alone.
+  /// Whether a key in keys_of() may be hidden, so that sees_key() must decide.
   bool by_key() const { return !in_ranges() || options_.mask || options_.bias; }
 
-  /// What the ranges leave open, for a key in keys_of().
+  /// Whether a key in keys_of() is visible: decided by mask, bias and unordered positions.
   bool sees_key(Index b, Index h, Index i, Index j) const {
     if (options_.mask && !options_.mask.at(b, h, i)[j * options_.mask.key_step()]) return false;
     if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
     return in_ranges() || rule_of(query_position(b, i))(key_position(b, j));
   }
 
-  /// What the rules of position admit for a query, and for some query of positions [first, last].
+  /// The key positions that are allowed for a query position, and for at least one query position in [first,
+  /// last].
   position_rule rule_of(std::int64_t query) const { return rule_of(query, query); }
   position_rule rule_of(std::int64_t first, std::int64_t last) const {
     using limits = std::numeric_limits<std::int64_t>;
@@ -161,17 +163,17 @@ class visibility {
             sinks <= end ? sinks : advance(end, 1)};
   }
 
-  /// Whether query i of row b, in head h, sees key j: everything above in one word.
+  /// Whether key j is visible to query i of row b in head h, by all rules.
   bool sees(Index b, Index h, Index i, Index j) const {
     return keys_of(b, i).contains(j) && (!by_key() || sees_key(b, h, i, j));
   }
 
   /// Whether keys are at contiguous positions.
   bool in_order() const { return order_ == key_order::contiguous; }
-  /// Whether their positions do not decrease, so that keys_of() decides by position.
+  /// Whether key positions do not decrease, so that keys_of() decides by position.
   bool in_ranges() const { return order_ != key_order::any; }
 
-  /// Positions of the keys of row b where they are listed.
+  /// Positions of the keys of row b if they are listed.
   const std::int64_t* listed_key_positions(Index b) const {
     const auto list = options_.key_positions;
     return list.data() + (static_cast<Index>(list.size()) == shape_.keys ? 0 : b * shape_.keys);
@@ -186,7 +188,8 @@ class visibility {
                : static_cast<Index>(options_.query_counts[static_cast<std::size_t>(b)]);
   }
 
-  /// The sequence that a query belongs to: its row up to the row's count of keys, or its segment.
+  /// The sequence of a query: its segment if there are query_offsets, otherwise its row up to the row's
+  /// counts.
   struct segment {
     Index first_query, queries, first_key;
     std::int64_t keys;
@@ -210,7 +213,8 @@ class visibility {
     return list[static_cast<std::size_t>(shared ? t : b * tokens + t)];
   }
 
-  /// The first key of a segment of row b at a position not before `position`, or its end; keys are in ranges.
+  /// The first key of segment `s` of row b at `position` or later, or the end of the segment. Requires
+  /// in_ranges().
   Index key_from(Index b, const segment& s, std::int64_t position) const {
     const auto keys = static_cast<Index>(s.keys);
     if (order_ == key_order::ascending) {
