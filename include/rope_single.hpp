@@ -218,10 +218,10 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #include <bit>        // std::bit_cast
 #include <functional>  // std::equal_to
 #include <utility>  // std::in_range
-/// Numbers: comparisons and conversions that compilers warn of or optimise away, the arithmetic type of
-/// channels, infinities by their bits, and hashes.
+/// Numbers: comparisons and conversions that compilers warn about or optimise away, the arithmetic type of
+/// channels, tests of bits for infinities, and hashes.
 namespace rope::inline ROPE_ABI::detail {
-/// a == b, for numbers whose equality is exact and meant: an option that is off, a factor of exactly 1.
+/// a == b, for intended exact comparisons: an option that is off, a factor of exactly 1.
 template <class A, class B>
 constexpr bool equal(A a, B b) {
   return std::equal_to<>{}(a, b);
@@ -237,7 +237,8 @@ template <std::integral Count>
 constexpr bool is_index(Count count) {
   return std::in_range<Index>(count);
 }
-/// A count as an Index that holds it; without a cast where the types are equal, which compilers warn of.
+/// Converts a count that fits to an Index. There is no cast if the types are equal, because compilers warn about
+/// one.
 template <std::integral Count>
 constexpr Index to_index(Count count) {
   if constexpr (std::same_as<Count, Index>)
@@ -248,12 +249,12 @@ constexpr Index to_index(Count count) {
 /// The type arithmetic on channels of type T is done in.
 template <class T>
 using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
-/// `count` channels in memory, as a row of Eigen's.
+/// `count` channels in memory, as an Eigen row.
 template <class T>
 using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
-/// x, or the largest number of its sign where it is infinite.
+/// x, or the largest finite number of its sign if x is infinite.
 template <class A>
 A saturated(A x) {
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
@@ -262,7 +263,7 @@ A saturated(A x) {
   const bits word = std::bit_cast<bits>(x);
   return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
 }
-/// Whether no number of x[0 .. count) is an infinity or NaN.
+/// Whether all of x[0 .. count) are finite.
 template <class X>
 bool all_finite(const X* x, Index count) {
   using A = arithmetic<X>;
@@ -311,8 +312,8 @@ inline std::string exact_digits(double value) {
   }
   return digits;
 }
-/// A part of a message: a text or a number. Messages are many and of many types of parts, so that one
-/// function which is no template puts all of them together.
+/// A part of a message: a text or a number. Messages have parts of many types. With this class one function,
+/// not a template, joins all of them.
 class message_part {
  public:
   message_part(const char* text) : kind_(kind::text), text_(text) {}
@@ -327,7 +328,7 @@ class message_part {
   template <class Number>
   requires(std::is_class_v<Number>&& std::convertible_to<Number, Index>) message_part(const Number& value)
       : kind_(kind::integer), integer_(static_cast<Index>(value)) {}
-  /// Appends the part; a double with 17 digits, which read back exactly.
+  /// Appends the part. A double gets 17 digits, which read back exactly.
   void append_to(std::string& text) const {
     char digits[32];
     switch (kind_) {
@@ -377,7 +378,7 @@ inline std::string shape_text(std::initializer_list<Index> extents) {
 template <class View>
 requires requires(const View& x) { x.head_dim; }
 std::string shape_text(const View& x) { return shape_text({x.batch, x.tokens, x.heads, x.head_dim}); }
-/// Reports an argument of `function` that breaks a rule: the parts are the rule and the value.
+/// Reports an invalid argument of `function`. The parts are the rule and the value.
 ///
 /// Throws:  std::invalid_argument
 template <class... Parts>
@@ -394,13 +395,13 @@ template <class... Parts>
 [[noreturn]] void throw_length(const char* function, Parts... parts) {
   ROPE_THROW(std::length_error, joined({function, ": ", message_part(parts)...}));
 }
-/// Throws unless the rule holds, whose text names both numbers in this order.
+/// Throws unless the rule holds. The text of the rule names both numbers in this order.
 ///
 /// Throws:  std::invalid_argument
 inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {
   if (!holds) throw_invalid(function, rule, ", got ", first, " and ", second);
 }
-/// Throws unless both, whose names are in the order of the numbers, have the same extent.
+/// Throws unless both extents are equal. `names` lists the objects in the order of the numbers.
 ///
 /// Throws:  std::invalid_argument
 inline void check_equal(const char* function, const char* names, const char* extent, Index first,
@@ -1024,19 +1025,19 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_SIMD_EXP2_HPP
-/// The channels of one head as integers of 8 bits with one scale, and back.
+/// Converts the channels of one head to 8-bit integers with one scale, and back.
 namespace rope::inline ROPE_ABI::detail {
-/// Whether channels of type C are integers beside a scale.
+/// Whether channels of type C are integers with a scale.
 template <class C>
 inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
-/// The scale that integers are multiplied by: NaN where `scale` is NaN or infinite, so that every channel of
-/// such a head is NaN. By the bits alone, because -ffast-math assumes that there are neither.
+/// The scale that integers are multiplied by: NaN if `scale` is NaN or infinite, so that every channel of
+/// such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or infinities.
 inline float usable_scale(float scale) {
   const auto bits = std::bit_cast<std::uint32_t>(scale);
   const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
   return std::bit_cast<float>(bits | quiet);
 }
-/// Whether |x| < limit; false for a NaN. Read from the bits, so that it holds under -ffast-math too.
+/// Whether |x| < limit. False for NaN. Compares bits, to be correct under -ffast-math too.
 inline bool is_below(float x, float limit) {
   return (std::bit_cast<std::uint32_t>(x) & 0x7fffffffu) < std::bit_cast<std::uint32_t>(limit);
 }
@@ -1061,7 +1062,7 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
 /// \param most  the integer of largest magnitude, below 2^22
 template <class Integer>
 float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
-  // Magnitudes are in the order of their bits, NaN behind infinity.
+  // Magnitudes have the order of their bits, with NaN after infinity.
   std::int32_t largest = 0;
   for (Index i = 0; i < count; ++i)
     largest = (std::max)(largest, std::bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
@@ -1152,22 +1153,22 @@ void check_products(const char* function, product_precision products, Index head
 #define ROPE_BASE_STORAGE_HPP
 #include <new>          // std::align_val_t
 #include <vector>
-/// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
-/// written before its owner writes it.
+/// Memory of tables, caches and scratch. It is aligned to a cache line under all compiler flags, and is not
+/// initialised.
 namespace rope::inline ROPE_ABI::detail {
 inline constexpr std::size_t cache_line = 64;
-/// Refuses a block of more bytes than an address can count.
+/// Rejects a block that exceeds the address space.
 ///
 /// Throws:  std::length_error
 inline void check_block(const char* name, std::size_t count, std::size_t size) {
   if (count > static_cast<std::size_t>(-1) / size)
     throw_length(name, count, " elements of ", size, " bytes exceed the address space");
 }
-/// Allocates blocks that begin with a cache line, and leaves elements without an initial value as they are.
+/// Allocates blocks that begin at a cache line, and does not initialise elements without an initial value.
 template <class T>
 struct cache_line_allocator {
   using value_type = T;
-  // All are equal, so containers always take each other's memory and never move element by element.
+  // All allocators are equal, so containers always take over memory and never move element by element.
   using propagate_on_container_copy_assignment = std::true_type;
   using propagate_on_container_move_assignment = std::true_type;
   using propagate_on_container_swap = std::true_type;
@@ -1182,7 +1183,8 @@ struct cache_line_allocator {
   void deallocate(T* data, std::size_t /*count*/) noexcept {
     ::operator delete (data, std::align_val_t{cache_line});
   }
-  /// Leaves the element indeterminate, where std::allocator would zero it: the owner writes all of them.
+  /// Leaves the element indeterminate, unlike std::allocator, which would zero it: the owner writes all
+  /// elements.
   template <class U>
   void construct(U* place) noexcept {
     ::new (static_cast<void*>(place)) U;
@@ -1196,7 +1198,7 @@ struct cache_line_allocator {
 /// A vector whose new elements are indeterminate until written.
 template <class T>
 using storage = std::vector<T, cache_line_allocator<T>>;
-/// An Index that is moved together with the memory it counts, and is 0 in an object that was moved from.
+/// An Index that is moved with the memory it counts. It is 0 in an object that was moved from.
 class moved_index {
  public:
   moved_index(Index value) noexcept : value_(value) {}
@@ -1215,18 +1217,18 @@ class moved_index {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_STORAGE_HPP
-/// Arrays of numbers that the library keeps. They are not Eigen's, for two reasons.
+/// Arrays of numbers that the library keeps. They are not Eigen arrays, for two reasons.
 ///
-/// The functions by which Eigen allocates have the same names for every instruction set and do not do the
-/// same: some call malloc, others align a block by hand. Of two translation units for different instruction
-/// sets the linker keeps the functions of one, which then free what those of the other allocated. So no array
-/// of Eigen is a member, a result or a local variable of this library.
+/// Eigen's allocation functions have the same names for every instruction set but differ: some call malloc,
+/// others align a block by hand. If two translation units have different instruction sets, the linker keeps
+/// the functions of only one. These may then free memory that was allocated by the functions of the other. So
+/// no Eigen array is a member, a result or a local variable of this library.
 ///
-/// A class of Eigen that is named in a function which is no template is compiled by every program. So a map
-/// is made only where map() is called.
+/// An Eigen class that a non-template function uses is compiled by every program. So only programs that call
+/// map() compile Eigen's map.
 namespace rope::inline ROPE_ABI {
-/// Numbers [rows, columns], column-major, in memory of their own unless made by over(). map() shows them to
-/// Eigen.
+/// Numbers [rows, columns], column-major, in memory of their own unless made by over(). map() makes an
+/// Eigen::Map of them.
 ///
 ///     schedule axis = {.rotary_dim = 64, .base = 10000, .inv_freq = {}};
 ///     axis.restart(10000);
@@ -1243,7 +1245,7 @@ class number_array {
  public:
   /// The numbers as an Eigen array [rows, columns], to read and write.
   using map_type = Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>>;
-  /// The same to read.
+  /// The numbers as a read-only Eigen array.
   using const_map_type =
       Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>>;
   /// No numbers, [0, 0].
@@ -1253,7 +1255,7 @@ class number_array {
   /// Throws:  std::length_error if they exceed the address space
   explicit number_array(Index rows, Index columns = 1)
       : data_(allocated(checked_size(rows, columns))), rows_(rows), columns_(columns) {}
-  /// Numbers that all have one value.
+  /// Numbers that are all `value`.
   ///
   /// Throws:  std::length_error if they exceed the address space
   number_array(Index rows, Index columns, Scalar value) : number_array(rows, columns) {
@@ -1262,14 +1264,14 @@ class number_array {
   /// A copy of an Eigen expression of the same scalar.
   template <class Derived>
   number_array(const Eigen::DenseBase<Derived>& values) : number_array(values.rows(), values.cols()) {
-    // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy
-    // that is never made in packets then.
+    // Copies number by number. If the compiler knows that there are few numbers, it would warn about packet
+    // copies that are never executed.
     Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>, Eigen::Unaligned,
                Eigen::InnerStride<>>
         to(data(), rows(), cols(), Eigen::InnerStride<>(1));
     to = values.derived().array();
   }
-  /// The numbers that are in memory of the caller's, which must outlive the array and what it is moved to. A
+  /// An array in memory of the caller, which must outlive the array and every array that it is moved to. A
   /// copy of the array has memory of its own.
   static number_array over(Scalar* data, Index rows, Index columns) noexcept {
     number_array array;
@@ -1289,7 +1291,7 @@ class number_array {
         rows_(std::exchange(other.rows_, 0)),
         columns_(std::exchange(other.columns_, 0)),
         owned_(std::exchange(other.owned_, true)) {}
-  /// All or nothing.
+  /// Copies the shape and the numbers. If it throws, nothing changes.
   number_array& operator=(const number_array& other) { return *this = number_array(other); }
   /// Takes over the memory of `other`, which is then empty.
   number_array& operator=(number_array&& other) noexcept {
@@ -1303,7 +1305,7 @@ class number_array {
   ~number_array() {
     if (owned_ && data_ != nullptr) detail::cache_line_allocator<Scalar>{}.deallocate(data_, 0);
   }
-  /// Gives the array another shape and new memory; the numbers are then indeterminate.
+  /// Gives the array another shape and new memory. The numbers are then indeterminate.
   ///
   /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
   void resize(Index rows, Index columns = 1) { *this = number_array(rows, columns); }
@@ -1311,9 +1313,9 @@ class number_array {
   Index rows() const { return rows_; }
   /// Number of columns.
   Index cols() const { return columns_; }
-  /// How many numbers there are: rows() * cols().
+  /// Number of elements: rows() * cols().
   Index size() const { return rows_ * columns_; }
-  /// Whether there is no number.
+  /// Whether size() is 0.
   bool empty() const { return size() == 0; }
   /// The first number; number (r, c) is data()[r + c * rows()].
   Scalar* data() { return data_; }
@@ -1345,7 +1347,7 @@ class number_array {
     for (Scalar& number : *this) number /= divisor;
     return *this;
   }
-  /// The numbers as Eigen sees them, valid until the next resize(), assignment or move.
+  /// The numbers as an Eigen array, valid until the next resize(), assignment or move.
   map_type map() { return {data(), rows(), cols()}; }
   /// The same, to read.
   const_map_type map() const { return {data(), rows(), cols()}; }
@@ -1370,9 +1372,9 @@ class number_array {
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
 #include <array>
-/// What Eigen::Tensor and TensorMap show of themselves, without including them.
+/// Rank, extents and memory order of Eigen::Tensor and TensorMap, without including their headers.
 namespace rope::inline ROPE_ABI::detail {
-/// A tensor of that rank, whose elements lie next to each other.
+/// A contiguous tensor of this rank.
 template <class X, int rank>
 concept tensor = requires(X& x) {
   x.data();
@@ -1382,9 +1384,9 @@ concept tensor = requires(X& x) {
 };
 template <class X>
 inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
-/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
-/// alike. The number is a constant, because Eigen takes it as a signed integer here and an unsigned one
-/// there.
+/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors.
+/// `axis` is a constant, because Eigen takes it as a signed integer in some classes and an unsigned one in
+/// others.
 template <int axis, class X>
 Index extent(const X& x) {
   constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
@@ -1395,8 +1397,8 @@ template <class X, int... axis>
 std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
   return {extent<axis>(x)...};
 }
-/// Whether the numbers of an X end with it: a container, or an object of Eigen that is no map, block or
-/// expression. A temporary X is warned of where its address is kept (ROPE_DETAIL_LIFETIMEBOUND).
+/// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
+/// Compilers warn if the address of a temporary X is kept (ROPE_DETAIL_LIFETIMEBOUND).
 template <class X>
 concept owns_memory = !std::is_reference_v<X> && (
                                                      std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
@@ -1404,10 +1406,10 @@ concept owns_memory = !std::is_reference_v<X> && (
                                                      requires(X & x) { x.resize(x.dimensions()); });
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_TENSOR_SHAPE_HPP
-/// The one way into the library for lists of integers. Shape, order in memory and strides are those that the
-/// caller's type tells of itself; a type that does not tell them is no list.
+/// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
+/// Types that do not expose them are rejected.
 namespace rope::inline ROPE_ABI::detail {
-/// An integer that counts: every integral type but bool.
+/// Every integral type except bool.
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
 /// A vector or a matrix of integers in memory; element (r, c) is data[r * row_stride + c * column_stride].
@@ -1433,9 +1435,9 @@ struct integer_list {
   Index size() const { return rows * columns; }
   bool empty() const { return columns == 0; }
   Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
-  /// Of a vector.
+  /// Element i of a vector.
   Integer operator[](Index i) const { return data[i * column_stride]; }
-  /// The same list, if it is a vector.
+  /// Returns this list. Throws unless it is a vector.
   const integer_list& as_vector(const char* name) const {
     if (rows > 1)
       throw_invalid(name, "give a vector of integers, got a matrix ", shape_text({rows, columns}));
@@ -1451,29 +1453,29 @@ template <class X>
 concept dense_integers = requires(const X& x) {
   requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
 };
-/// One whose coefficients are in memory, at strides that it tells.
+/// An Eigen object of integers whose coefficients are in memory, at strides that its type exposes.
 template <class X>
 concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
   dense_of(x).data();
   dense_of(x).innerStride();
   requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
 };
-/// What data() of a container, or an array, points to.
+/// The element type that data() of a container, or an array, points to.
 template <class X>
 using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
 /// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
 template <class X>
 concept tensor_of_integers =
     !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
-/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. To have
-/// data() and size() is not enough, as it is for the span of libc++ 14: strided views have them too.
+/// A contiguous range of integers: std::vector, std::array, std::span, a C array. It is not enough to have
+/// data() and size(), which suffice for the span of libc++ 14, because strided views have them too.
 template <class X>
 concept contiguous_integers =
     !dense_integers<X> && whole_number<element_of<X>> &&
     std::is_constructible_v<std::span<const element_of<X>>, const X&> && requires(const X& x) {
   std::end(x);
 };
-/// Integers that can be read where they are.
+/// Integers that can be read in place.
 template <class X>
 concept integers_in_memory = dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X>;
 template <integers_in_memory X>
@@ -1498,7 +1500,7 @@ auto list_of(const X& x) {
       return integer_list<integer>(std::span<const integer>(x));
   }
 }
-/// A list that the caller keeps, if it is a vector.
+/// The list of a vector that the caller keeps alive. Throws if it is a matrix.
 template <class X>
 auto vector_of(const char* name, const X& x) {
   static_assert(integers_in_memory<X>,
@@ -1519,8 +1521,8 @@ requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
 };
 template <class X>
 using integer_of = typename integer_in<X>::type;
-/// The coefficients of an expression, each evaluated once: an expression that draws random numbers would give
-/// others when it is read after it was checked.
+/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
+/// other values, for example random numbers.
 template <class Integer>
 struct evaluated_list {
   number_array<Integer> memory;
@@ -1538,7 +1540,7 @@ struct evaluated_list {
     list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
   }
 };
-/// How a call keeps the positions that it reads more than once.
+/// The type in which a call keeps positions that it reads more than once.
 template <class P>
 struct kept {
   using type = const P&;
@@ -1554,8 +1556,8 @@ using kept_positions = typename kept<P>::type;
 
 #ifndef ROPE_BASE_INTEGER_RANGE_HPP
 #define ROPE_BASE_INTEGER_RANGE_HPP
-/// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
-/// before they are formed.
+/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
+/// before the operation.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether a + b is a position.
 constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
@@ -2639,12 +2641,12 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 
 #ifndef ROPE_BASE_SCRATCH_HPP
 #define ROPE_BASE_SCRATCH_HPP
-/// The scratch memory that a thread keeps between calls, how much it is, and how to give it back.
+/// The scratch memory that a thread keeps between calls: its size, and how to free it.
 ///
-/// A call asks for memory only where an earlier one on the same thread did not need as much. What it asked
-/// for stays with the thread until `release_scratch()` or the thread's end. This grows with the number of
-/// tokens and belongs to the thread that makes the call; each is as large as the largest call so far, and
-/// there is one per channel type T (of arithmetic A), in bytes:
+/// A call allocates memory only if it needs more than all earlier calls on the same thread. The thread keeps
+/// this memory until `release_scratch()` or the thread's end. The following buffers belong to the calling
+/// thread and grow with the number of tokens. Each is as large as the largest call so far needed, and exists
+/// once per channel type T (with arithmetic type A). Sizes are in bytes:
 ///
 ///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
 ///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
@@ -2659,9 +2661,9 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 ///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
 ///                                  sizeof(T) (n heads + c kv_heads) head_dim
 ///
-/// with size() = batch * tokens * heads * head_dim. A thread that takes part in a call keeps a block of
-/// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels some 2.5 MB in
-/// float.
+/// with size() = batch * tokens * heads * head_dim. Each thread that takes part in a call also keeps a block
+/// of queries and a tile of keys. Their size does not depend on the number of tokens: about 2.5 MB in float
+/// for 32 heads of 128 channels.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
@@ -2670,7 +2672,8 @@ class scratch_piece {
   scratch_piece() : next_(first()) { first() = this; }
   scratch_piece(const scratch_piece&) = delete;
   scratch_piece& operator=(const scratch_piece&) = delete;
-  /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
+  /// A thread that ends destroys its pieces one by one. Objects that it destroys later may still call
+  /// release_scratch(), so the piece leaves the list.
   ~scratch_piece() {
     release();
     scratch_piece** at = &first();
@@ -2707,7 +2710,7 @@ class scratch_piece {
 /// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
 /// thread, or until the thread releases its scratch.
 ///
-/// \tparam User  a tag that keeps two users of the same T apart
+/// \tparam User  a tag that separates two users of the same T
 /// \tparam T     a type that needs neither constructor nor destructor: the memory is bytes
 template <class User, class T>
 T* workspace(Index count) {
@@ -2716,12 +2719,12 @@ T* workspace(Index count) {
   return static_cast<T*>(memory.at_least(static_cast<std::size_t>(count), sizeof(T)));
 }
 }  // namespace detail
-/// Gives the scratch memory of the calling thread back. The next calls on this thread ask for theirs anew.
+/// Frees the calling thread's scratch memory. Later calls on this thread allocate it again.
 ///
-/// It frees what functions of this thread have kept, whatever threads their callers gave them. The threads of
-/// a pool keep their own: one that ends gives its scratch back by itself, the others are reached by a task on
-/// each. With a latch no thread takes two of them; the tasks share it, for the last may still be about to
-/// leave it when this thread goes on:
+/// It frees only the calling thread's memory, also if calls on this thread used a pool. Each thread of a pool
+/// keeps its own scratch memory and frees it when the thread ends. To free it earlier, run a task on each
+/// thread. A latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch,
+/// because the last one may still use it when this thread continues:
 ///
 ///     const auto all = std::make_shared<std::latch>(pool_size + 1);
 ///     for (int i = 0; i < pool_size; ++i)
@@ -3101,10 +3104,10 @@ void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
 #ifndef ROPE_BASE_PARALLEL_HPP
 #define ROPE_BASE_PARALLEL_HPP
 #include <atomic>
-/// How a call uses more than one thread: the caller brings the threads, the library never makes one.
+/// How a call uses more than one thread. The caller provides the threads. The library never creates one.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Bodies of parallel loops, by which the concepts below ask whether a type runs one.
+/// Bodies of parallel loops, with which the concepts below test a type.
 struct any_body {
   void operator()(Index /*piece*/) const {}
 };
@@ -3112,11 +3115,10 @@ struct any_range_body {
   void operator()(Index /*first*/, Index /*last*/) const {}
 };
 }  // namespace detail
-/// A caller's own threads, two const member functions: `threads()` says how many run at a time, and
+/// A caller's own threads, with two const member functions. `threads()` returns how many run at a time.
 /// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
-/// and returns when all are done.
-/// While it waits for that, a thread must not run other work that calls this library, as some work-stealing
-/// pools would: scratch memory belongs to a thread, and is in use.
+/// and returns when all are done. While a thread waits in parallel_for, it must not run other work that calls
+/// this library, as some work-stealing pools would: the scratch memory of the thread is in use.
 ///
 ///     struct openmp {
 ///       rope::Index threads() const { return omp_get_max_threads(); }
@@ -3130,16 +3132,16 @@ concept thread_source = requires(const X& threads) {
   { threads.threads() } -> std::convertible_to<Index>;
   threads.parallel_for(Index{}, detail::any_body{});
 };
-/// What Eigen::ThreadPoolDevice looks like; it is used as it is.
+/// Eigen::ThreadPoolDevice, or a type with its interface. It is used without an adapter.
 template <class X>
 concept eigen_thread_pool_device = requires(const X& device) {
   { device.numThreads() } -> std::convertible_to<Index>;
   device.parallelFor(Index{}, {0.0, 0.0, 0.0}, detail::any_range_body{});
 };
-/// Everything a `threads` parameter takes.
+/// The types that a `threads` parameter accepts.
 template <class X>
 concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
-/// The calling thread alone: what every call without a `threads` argument uses.
+/// Only the calling thread: the default of every `threads` parameter.
 ///
 ///     rotate<half_split>(q, table, start, this_thread{});
 struct this_thread {
@@ -3151,7 +3153,7 @@ struct this_thread {
   }
 };
 namespace detail {
-/// How many threads the caller has.
+/// The number of the caller's threads.
 template <class Threads>
 Index available_threads(const Threads& threads) {
   if constexpr (thread_source<Threads>)
@@ -3159,19 +3161,19 @@ Index available_threads(const Threads& threads) {
   else
     return threads.numThreads();
 }
-/// The product of extents, as what a call costs: operations may be more than an Index counts.
+/// The cost of a call: the product of extents, as a double because the number of operations may exceed an
+/// Index.
 template <class... Extent>
 constexpr double cost_of(Extent... extents) {
   return (static_cast<double>(extents) * ...);
 }
-/// Where piece i of [0, count) begins: floor(count i / pieces), of which count i may be more than an Index
-/// holds.
+/// The first element of piece i of [0, count): floor(count i / pieces), also if count i exceeds an Index.
 ///
 /// Requires:  i in [0, pieces], and an Index holds pieces^2
 constexpr Index begin_of_piece(Index count, Index i, Index pieces) {
   return count / pieces * i + count % pieces * i / pieces;
 }
-/// Calls run(i) for i in [0, pieces) on the caller's threads; `cost` is that of a piece.
+/// Calls run(i) for i in [0, pieces) on the caller's threads. `cost` is the cost of one piece.
 template <class Threads, class Run>
 void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
   if constexpr (thread_source<Threads>) {
@@ -3182,8 +3184,8 @@ void run_pieces(const Threads& threads, Index pieces, double cost, const Run& ru
     });
   }
 }
-/// Calls body(task) for tasks of unequal size, at least `work` operations each on average: threads take the
-/// next one when they are free. A call too small to gain from a second thread stays on its own.
+/// Calls body(task) for tasks of unequal size, at least `work` operations each on average. A thread takes the
+/// next task when it is free. Small calls use the calling thread only.
 template <class Threads, class Body>
 void parallel_tasks(const Threads& threads, Index tasks, double work, const Body& body) {
   constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
@@ -3199,7 +3201,7 @@ void parallel_tasks(const Threads& threads, Index tasks, double work, const Body
       body(task);
   });
 }
-/// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but none so small that
+/// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but no piece so small that
 /// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
 template <class Threads, class Body>
 void parallel_pieces(const Threads& threads, Index count, double bytes, const Body& body) {
@@ -3705,9 +3707,9 @@ concept rotation_table = requires(const Table& table) {
 
 #ifndef ROPE_BASE_WIDE_INTEGER_HPP
 #define ROPE_BASE_WIDE_INTEGER_HPP
-/// Unsigned integers of 128 and 192 bits, as far as exact angles need them.
+/// Unsigned integers of 128 and 192 bits, with the operations that exact angles need.
 namespace rope::inline ROPE_ABI::detail {
-/// hi * 2^64 + lo; every operation is modulo 2^128.
+/// hi * 2^64 + lo. Every operation is modulo 2^128.
 struct uint128 {
   std::uint64_t hi = 0;
   std::uint64_t lo = 0;
@@ -3732,7 +3734,7 @@ struct uint128 {
     return {a.hi >> places, (a.lo >> places) | (a.hi << 1 << (63 - places))};
   }
 };
-/// hi * 2^128 + mid * 2^64 + lo; every operation is modulo 2^192.
+/// hi * 2^128 + mid * 2^64 + lo. Every operation is modulo 2^192.
 struct uint192 {
   std::uint64_t hi = 0;
   std::uint64_t mid = 0;
@@ -3749,15 +3751,15 @@ struct uint192 {
     return {~a.hi + (a.lo == 0 && a.mid == 0 ? 1u : 0u), ~a.mid + carry, 0 - a.lo};
   }
 };
-/// -a where all bits of `sign` are set, and a where none is: without a branch.
+/// -a if all bits of `sign` are set, a if none is. Has no branch.
 constexpr uint192 negate_if(std::uint64_t sign, uint192 a) {
   return uint192{a.hi ^ sign, a.mid ^ sign, a.lo ^ sign} + uint192{0, 0, sign & 1};
 }
-/// The zeros before the first bit that is set.
+/// The number of zero bits before the highest set bit.
 constexpr int leading_zeros(uint128 a) {
   return a.hi != 0 ? std::countl_zero(a.hi) : 64 + std::countl_zero(a.lo);
 }
-/// a * b from four products of 32-bit halves: what every compiler can do, and the twin of `multiply`.
+/// a * b from four products of 32-bit halves: the portable version of `multiply`.
 constexpr uint128 multiply_halves(std::uint64_t a, std::uint64_t b) {
   constexpr std::uint64_t low = 0xffffffffu;
   const std::uint64_t aa = a & low, ab = a >> 32, ba = b & low, bb = b >> 32;
@@ -3798,8 +3800,8 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_WIDE_INTEGER_HPP
-/// The numbers in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113 on
-/// others, and each C library has its own exp and log. Schedules must not depend on either.
+/// The number type in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113
+/// on others, and each C library has its own exp and log. Schedules must not depend on either.
 namespace rope::inline ROPE_ABI {
 /// A real number of 128 significant bits, computed in integers: a schedule has the same bits on every
 /// processor, with every compiler, under every flag (-ffast-math, x87) and C library.
@@ -3807,7 +3809,7 @@ namespace rope::inline ROPE_ABI {
 ///     const wide_real third = wide_real(1) / 3;
 ///     const auto nearest = static_cast<double>(pow(third, 0.5));
 ///
-/// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` are what they look like.
+/// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` are accurate.
 ///
 /// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0 and what
 ///            follows from one are infinite
@@ -3832,7 +3834,7 @@ class wide_real {
   }
   /// pi.
   static constexpr wide_real pi() { return {false, {0xc90fdaa22168c234u, 0xc4c6628b80dc1cd1u}, -126}; }
-  /// The nearest double, with ties to even; a subnormal one too, and infinity above its range.
+  /// The nearest double, ties to even, including subnormals. Infinity above the range of double.
   explicit constexpr operator double() const {
     constexpr std::uint64_t infinity = std::uint64_t{0x7ff} << 52;
     const int first = exponent_ + 127;  // exponent of the highest bit
@@ -3845,7 +3847,7 @@ class wide_real {
       const detail::uint128 rest = significand_ - (dropped > 127 ? detail::uint128{} : kept << dropped);
       const detail::uint128 half = detail::uint128{0, 1} << (dropped - 1);
       const bool up = half < rest || (rest == half && kept.lo % 2 == 1);
-      // The carry of a significand of ones goes on into the exponent, as it has to.
+      // If rounding up overflows the significand, the carry correctly increments the exponent.
       bits = (first < -1022 ? 0 : static_cast<std::uint64_t>(first + 1022) << 52) + kept.lo + (up ? 1 : 0);
     }
     return std::bit_cast<double>(bits | static_cast<std::uint64_t>(negative_) << 63);
@@ -3892,7 +3894,7 @@ class wide_real {
     const bool negative = a.negative_ != b.negative_;
     if (a.is_infinite() || b.significand_ == detail::uint128{}) return infinite(negative);
     if (b.is_infinite()) return {};
-    const bool shorter = a.significand_ < b.significand_;  // then the first of 129 bits is 0, and left out
+    const bool shorter = a.significand_ < b.significand_;  // then the first of 129 bits is 0 and is skipped
     detail::uint128 quotient, rest = a.significand_;
     bool carry = shorter && rest.hi >> 63 != 0;  // bit 128 of the rest
     if (shorter) rest = rest << 1;
@@ -3955,7 +3957,7 @@ class wide_real {
     for (int n = 0; n < 4; ++n) u = (u << 1) + detail::multiply_upper(u, u);
     return {false, (detail::uint128{0, 1} << 127) + (u >> 1), powers.to_int() - 127};
   }
-  /// The natural logarithm.  Requires: x is positive; of any other x the result is infinite
+  /// The natural logarithm.  Requires: x is positive; otherwise the result is infinite
   friend constexpr wide_real log(wide_real x) {
     if (x.is_infinite() || x.negative_ || x.significand_ == detail::uint128{}) return infinite(x < 1);
     // x = m 2^powers with m in [3/4, 3/2); y = ln m by the method of Halley, whose error is cubed and divided
@@ -13203,9 +13205,9 @@ auto placed_in(const Rows& rows, const Table& table) {
 
 #ifndef ROPE_BASE_LISTS_HPP
 #define ROPE_BASE_LISTS_HPP
-/// Small steps with lists. They are templates because the algorithms of the standard library are constexpr: a
-/// compiler instantiates those wherever they are named, even in a template that is never used, and these only
-/// where they are called.
+/// Small operations on lists. They are templates to save compile time: the algorithms of the standard library
+/// are constexpr, and a compiler instantiates those wherever they are named, even in an unused template. It
+/// instantiates these templates only if they are called.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether an element of the list equals x.
 template <class T, class X>
@@ -14924,8 +14926,8 @@ class attended_call {
 
 #ifndef ROPE_BASE_OWNED_ARRAY_HPP
 #define ROPE_BASE_OWNED_ARRAY_HPP
-/// Arrays of numbers that the library returns, for callers who go on with Eigen. Their memory is a
-/// number_array, whose header says why it is not Eigen's. Functions that return one are templates, so that
+/// Arrays of numbers that the library returns, for callers that use Eigen. Their memory is a number_array.
+/// number_array.hpp explains why it is not an Eigen array. Functions that return one are templates, so that
 /// only programs that call them compile Eigen's map.
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -14940,9 +14942,9 @@ using array_map =
 template <class Scalar, int Columns>
 using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
 }  // namespace detail
-/// An Eigen array [rows, columns] in memory of its own, column-major whatever Eigen's default is. It is an
-/// Eigen::Map and is used as one; but assignment takes the shape of what is assigned, as with an
-/// Eigen::Array.
+/// An Eigen array [rows, columns] in memory of its own, column-major even if Eigen's default is row-major. It
+/// is used as the Eigen::Map that it is, except that assignment takes the shape of the assigned expression,
+/// as with an Eigen::Array.
 ///
 ///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
 ///     coordinates.col(1) += shift;
@@ -14970,12 +14972,12 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
       : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
   /// The same for a vector.
   explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
-  /// Numbers that all have one value.
+  /// Numbers that are all `value`.
   ///
   /// Throws:  std::length_error if they exceed the address space
   owned_array(Index rows, Index columns, Scalar value)
       : owned_array(number_array<Scalar>(rows, columns, value)) {}
-  /// The memory of the numbers becomes that of the array.
+  /// Takes over the memory of `values`.
   owned_array(number_array<Scalar>&& values)
       : memory{std::move(values)},
         map_type(memory::numbers.data(),
@@ -14994,7 +14996,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
     ::new (static_cast<void*>(&other)) owned_array();
   }
   ~owned_array() = default;
-  /// Destroys the object and constructs it anew: an Eigen::Map cannot be pointed elsewhere.
+  /// Destroys and reconstructs the object, because an Eigen::Map cannot be changed to point elsewhere.
   owned_array& operator=(owned_array&& other) noexcept {
     if (this == &other) return *this;
     this->~owned_array();
@@ -15006,13 +15008,13 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
     return *this = owned_array(values);
   }
-  /// Gives the array another shape and new memory; the numbers are then indeterminate.
+  /// Gives the array another shape and new memory. The numbers are then indeterminate.
   ///
   /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
   void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
   /// The same for a vector.
   void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
-  /// The numbers, to read; valid until the next resize(), assignment or move.
+  /// The numbers as a read-only Eigen array, valid until the next resize(), assignment or move.
   const_map map() const { return {this->data(), this->rows(), this->cols()}; }
  private:
   static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
@@ -15022,7 +15024,7 @@ template <class T>
 struct doubles {
   using type = double;
 };
-/// owned_array<double>, as what a template with the parameter T returns.
+/// owned_array<double> as a type that depends on T, for results of templates.
 template <class T, int Columns = Eigen::Dynamic>
 using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 }  // namespace detail

@@ -14,12 +14,12 @@
 #include <rope/base/tensor_shape.hpp>
 #include <rope/config.hpp>
 
-/// The one way into the library for lists of integers. Shape, order in memory and strides are those that the
-/// caller's type tells of itself; a type that does not tell them is no list.
+/// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
+/// Types that do not expose them are rejected.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// An integer that counts: every integral type but bool.
+/// Every integral type except bool.
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
 
@@ -48,10 +48,10 @@ struct integer_list {
   Index size() const { return rows * columns; }
   bool empty() const { return columns == 0; }
   Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
-  /// Of a vector.
+  /// Element i of a vector.
   Integer operator[](Index i) const { return data[i * column_stride]; }
 
-  /// The same list, if it is a vector.
+  /// Returns this list. Throws unless it is a vector.
   const integer_list& as_vector(const char* name) const {
     if (rows > 1)
       throw_invalid(name, "give a vector of integers, got a matrix ", shape_text({rows, columns}));
@@ -70,7 +70,7 @@ concept dense_integers = requires(const X& x) {
   requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
 };
 
-/// One whose coefficients are in memory, at strides that it tells.
+/// An Eigen object of integers whose coefficients are in memory, at strides that its type exposes.
 template <class X>
 concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
   dense_of(x).data();
@@ -78,7 +78,7 @@ concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
   requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
 };
 
-/// What data() of a container, or an array, points to.
+/// The element type that data() of a container, or an array, points to.
 template <class X>
 using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
 
@@ -87,8 +87,8 @@ template <class X>
 concept tensor_of_integers =
     !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
 
-/// A contiguous range of integers: std::vector, std::array, std::span, an array of the language. To have
-/// data() and size() is not enough, as it is for the span of libc++ 14: strided views have them too.
+/// A contiguous range of integers: std::vector, std::array, std::span, a C array. It is not enough to have
+/// data() and size(), which suffice for the span of libc++ 14, because strided views have them too.
 template <class X>
 concept contiguous_integers =
     !dense_integers<X> && whole_number<element_of<X>> &&
@@ -96,7 +96,7 @@ concept contiguous_integers =
   std::end(x);
 };
 
-/// Integers that can be read where they are.
+/// Integers that can be read in place.
 template <class X>
 concept integers_in_memory = dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X>;
 
@@ -123,7 +123,7 @@ auto list_of(const X& x) {
   }
 }
 
-/// A list that the caller keeps, if it is a vector.
+/// The list of a vector that the caller keeps alive. Throws if it is a matrix.
 template <class X>
 auto vector_of(const char* name, const X& x) {
   static_assert(integers_in_memory<X>,
@@ -146,8 +146,8 @@ requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
 template <class X>
 using integer_of = typename integer_in<X>::type;
 
-/// The coefficients of an expression, each evaluated once: an expression that draws random numbers would give
-/// others when it is read after it was checked.
+/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
+/// other values, for example random numbers.
 template <class Integer>
 struct evaluated_list {
   number_array<Integer> memory;
@@ -168,7 +168,7 @@ struct evaluated_list {
   }
 };
 
-/// How a call keeps the positions that it reads more than once.
+/// The type in which a call keeps positions that it reads more than once.
 template <class P>
 struct kept {
   using type = const P&;

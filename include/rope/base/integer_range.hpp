@@ -9,8 +9,8 @@
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 
-/// Sums of positions and products of extents that leave their type are undefined in C++: they are refused
-/// before they are formed.
+/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
+/// before the operation.
 
 namespace rope::inline ROPE_ABI::detail {
 

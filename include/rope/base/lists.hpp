@@ -9,9 +9,9 @@
 
 #include <rope/config.hpp>
 
-/// Small steps with lists. They are templates because the algorithms of the standard library are constexpr: a
-/// compiler instantiates those wherever they are named, even in a template that is never used, and these only
-/// where they are called.
+/// Small operations on lists. They are templates to save compile time: the algorithms of the standard library
+/// are constexpr, and a compiler instantiates those wherever they are named, even in an unused template. It
+/// instantiates these templates only if they are called.
 
 namespace rope::inline ROPE_ABI::detail {
 

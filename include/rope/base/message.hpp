@@ -27,8 +27,8 @@ inline std::string exact_digits(double value) {
   return digits;
 }
 
-/// A part of a message: a text or a number. Messages are many and of many types of parts, so that one
-/// function which is no template puts all of them together.
+/// A part of a message: a text or a number. Messages have parts of many types. With this class one function,
+/// not a template, joins all of them.
 class message_part {
  public:
   message_part(const char* text) : kind_(kind::text), text_(text) {}
@@ -44,7 +44,7 @@ class message_part {
   requires(std::is_class_v<Number>&& std::convertible_to<Number, Index>) message_part(const Number& value)
       : kind_(kind::integer), integer_(static_cast<Index>(value)) {}
 
-  /// Appends the part; a double with 17 digits, which read back exactly.
+  /// Appends the part. A double gets 17 digits, which read back exactly.
   void append_to(std::string& text) const {
     char digits[32];
     switch (kind_) {
@@ -100,7 +100,7 @@ template <class View>
 requires requires(const View& x) { x.head_dim; }
 std::string shape_text(const View& x) { return shape_text({x.batch, x.tokens, x.heads, x.head_dim}); }
 
-/// Reports an argument of `function` that breaks a rule: the parts are the rule and the value.
+/// Reports an invalid argument of `function`. The parts are the rule and the value.
 ///
 /// Throws:  std::invalid_argument
 template <class... Parts>
@@ -118,14 +118,14 @@ template <class... Parts>
   ROPE_THROW(std::length_error, joined({function, ": ", message_part(parts)...}));
 }
 
-/// Throws unless the rule holds, whose text names both numbers in this order.
+/// Throws unless the rule holds. The text of the rule names both numbers in this order.
 ///
 /// Throws:  std::invalid_argument
 inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {
   if (!holds) throw_invalid(function, rule, ", got ", first, " and ", second);
 }
 
-/// Throws unless both, whose names are in the order of the numbers, have the same extent.
+/// Throws unless both extents are equal. `names` lists the objects in the order of the numbers.
 ///
 /// Throws:  std::invalid_argument
 inline void check_equal(const char* function, const char* names, const char* extent, Index first,

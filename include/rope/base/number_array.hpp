@@ -12,20 +12,20 @@
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>
 
-/// Arrays of numbers that the library keeps. They are not Eigen's, for two reasons.
+/// Arrays of numbers that the library keeps. They are not Eigen arrays, for two reasons.
 ///
-/// The functions by which Eigen allocates have the same names for every instruction set and do not do the
-/// same: some call malloc, others align a block by hand. Of two translation units for different instruction
-/// sets the linker keeps the functions of one, which then free what those of the other allocated. So no array
-/// of Eigen is a member, a result or a local variable of this library.
+/// Eigen's allocation functions have the same names for every instruction set but differ: some call malloc,
+/// others align a block by hand. If two translation units have different instruction sets, the linker keeps
+/// the functions of only one. These may then free memory that was allocated by the functions of the other. So
+/// no Eigen array is a member, a result or a local variable of this library.
 ///
-/// A class of Eigen that is named in a function which is no template is compiled by every program. So a map
-/// is made only where map() is called.
+/// An Eigen class that a non-template function uses is compiled by every program. So only programs that call
+/// map() compile Eigen's map.
 
 namespace rope::inline ROPE_ABI {
 
-/// Numbers [rows, columns], column-major, in memory of their own unless made by over(). map() shows them to
-/// Eigen.
+/// Numbers [rows, columns], column-major, in memory of their own unless made by over(). map() makes an
+/// Eigen::Map of them.
 ///
 ///     schedule axis = {.rotary_dim = 64, .base = 10000, .inv_freq = {}};
 ///     axis.restart(10000);
@@ -43,7 +43,7 @@ class number_array {
  public:
   /// The numbers as an Eigen array [rows, columns], to read and write.
   using map_type = Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>>;
-  /// The same to read.
+  /// The numbers as a read-only Eigen array.
   using const_map_type =
       Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>>;
 
@@ -56,7 +56,7 @@ class number_array {
   explicit number_array(Index rows, Index columns = 1)
       : data_(allocated(checked_size(rows, columns))), rows_(rows), columns_(columns) {}
 
-  /// Numbers that all have one value.
+  /// Numbers that are all `value`.
   ///
   /// Throws:  std::length_error if they exceed the address space
   number_array(Index rows, Index columns, Scalar value) : number_array(rows, columns) {
@@ -66,15 +66,15 @@ class number_array {
   /// A copy of an Eigen expression of the same scalar.
   template <class Derived>
   number_array(const Eigen::DenseBase<Derived>& values) : number_array(values.rows(), values.cols()) {
-    // Number by number: where the compiler sees a size of a few numbers, it warns of the packets of a copy
-    // that is never made in packets then.
+    // Copies number by number. If the compiler knows that there are few numbers, it would warn about packet
+    // copies that are never executed.
     Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>, Eigen::Unaligned,
                Eigen::InnerStride<>>
         to(data(), rows(), cols(), Eigen::InnerStride<>(1));
     to = values.derived().array();
   }
 
-  /// The numbers that are in memory of the caller's, which must outlive the array and what it is moved to. A
+  /// An array in memory of the caller, which must outlive the array and every array that it is moved to. A
   /// copy of the array has memory of its own.
   static number_array over(Scalar* data, Index rows, Index columns) noexcept {
     number_array array;
@@ -95,7 +95,7 @@ class number_array {
         rows_(std::exchange(other.rows_, 0)),
         columns_(std::exchange(other.columns_, 0)),
         owned_(std::exchange(other.owned_, true)) {}
-  /// All or nothing.
+  /// Copies the shape and the numbers. If it throws, nothing changes.
   number_array& operator=(const number_array& other) { return *this = number_array(other); }
   /// Takes over the memory of `other`, which is then empty.
   number_array& operator=(number_array&& other) noexcept {
@@ -110,7 +110,7 @@ class number_array {
     if (owned_ && data_ != nullptr) detail::cache_line_allocator<Scalar>{}.deallocate(data_, 0);
   }
 
-  /// Gives the array another shape and new memory; the numbers are then indeterminate.
+  /// Gives the array another shape and new memory. The numbers are then indeterminate.
   ///
   /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
   void resize(Index rows, Index columns = 1) { *this = number_array(rows, columns); }
@@ -119,9 +119,9 @@ class number_array {
   Index rows() const { return rows_; }
   /// Number of columns.
   Index cols() const { return columns_; }
-  /// How many numbers there are: rows() * cols().
+  /// Number of elements: rows() * cols().
   Index size() const { return rows_ * columns_; }
-  /// Whether there is no number.
+  /// Whether size() is 0.
   bool empty() const { return size() == 0; }
   /// The first number; number (r, c) is data()[r + c * rows()].
   Scalar* data() { return data_; }
@@ -156,7 +156,7 @@ class number_array {
     return *this;
   }
 
-  /// The numbers as Eigen sees them, valid until the next resize(), assignment or move.
+  /// The numbers as an Eigen array, valid until the next resize(), assignment or move.
   map_type map() { return {data(), rows(), cols()}; }
   /// The same, to read.
   const_map_type map() const { return {data(), rows(), cols()}; }

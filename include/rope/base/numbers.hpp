@@ -13,12 +13,12 @@
 
 #include <rope/config.hpp>
 
-/// Numbers: comparisons and conversions that compilers warn of or optimise away, the arithmetic type of
-/// channels, infinities by their bits, and hashes.
+/// Numbers: comparisons and conversions that compilers warn about or optimise away, the arithmetic type of
+/// channels, tests of bits for infinities, and hashes.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// a == b, for numbers whose equality is exact and meant: an option that is off, a factor of exactly 1.
+/// a == b, for intended exact comparisons: an option that is off, a factor of exactly 1.
 template <class A, class B>
 constexpr bool equal(A a, B b) {
   return std::equal_to<>{}(a, b);
@@ -37,7 +37,8 @@ constexpr bool is_index(Count count) {
   return std::in_range<Index>(count);
 }
 
-/// A count as an Index that holds it; without a cast where the types are equal, which compilers warn of.
+/// Converts a count that fits to an Index. There is no cast if the types are equal, because compilers warn about
+/// one.
 template <std::integral Count>
 constexpr Index to_index(Count count) {
   if constexpr (std::same_as<Count, Index>)
@@ -50,13 +51,13 @@ constexpr Index to_index(Count count) {
 template <class T>
 using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// `count` channels in memory, as a row of Eigen's.
+/// `count` channels in memory, as an Eigen row.
 template <class T>
 using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
 
-/// x, or the largest number of its sign where it is infinite.
+/// x, or the largest finite number of its sign if x is infinite.
 template <class A>
 A saturated(A x) {
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
@@ -66,7 +67,7 @@ A saturated(A x) {
   return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
 }
 
-/// Whether no number of x[0 .. count) is an infinity or NaN.
+/// Whether all of x[0 .. count) are finite.
 template <class X>
 bool all_finite(const X* x, Index count) {
   using A = arithmetic<X>;

@@ -9,8 +9,8 @@
 #include <rope/base/number_array.hpp>
 #include <rope/config.hpp>
 
-/// Arrays of numbers that the library returns, for callers who go on with Eigen. Their memory is a
-/// number_array, whose header says why it is not Eigen's. Functions that return one are templates, so that
+/// Arrays of numbers that the library returns, for callers that use Eigen. Their memory is a number_array.
+/// number_array.hpp explains why it is not an Eigen array. Functions that return one are templates, so that
 /// only programs that call them compile Eigen's map.
 
 namespace rope::inline ROPE_ABI {
@@ -30,9 +30,9 @@ using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Co
 
 }  // namespace detail
 
-/// An Eigen array [rows, columns] in memory of its own, column-major whatever Eigen's default is. It is an
-/// Eigen::Map and is used as one; but assignment takes the shape of what is assigned, as with an
-/// Eigen::Array.
+/// An Eigen array [rows, columns] in memory of its own, column-major even if Eigen's default is row-major. It
+/// is used as the Eigen::Map that it is, except that assignment takes the shape of the assigned expression,
+/// as with an Eigen::Array.
 ///
 ///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
 ///     coordinates.col(1) += shift;
@@ -65,13 +65,13 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   /// The same for a vector.
   explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
 
-  /// Numbers that all have one value.
+  /// Numbers that are all `value`.
   ///
   /// Throws:  std::length_error if they exceed the address space
   owned_array(Index rows, Index columns, Scalar value)
       : owned_array(number_array<Scalar>(rows, columns, value)) {}
 
-  /// The memory of the numbers becomes that of the array.
+  /// Takes over the memory of `values`.
   owned_array(number_array<Scalar>&& values)
       : memory{std::move(values)},
         map_type(memory::numbers.data(),
@@ -93,7 +93,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   }
   ~owned_array() = default;
 
-  /// Destroys the object and constructs it anew: an Eigen::Map cannot be pointed elsewhere.
+  /// Destroys and reconstructs the object, because an Eigen::Map cannot be changed to point elsewhere.
   owned_array& operator=(owned_array&& other) noexcept {
     if (this == &other) return *this;
     this->~owned_array();
@@ -106,14 +106,14 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
     return *this = owned_array(values);
   }
 
-  /// Gives the array another shape and new memory; the numbers are then indeterminate.
+  /// Gives the array another shape and new memory. The numbers are then indeterminate.
   ///
   /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
   void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
   /// The same for a vector.
   void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
 
-  /// The numbers, to read; valid until the next resize(), assignment or move.
+  /// The numbers as a read-only Eigen array, valid until the next resize(), assignment or move.
   const_map map() const { return {this->data(), this->rows(), this->cols()}; }
 
  private:
@@ -126,7 +126,7 @@ template <class T>
 struct doubles {
   using type = double;
 };
-/// owned_array<double>, as what a template with the parameter T returns.
+/// owned_array<double> as a type that depends on T, for results of templates.
 template <class T, int Columns = Eigen::Dynamic>
 using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 

@@ -8,12 +8,12 @@
 
 #include <rope/config.hpp>
 
-/// How a call uses more than one thread: the caller brings the threads, the library never makes one.
+/// How a call uses more than one thread. The caller provides the threads. The library never creates one.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Bodies of parallel loops, by which the concepts below ask whether a type runs one.
+/// Bodies of parallel loops, with which the concepts below test a type.
 struct any_body {
   void operator()(Index /*piece*/) const {}
 };
@@ -23,11 +23,10 @@ struct any_range_body {
 
 }  // namespace detail
 
-/// A caller's own threads, two const member functions: `threads()` says how many run at a time, and
+/// A caller's own threads, with two const member functions. `threads()` returns how many run at a time.
 /// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
-/// and returns when all are done.
-/// While it waits for that, a thread must not run other work that calls this library, as some work-stealing
-/// pools would: scratch memory belongs to a thread, and is in use.
+/// and returns when all are done. While a thread waits in parallel_for, it must not run other work that calls
+/// this library, as some work-stealing pools would: the scratch memory of the thread is in use.
 ///
 ///     struct openmp {
 ///       rope::Index threads() const { return omp_get_max_threads(); }
@@ -42,18 +41,18 @@ concept thread_source = requires(const X& threads) {
   threads.parallel_for(Index{}, detail::any_body{});
 };
 
-/// What Eigen::ThreadPoolDevice looks like; it is used as it is.
+/// Eigen::ThreadPoolDevice, or a type with its interface. It is used without an adapter.
 template <class X>
 concept eigen_thread_pool_device = requires(const X& device) {
   { device.numThreads() } -> std::convertible_to<Index>;
   device.parallelFor(Index{}, {0.0, 0.0, 0.0}, detail::any_range_body{});
 };
 
-/// Everything a `threads` parameter takes.
+/// The types that a `threads` parameter accepts.
 template <class X>
 concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
 
-/// The calling thread alone: what every call without a `threads` argument uses.
+/// Only the calling thread: the default of every `threads` parameter.
 ///
 ///     rotate<half_split>(q, table, start, this_thread{});
 struct this_thread {
@@ -67,7 +66,7 @@ struct this_thread {
 
 namespace detail {
 
-/// How many threads the caller has.
+/// The number of the caller's threads.
 template <class Threads>
 Index available_threads(const Threads& threads) {
   if constexpr (thread_source<Threads>)
@@ -76,21 +75,21 @@ Index available_threads(const Threads& threads) {
     return threads.numThreads();
 }
 
-/// The product of extents, as what a call costs: operations may be more than an Index counts.
+/// The cost of a call: the product of extents, as a double because the number of operations may exceed an
+/// Index.
 template <class... Extent>
 constexpr double cost_of(Extent... extents) {
   return (static_cast<double>(extents) * ...);
 }
 
-/// Where piece i of [0, count) begins: floor(count i / pieces), of which count i may be more than an Index
-/// holds.
+/// The first element of piece i of [0, count): floor(count i / pieces), also if count i exceeds an Index.
 ///
 /// Requires:  i in [0, pieces], and an Index holds pieces^2
 constexpr Index begin_of_piece(Index count, Index i, Index pieces) {
   return count / pieces * i + count % pieces * i / pieces;
 }
 
-/// Calls run(i) for i in [0, pieces) on the caller's threads; `cost` is that of a piece.
+/// Calls run(i) for i in [0, pieces) on the caller's threads. `cost` is the cost of one piece.
 template <class Threads, class Run>
 void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
   if constexpr (thread_source<Threads>) {
@@ -102,8 +101,8 @@ void run_pieces(const Threads& threads, Index pieces, double cost, const Run& ru
   }
 }
 
-/// Calls body(task) for tasks of unequal size, at least `work` operations each on average: threads take the
-/// next one when they are free. A call too small to gain from a second thread stays on its own.
+/// Calls body(task) for tasks of unequal size, at least `work` operations each on average. A thread takes the
+/// next task when it is free. Small calls use the calling thread only.
 template <class Threads, class Body>
 void parallel_tasks(const Threads& threads, Index tasks, double work, const Body& body) {
   constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
@@ -120,7 +119,7 @@ void parallel_tasks(const Threads& threads, Index tasks, double work, const Body
   });
 }
 
-/// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but none so small that
+/// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but no piece so small that
 /// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
 template <class Threads, class Body>
 void parallel_pieces(const Threads& threads, Index count, double bytes, const Body& body) {

@@ -11,23 +11,23 @@
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
 
-/// The channels of one head as integers of 8 bits with one scale, and back.
+/// Converts the channels of one head to 8-bit integers with one scale, and back.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Whether channels of type C are integers beside a scale.
+/// Whether channels of type C are integers with a scale.
 template <class C>
 inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
 
-/// The scale that integers are multiplied by: NaN where `scale` is NaN or infinite, so that every channel of
-/// such a head is NaN. By the bits alone, because -ffast-math assumes that there are neither.
+/// The scale that integers are multiplied by: NaN if `scale` is NaN or infinite, so that every channel of
+/// such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or infinities.
 inline float usable_scale(float scale) {
   const auto bits = std::bit_cast<std::uint32_t>(scale);
   const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
   return std::bit_cast<float>(bits | quiet);
 }
 
-/// Whether |x| < limit; false for a NaN. Read from the bits, so that it holds under -ffast-math too.
+/// Whether |x| < limit. False for NaN. Compares bits, to be correct under -ffast-math too.
 inline bool is_below(float x, float limit) {
   return (std::bit_cast<std::uint32_t>(x) & 0x7fffffffu) < std::bit_cast<std::uint32_t>(limit);
 }
@@ -54,7 +54,7 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
 /// \param most  the integer of largest magnitude, below 2^22
 template <class Integer>
 float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
-  // Magnitudes are in the order of their bits, NaN behind infinity.
+  // Magnitudes have the order of their bits, with NaN after infinity.
   std::int32_t largest = 0;
   for (Index i = 0; i < count; ++i)
     largest = (std::max)(largest, std::bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});

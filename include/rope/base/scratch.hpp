@@ -8,12 +8,12 @@
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>
 
-/// The scratch memory that a thread keeps between calls, how much it is, and how to give it back.
+/// The scratch memory that a thread keeps between calls: its size, and how to free it.
 ///
-/// A call asks for memory only where an earlier one on the same thread did not need as much. What it asked
-/// for stays with the thread until `release_scratch()` or the thread's end. This grows with the number of
-/// tokens and belongs to the thread that makes the call; each is as large as the largest call so far, and
-/// there is one per channel type T (of arithmetic A), in bytes:
+/// A call allocates memory only if it needs more than all earlier calls on the same thread. The thread keeps
+/// this memory until `release_scratch()` or the thread's end. The following buffers belong to the calling
+/// thread and grow with the number of tokens. Each is as large as the largest call so far needed, and exists
+/// once per channel type T (with arithmetic type A). Sizes are in bytes:
 ///
 ///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
 ///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
@@ -28,9 +28,9 @@
 ///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
 ///                                  sizeof(T) (n heads + c kv_heads) head_dim
 ///
-/// with size() = batch * tokens * heads * head_dim. A thread that takes part in a call keeps a block of
-/// queries and a tile of keys besides, whatever their number: for 32 heads of 128 channels some 2.5 MB in
-/// float.
+/// with size() = batch * tokens * heads * head_dim. Each thread that takes part in a call also keeps a block
+/// of queries and a tile of keys. Their size does not depend on the number of tokens: about 2.5 MB in float
+/// for 32 heads of 128 channels.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -41,7 +41,8 @@ class scratch_piece {
   scratch_piece() : next_(first()) { first() = this; }
   scratch_piece(const scratch_piece&) = delete;
   scratch_piece& operator=(const scratch_piece&) = delete;
-  /// A thread that ends destroys its pieces one by one, and what it destroys after them may still release.
+  /// A thread that ends destroys its pieces one by one. Objects that it destroys later may still call
+  /// release_scratch(), so the piece leaves the list.
   ~scratch_piece() {
     release();
     scratch_piece** at = &first();
@@ -83,7 +84,7 @@ class scratch_piece {
 /// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
 /// thread, or until the thread releases its scratch.
 ///
-/// \tparam User  a tag that keeps two users of the same T apart
+/// \tparam User  a tag that separates two users of the same T
 /// \tparam T     a type that needs neither constructor nor destructor: the memory is bytes
 template <class User, class T>
 T* workspace(Index count) {
@@ -94,12 +95,12 @@ T* workspace(Index count) {
 
 }  // namespace detail
 
-/// Gives the scratch memory of the calling thread back. The next calls on this thread ask for theirs anew.
+/// Frees the calling thread's scratch memory. Later calls on this thread allocate it again.
 ///
-/// It frees what functions of this thread have kept, whatever threads their callers gave them. The threads of
-/// a pool keep their own: one that ends gives its scratch back by itself, the others are reached by a task on
-/// each. With a latch no thread takes two of them; the tasks share it, for the last may still be about to
-/// leave it when this thread goes on:
+/// It frees only the calling thread's memory, also if calls on this thread used a pool. Each thread of a pool
+/// keeps its own scratch memory and frees it when the thread ends. To free it earlier, run a task on each
+/// thread. A latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch,
+/// because the last one may still use it when this thread continues:
 ///
 ///     const auto all = std::make_shared<std::latch>(pool_size + 1);
 ///     for (int i = 0; i < pool_size; ++i)

@@ -11,14 +11,14 @@
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 
-/// Memory of tables, caches and scratch: aligned to a cache line whatever the compiler flags are, and not
-/// written before its owner writes it.
+/// Memory of tables, caches and scratch. It is aligned to a cache line under all compiler flags, and is not
+/// initialised.
 
 namespace rope::inline ROPE_ABI::detail {
 
 inline constexpr std::size_t cache_line = 64;
 
-/// Refuses a block of more bytes than an address can count.
+/// Rejects a block that exceeds the address space.
 ///
 /// Throws:  std::length_error
 inline void check_block(const char* name, std::size_t count, std::size_t size) {
@@ -26,11 +26,11 @@ inline void check_block(const char* name, std::size_t count, std::size_t size) {
     throw_length(name, count, " elements of ", size, " bytes exceed the address space");
 }
 
-/// Allocates blocks that begin with a cache line, and leaves elements without an initial value as they are.
+/// Allocates blocks that begin at a cache line, and does not initialise elements without an initial value.
 template <class T>
 struct cache_line_allocator {
   using value_type = T;
-  // All are equal, so containers always take each other's memory and never move element by element.
+  // All allocators are equal, so containers always take over memory and never move element by element.
   using propagate_on_container_copy_assignment = std::true_type;
   using propagate_on_container_move_assignment = std::true_type;
   using propagate_on_container_swap = std::true_type;
@@ -48,7 +48,8 @@ struct cache_line_allocator {
     ::operator delete (data, std::align_val_t{cache_line});
   }
 
-  /// Leaves the element indeterminate, where std::allocator would zero it: the owner writes all of them.
+  /// Leaves the element indeterminate, unlike std::allocator, which would zero it: the owner writes all
+  /// elements.
   template <class U>
   void construct(U* place) noexcept {
     ::new (static_cast<void*>(place)) U;
@@ -65,7 +66,7 @@ struct cache_line_allocator {
 template <class T>
 using storage = std::vector<T, cache_line_allocator<T>>;
 
-/// An Index that is moved together with the memory it counts, and is 0 in an object that was moved from.
+/// An Index that is moved with the memory it counts. It is 0 in an object that was moved from.
 class moved_index {
  public:
   moved_index(Index value) noexcept : value_(value) {}

@@ -9,11 +9,11 @@
 
 #include <rope/config.hpp>
 
-/// What Eigen::Tensor and TensorMap show of themselves, without including them.
+/// Rank, extents and memory order of Eigen::Tensor and TensorMap, without including their headers.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// A tensor of that rank, whose elements lie next to each other.
+/// A contiguous tensor of this rank.
 template <class X, int rank>
 concept tensor = requires(X& x) {
   x.data();
@@ -25,9 +25,9 @@ concept tensor = requires(X& x) {
 template <class X>
 inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
 
-/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors
-/// alike. The number is a constant, because Eigen takes it as a signed integer here and an unsigned one
-/// there.
+/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors.
+/// `axis` is a constant, because Eigen takes it as a signed integer in some classes and an unsigned one in
+/// others.
 template <int axis, class X>
 Index extent(const X& x) {
   constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
@@ -40,8 +40,8 @@ std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_se
   return {extent<axis>(x)...};
 }
 
-/// Whether the numbers of an X end with it: a container, or an object of Eigen that is no map, block or
-/// expression. A temporary X is warned of where its address is kept (ROPE_DETAIL_LIFETIMEBOUND).
+/// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
+/// Compilers warn if the address of a temporary X is kept (ROPE_DETAIL_LIFETIMEBOUND).
 template <class X>
 concept owns_memory = !std::is_reference_v<X> && (
                                                      std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||

@@ -7,11 +7,11 @@
 
 #include <rope/config.hpp>
 
-/// Unsigned integers of 128 and 192 bits, as far as exact angles need them.
+/// Unsigned integers of 128 and 192 bits, with the operations that exact angles need.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// hi * 2^64 + lo; every operation is modulo 2^128.
+/// hi * 2^64 + lo. Every operation is modulo 2^128.
 struct uint128 {
   std::uint64_t hi = 0;
   std::uint64_t lo = 0;
@@ -38,7 +38,7 @@ struct uint128 {
   }
 };
 
-/// hi * 2^128 + mid * 2^64 + lo; every operation is modulo 2^192.
+/// hi * 2^128 + mid * 2^64 + lo. Every operation is modulo 2^192.
 struct uint192 {
   std::uint64_t hi = 0;
   std::uint64_t mid = 0;
@@ -57,17 +57,17 @@ struct uint192 {
   }
 };
 
-/// -a where all bits of `sign` are set, and a where none is: without a branch.
+/// -a if all bits of `sign` are set, a if none is. Has no branch.
 constexpr uint192 negate_if(std::uint64_t sign, uint192 a) {
   return uint192{a.hi ^ sign, a.mid ^ sign, a.lo ^ sign} + uint192{0, 0, sign & 1};
 }
 
-/// The zeros before the first bit that is set.
+/// The number of zero bits before the highest set bit.
 constexpr int leading_zeros(uint128 a) {
   return a.hi != 0 ? std::countl_zero(a.hi) : 64 + std::countl_zero(a.lo);
 }
 
-/// a * b from four products of 32-bit halves: what every compiler can do, and the twin of `multiply`.
+/// a * b from four products of 32-bit halves: the portable version of `multiply`.
 constexpr uint128 multiply_halves(std::uint64_t a, std::uint64_t b) {
   constexpr std::uint64_t low = 0xffffffffu;
   const std::uint64_t aa = a & low, ab = a >> 32, ba = b & low, bb = b >> 32;

@@ -11,8 +11,8 @@
 #include <rope/base/wide_integer.hpp>
 #include <rope/config.hpp>
 
-/// The numbers in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113 on
-/// others, and each C library has its own exp and log. Schedules must not depend on either.
+/// The number type in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113
+/// on others, and each C library has its own exp and log. Schedules must not depend on either.
 
 namespace rope::inline ROPE_ABI {
 
@@ -22,7 +22,7 @@ namespace rope::inline ROPE_ABI {
 ///     const wide_real third = wide_real(1) / 3;
 ///     const auto nearest = static_cast<double>(pow(third, 0.5));
 ///
-/// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` are what they look like.
+/// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` are accurate.
 ///
 /// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0 and what
 ///            follows from one are infinite
@@ -48,7 +48,7 @@ class wide_real {
   /// pi.
   static constexpr wide_real pi() { return {false, {0xc90fdaa22168c234u, 0xc4c6628b80dc1cd1u}, -126}; }
 
-  /// The nearest double, with ties to even; a subnormal one too, and infinity above its range.
+  /// The nearest double, ties to even, including subnormals. Infinity above the range of double.
   explicit constexpr operator double() const {
     constexpr std::uint64_t infinity = std::uint64_t{0x7ff} << 52;
     const int first = exponent_ + 127;  // exponent of the highest bit
@@ -61,7 +61,7 @@ class wide_real {
       const detail::uint128 rest = significand_ - (dropped > 127 ? detail::uint128{} : kept << dropped);
       const detail::uint128 half = detail::uint128{0, 1} << (dropped - 1);
       const bool up = half < rest || (rest == half && kept.lo % 2 == 1);
-      // The carry of a significand of ones goes on into the exponent, as it has to.
+      // If rounding up overflows the significand, the carry correctly increments the exponent.
       bits = (first < -1022 ? 0 : static_cast<std::uint64_t>(first + 1022) << 52) + kept.lo + (up ? 1 : 0);
     }
     return std::bit_cast<double>(bits | static_cast<std::uint64_t>(negative_) << 63);
@@ -110,7 +110,7 @@ class wide_real {
     const bool negative = a.negative_ != b.negative_;
     if (a.is_infinite() || b.significand_ == detail::uint128{}) return infinite(negative);
     if (b.is_infinite()) return {};
-    const bool shorter = a.significand_ < b.significand_;  // then the first of 129 bits is 0, and left out
+    const bool shorter = a.significand_ < b.significand_;  // then the first of 129 bits is 0 and is skipped
     detail::uint128 quotient, rest = a.significand_;
     bool carry = shorter && rest.hi >> 63 != 0;  // bit 128 of the rest
     if (shorter) rest = rest << 1;
@@ -177,7 +177,7 @@ class wide_real {
     return {false, (detail::uint128{0, 1} << 127) + (u >> 1), powers.to_int() - 127};
   }
 
-  /// The natural logarithm.  Requires: x is positive; of any other x the result is infinite
+  /// The natural logarithm.  Requires: x is positive; otherwise the result is infinite
   friend constexpr wide_real log(wide_real x) {
     if (x.is_infinite() || x.negative_ || x.significand_ == detail::uint128{}) return infinite(x < 1);
     // x = m 2^powers with m in [3/4, 3/2); y = ln m by the method of Halley, whose error is cubed and divided
