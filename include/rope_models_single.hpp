@@ -209,8 +209,7 @@ template <std::integral Count>
 constexpr bool is_index(Count count) {
   return std::in_range<Index>(count);
 }
-/// Converts a count that fits to an Index. There is no cast if the types are equal, because compilers warn about
-/// one.
+/// Converts a count that fits in an Index. Has no cast if the types are equal, because compilers would warn.
 template <std::integral Count>
 constexpr Index to_index(Count count) {
   if constexpr (std::same_as<Count, Index>)
@@ -722,7 +721,7 @@ namespace rope::inline ROPE_ABI {
 ///     const wide_real third = wide_real(1) / 3;
 ///     const auto nearest = static_cast<double>(pow(third, 0.5));
 ///
-/// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` are accurate.
+/// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` have no error of conversion.
 ///
 /// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0 and what
 ///            follows from one are infinite
@@ -1595,12 +1594,12 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 
 #ifndef ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 #define ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
-/// Channels of 16 and 8 bits as floats and back, in scalars and in the registers of x86.
+/// Converts 16-bit and 8-bit channels to float and back, in scalars and in x86 registers.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
 /// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
-/// of x86 makes a bfloat16 below 2^-126 zero, so where it exists every path does.
+/// of x86 makes a bfloat16 below 2^-126 zero, so builds with it do this in scalar code too.
 template <class T, class A>
 EIGEN_ALWAYS_INLINE T rounded(A value) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
@@ -1613,7 +1612,7 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
   }
 }
 #if defined(__F16C__) && defined(EIGEN_VECTORIZE_SSE2)
-// Eigen 3.4.0 looks for these instructions under clang only, and converts in software under GCC.
+// Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
   return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
 }
@@ -1628,8 +1627,8 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
 }
 inline constexpr bool has_half_packets = true;
 #elif defined(EIGEN_VECTORIZE_SSE2)
-// Processors without these instructions: the steps of Eigen's scalar conversions, which choose between three
-// cases, in four lanes at once. So they give the bits of these.
+// Processors without these instructions: the steps of Eigen's scalar conversions, in four lanes. Each lane
+// selects one of their three cases, so the bits are the same.
 EIGEN_ALWAYS_INLINE __m128i select_lanes(__m128i where, __m128i yes, __m128i no) {
   return _mm_or_si128(_mm_and_si128(where, yes), _mm_andnot_si128(where, no));
 }
@@ -1640,7 +1639,7 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_con
                 magnitude = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x7fff)), 13),
                 exponents = _mm_set1_epi32(0x7c00 << 13), exponent = _mm_and_si128(magnitude, exponents),
                 bias = _mm_set1_epi32((127 - 15) << 23), one = _mm_set1_epi32((127 - 14) << 23);
-  // Infinities and NaNs have the largest exponent of a float too; subnormal halfs are 2^-14 (1 + x) - 2^-14.
+  // Infinities and NaNs also have the largest exponent of a float. A subnormal half is 2^-14 (1 + x) - 2^-14.
   const __m128i normal = _mm_add_epi32(_mm_add_epi32(magnitude, bias),
                                        _mm_and_si128(_mm_cmpeq_epi32(exponent, exponents), bias)),
                 subnormal = _mm_castps_si128(
@@ -1665,7 +1664,7 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
   const __m128i finite = select_lanes(_mm_cmplt_epi32(magnitude, smallest), subnormal, normal),
                 half = select_lanes(_mm_cmplt_epi32(magnitude, largest), finite, beyond),
                 whole = _mm_or_si128(half, _mm_srli_epi32(sign, 16));
-  // Packing saturates signed numbers of 16 bits, so the sign has to be that of all 32.
+  // Packing saturates to signed 16-bit numbers, so the 16-bit sign is extended to 32 bits.
   const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(whole, 16), 16);
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
 }
@@ -1752,12 +1751,13 @@ EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_con
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
-/// SIMD registers as Eigen names them ("packets"), and their scalar twins. Every operation gives the same
-/// bits in a lane of a packet as its twin gives on a scalar, so how a row of channels is cut into packets
-/// never shows in the result.
+/// SIMD registers ("packets" in Eigen), and scalar versions of their operations. Every operation gives the
+/// same bits in a lane of a packet as on a scalar, so results do not depend on how a row of channels is split
+/// into packets.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
-/// The best packet of A, or A where there is none. (In an alias GCC 14 warns of attributes at each use.)
+/// The widest packet of A, or A if there is none. A class, because GCC 14 warns about attributes at each use
+/// of an alias.
 template <class A>
 struct packet_of : std::conditional<bool(Eigen::internal::packet_traits<A>::Vectorizable),
                                     typename Eigen::internal::packet_traits<A>::type, A> {};
@@ -1767,12 +1767,12 @@ template <class P>
 inline constexpr int lanes = std::is_arithmetic_v<P> ? 1 : int(Eigen::internal::unpacket_traits<P>::size);
 template <class P>
 struct half_packet_of : std::type_identity<typename Eigen::internal::unpacket_traits<P>::half> {};
-/// The packet of half as many lanes where it exists, else P.
+/// The packet of half as many lanes if it exists, otherwise P.
 template <class P>
 using half_packet = typename half_packet_of<P>::type;
 /// Number of vector registers: how many table entries a kernel may hold.
 inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
-/// a * b + c, rounded once where packets do so, else twice.
+/// a * b + c, rounded once if packets round it once, otherwise twice.
 template <class A>
 requires std::is_arithmetic_v<A>
 inline A multiply_add(A a, A b, A c) {
@@ -1783,8 +1783,7 @@ inline A multiply_add(A a, A b, A c) {
 #endif
 }
 namespace packet_search {
-/// The packet of storage type T with n lanes, found among the best one and its halves; void where there is
-/// none.
+/// The packet with n lanes among P, its half, the half of that, and so on, or void if there is none.
 template <class P, int n>
 constexpr auto narrow() {
   using half = typename Eigen::internal::unpacket_traits<P>::half;
@@ -1803,7 +1802,7 @@ constexpr bool has_packets_of() {
     return false;
   else if constexpr (std::is_same_v<T, Eigen::half>)
     return has_half_packets;
-  else if constexpr (std::is_same_v<T, Eigen::bfloat16>)  // taken apart as 32-bit integers
+  else if constexpr (std::is_same_v<T, Eigen::bfloat16>)  // split as 32-bit integers
     return std::endian::native == std::endian::little &&
            int(Eigen::internal::unpacket_traits<
                typename Eigen::internal::unpacket_traits<P>::integer_packet>::size) == lanes<P>;
@@ -1812,12 +1811,12 @@ constexpr bool has_packets_of() {
 }
 template <class T, class P>
 inline constexpr bool has_packets = has_packets_of<T, P>();
-/// What rows of channels stay in until they reach the registers: T where packets can be loaded from it, else
-/// its arithmetic type.
+/// The type from which rows of channels are loaded into packets: T if packets can be loaded from it,
+/// otherwise its arithmetic type.
 template <class T>
 using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
                                     T, arithmetic<T>>;
-/// lanes<P> channels, widened where they have 16 or 8 bits.
+/// Loads lanes<P> channels. 16-bit and 8-bit channels are widened.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE P load(const T* from) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
@@ -1832,7 +1831,7 @@ EIGEN_ALWAYS_INLINE P load(const T* from) {
 #endif
   }
 }
-/// lanes<P> channels, rounded where they are half. bfloat16 is stored in pairs, see simd/packet_pairs.hpp.
+/// Stores lanes<P> channels, rounded if T is half. simd/packet_pairs.hpp stores bfloat16, in pairs.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
@@ -1844,7 +1843,7 @@ EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
 template <class P, class A>
 EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
-  // Eigen reads two floats as one double here, which an odd entry of a row is not aligned for.
+  // Eigen reads two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
   if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
     double two_entries;
     std::memcpy(&two_entries, from, sizeof two_entries);
@@ -1900,7 +1899,7 @@ EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
   return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
 #endif
 }
-/// Lanes {a[1], a[0], a[3], a[2], ...}: a packet of complex numbers with real and imaginary parts exchanged.
+/// Lanes {a[1], a[0], a[3], a[2], ...}: complex numbers with real and imaginary parts swapped.
 template <class P>
 EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
   using A = typename Eigen::internal::unpacket_traits<P>::type;
@@ -1920,8 +1919,9 @@ template <class P>
 EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
   return Eigen::internal::preinterpret<P>(bits);
 }
-// 16-bit channels begin at addresses that need not be multiples of 4. SSE loads from any address; elsewhere
-// Eigen's packets of integers need aligned integers, and compilers make one load of a copy of them.
+// 16-bit channels begin at addresses that need not be multiples of 4. SSE loads from any address. On other
+// processors Eigen's packets of integers need aligned integers. There the words are copied first, which
+// compilers turn into one load.
 template <class Bits>
 EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -1958,7 +1958,7 @@ template <int places, class Bits>
 EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
   return Eigen::internal::plogical_shift_right<places>(a);
 }
-/// x, held in a register from here on: GCC would rather load an operand again for every product.
+/// Keeps x in a register: GCC would otherwise load the operand again for every product.
 template <class P>
 EIGEN_ALWAYS_INLINE P in_register(P x) {
 #if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
@@ -1968,7 +1968,7 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
 #endif
   return x;
 }
-/// Asks for the cache line `bytes` after `address`, which need not be inside the allocation.
+/// Prefetches the cache line `bytes` after `address`, which need not be inside the allocation.
 template <class T>
 EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
@@ -1984,14 +1984,14 @@ ROPE_DETAIL_QUIET_END
 
 #ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
 #define ROPE_BASE_SIMD_PACKET_MATH_HPP
-/// What attention asks of packets: sums, maxima and transposes of lanes, and tanh.
+/// Packet operations that attention needs: sums, maxima and transposes of lanes, and tanh.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 template <class P>
 EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
   return Eigen::internal::psub(a, b);
 }
-/// The larger of a and b; a where a is not a number.
+/// The larger of a and b, or a if a is NaN.
 template <class P>
 EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
   return Eigen::internal::pmax(a, b);
@@ -2004,7 +2004,7 @@ template <class P>
 EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
   return Eigen::internal::predux_max(a);
 }
-/// Rows of a square matrix become its columns.
+/// Transposes a square matrix of rows in place.
 template <class P>
 EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
   if constexpr (1 < lanes<P>) {
@@ -2020,8 +2020,8 @@ EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
   return Eigen::internal::pcast<bits_packet<P>, P>(bits);
 }
 #if defined(EIGEN_VECTORIZE_AVX512)
-/// Sums of the lanes of 16 registers: lane i is that of register i. Adding while transposing takes a third of
-/// the shuffles. Register 4 (k % 4) + k / 4 is the k-th to enter.
+/// Sums of the lanes of 16 registers: lane i is the sum of register i. Adding while transposing takes a third
+/// of the shuffles. Register 4 (k % 4) + k / 4 is the k-th one read.
 template <class P, class Add>
 EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
   __m512 quarters[4], pairs[2];
@@ -2040,8 +2040,9 @@ EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
 }
 #endif
 #if defined(EIGEN_VECTORIZE_AVX)
-/// The same of 8 registers in their order, where GCC would call Eigen's function to transpose them. Lane 0 is
-/// ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)) of the lanes of register 0.
+/// Sums of the lanes of 8 registers: lane i is the sum of register i. Avoids Eigen's transpose, which GCC
+/// would call as a function. Lane 0 is ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)) of the lanes of
+/// register 0.
 template <class P, class Add>
 EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
   __m256 halves[4], quarters[2];
@@ -2057,7 +2058,7 @@ EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
              _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
 }
 #endif
-/// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
+/// Sums of the lanes of lanes<P> packets: lane i is the sum of packet i.
 template <class P>
 EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
 #if defined(EIGEN_VECTORIZE_AVX512)
@@ -2073,8 +2074,8 @@ EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
     for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
   return packets[0];
 }
-/// The larger of x and bound; x where it is not a number, also under -ffast-math, which takes the operands of
-/// a maximum in any order: the instruction returns its second one then.
+/// The larger of x and bound, or x if x is NaN. Under -ffast-math compilers may swap the operands of a
+/// maximum, so the instruction is written in assembly: with a NaN it returns its second operand.
 template <class P>
 EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 #if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
@@ -2097,11 +2098,11 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 #endif
     return larger(x, bound);
 }
-/// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets from
-/// the first number on, whatever its address: an Eigen expression of any length takes the numbers before the
-/// first aligned one as scalars, whose last bits may differ under -ffast-math. Where a packet is one number
-/// it is tanh of double, rounded to A: the compiler would fuse sums of Eigen's polynomial there or not, as it
-/// optimises.
+/// tanh of `count` numbers, a multiple of the lanes of a packet. `to` may be `from`. Computes whole packets
+/// from the first number on, aligned or not: an Eigen expression of dynamic length computes the numbers
+/// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
+/// number, computes tanh in double and rounds to A, because the compiler may or may not fuse the sums of
+/// Eigen's polynomial.
 template <class A>
 void hyperbolic_tangents(const A* from, Index count, A* to) {
   constexpr int L = int{lanes<packet<A>>};
@@ -2115,12 +2116,11 @@ void hyperbolic_tangents(const A* from, Index count, A* to) {
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
-/// The exponential of a softmax, in base 2: log2(e) is part of the factor that scores are scaled by anyway,
-/// and splitting an exponent into its integer and the rest is then exact.
+/// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
+/// and splitting an exponent into an integer and a remainder is exact.
 namespace rope::inline ROPE_ABI::detail {
-/// x in the precision of its type, and no algebra of -ffast-math across it: a difference that is exact must
-/// stay one. The registers of x87, which 32-bit x86 computes in unless told otherwise, hold more digits than
-/// a float.
+/// x in the precision of its type, as a barrier to the algebra of -ffast-math, which could make an exact
+/// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
 template <class P>
 EIGEN_ALWAYS_INLINE P as_computed(P x) {
 #if defined(__FAST_MATH__)
@@ -2134,8 +2134,8 @@ EIGEN_ALWAYS_INLINE P as_computed(P x) {
 #endif
   return x;
 }
-/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer next to x, half to even,
-/// and `power` is 2^(n - 1), or 0 where that is not a normal number. n is not a number where x is not.
+/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer nearest to x, ties to
+/// even, and `power` is 2^(n - 1), or 0 if that is not a normal number. n is NaN if x is.
 template <class P>
 struct power_of_two {
   P n, power;
@@ -2145,8 +2145,8 @@ EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
   using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
   constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
-  // In the binade of this number the last place is one, so a sum is rounded to integers, and its low bits are
-  // the exponent of 2^(n - 1) as a number stores it.
+  // In the binade of this number the last place is 1, so the sum is rounded to an integer. Its low bits are
+  // the biased exponent of 2^(n - 1).
   const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 + 126 : 0x1.8p52 + 1022));
   const P shifted = as_computed(add(x, shift));
 #if defined(__GNUC__)
@@ -2165,7 +2165,7 @@ EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
 }
 inline constexpr double log2_e = 1.4426950408889634074;
 inline constexpr double ln_2 = 0.69314718055994530942;
-/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial of least error in
+/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error in
 /// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
 template <class A>
 inline constexpr A exp2_coefficients[] = {A(0.00015453162945120690177), A(0.0013390863364671234381),
@@ -2176,9 +2176,9 @@ inline constexpr double exp2_coefficients<double>[] = {
     4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
     0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
     0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
-/// 2^x for x < 128 (float) or 1024 (double); 0 where x is below -125.5 (float) or -1021.5 (double), -infinity
-/// included: no weight is ever denormal, which costs some processors a hundred cycles. 1 at 0. Not a number
-/// where x is not, whatever its bits: the last operation is a product, no arithmetic on exponents.
+/// 2^x for x < 128 (float) or 1024 (double). 0 if x is below -125.5 (float) or -1021.5 (double), including
+/// -infinity, so no weight is denormal: denormals are slow on some processors. Exactly 1 at 0. NaN if x is
+/// any NaN, because the last operation is a product, not arithmetic on exponents.
 ///
 /// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/base/laws/exp2.test.cpp)
 template <class P>
@@ -2413,8 +2413,8 @@ using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&
 template <class X>
 concept tensor_of_integers =
     !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
-/// A contiguous range of integers: std::vector, std::array, std::span, a C array. It is not enough to have
-/// data() and size(), which suffice for the span of libc++ 14, because strided views have them too.
+/// A contiguous range of integers: std::vector, std::array, std::span, a C array. data() and size() are not
+/// enough, although the span of libc++ 14 accepts them: strided views have both.
 template <class X>
 concept contiguous_integers =
     !dense_integers<X> && whole_number<element_of<X>> &&
@@ -12687,7 +12687,7 @@ T* workspace(Index count) {
 }  // namespace detail
 /// Frees the calling thread's scratch memory. Later calls on this thread allocate it again.
 ///
-/// It frees only the calling thread's memory, also if calls on this thread used a pool. Each thread of a pool
+/// It frees only the calling thread's memory, even if calls on this thread used a pool. Each thread of a pool
 /// keeps its own scratch memory and frees it when the thread ends. To free it earlier, run a task on each
 /// thread. A latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch,
 /// because the last one may still use it when this thread continues:
@@ -12712,7 +12712,7 @@ inline void release_scratch() { detail::scratch_piece::release_all(); }
 
 #ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
-/// Even and odd channels: a run of channels split into a packet of each.
+/// Splits a run of channels into a packet of the even and a packet of the odd channels.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// Entries from[0], from[2], ... in one packet and from[1], from[3], ... in another.
@@ -12751,7 +12751,7 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
     return {load<P>(even), load<P>(odd)};
   }
 }
-/// The inverse of load_even_odd for numbers of the arithmetic type.
+/// The inverse of load_even_odd in the arithmetic type.
 template <class P, class A>
 EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
 #if defined(EIGEN_VECTORIZE_AVX512)
@@ -12781,9 +12781,9 @@ EIGEN_ALWAYS_INLINE void store_two(float* to, __m128 values) {
   std::memcpy(to, &both, sizeof both);
 }
 #endif
-/// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The other way,
-/// swap_neighbours, needs every entry in two lanes, so that a register holds half as many. bfloat16 is split
-/// at no cost.
+/// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The
+/// alternative, swap_neighbours, needs every entry in two lanes, so a register holds half as many entries.
+/// Splitting bfloat16 costs nothing.
 template <class T, class P>
 inline constexpr bool can_split_even_odd =
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -12791,8 +12791,8 @@ inline constexpr bool can_split_even_odd =
 #endif
     std::is_same_v<T, Eigen::bfloat16>;
 #if defined(EIGEN_VECTORIZE_SSE)
-// x86 picks and merges within 128 bits: from [a0 a1 a2 a3 ..] and [b0 b1 b2 b3 ..] the even lanes are
-// [a0 a2 b0 b2 ..], and merging even and odd ones gives back what was split.
+// x86 shuffles within 128 bits: from [a0 a1 a2 a3 ..] and [b0 b1 b2 b3 ..] the even lanes are [a0 a2 b0 b2
+// ..]. low_lanes and high_lanes of even and odd lanes restore the original order.
 EIGEN_ALWAYS_INLINE __m128 even_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0x88); }
 EIGEN_ALWAYS_INLINE __m128 odd_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0xdd); }
 EIGEN_ALWAYS_INLINE __m128 low_lanes(__m128 a, __m128 b) { return _mm_unpacklo_ps(a, b); }
@@ -12822,7 +12822,7 @@ EIGEN_ALWAYS_INLINE __m512d odd_lanes(__m512d a, __m512d b) { return _mm512_unpa
 EIGEN_ALWAYS_INLINE __m512d low_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m512d high_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
 #endif
-/// The first and the second channels of lanes<P> pairs, in an order of the pairs that suits the registers.
+/// The first and the second channels of lanes<P> pairs. The order of the pairs depends on the register type.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const T* from) {
   const P a = load<P>(from), b = load<P>(from + lanes<P>);
@@ -12835,7 +12835,8 @@ EIGEN_ALWAYS_INLINE void store_pairs(T* to, const P& first, const P& second) {
   store(to + lanes<P>, P(high_lanes(first, second)));
 }
 #if defined(EIGEN_VECTORIZE_SSE)
-// The order of load_pairs: of every 128 bits, the first half comes from the first half of the register.
+// Rearranges entries into the order of load_pairs: the first half of every 128 bits comes from the first half
+// of the register.
 EIGEN_ALWAYS_INLINE __m128 in_order_of_pairs(__m128 a) { return a; }
 EIGEN_ALWAYS_INLINE __m128d in_order_of_pairs(__m128d a) { return a; }
 #endif
@@ -12870,8 +12871,8 @@ EIGEN_ALWAYS_INLINE P load_pair_entries(const A* entries) {
   else
     return P(in_order_of_pairs(all));
 }
-/// The 2 * lanes<P> bfloat16 at `from`, widened. A bfloat16 is the upper half of a float, so a register full
-/// of them holds the odd ones in place and the even ones 16 bits too low: no lane has to move.
+/// The 2 * lanes<P> bfloat16 at `from`, widened. A bfloat16 is the upper half of a float, so a register of
+/// bfloat16 holds the odd ones in place and the even ones 16 bits too low. No shuffle of lanes is needed.
 template <class P>
 EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const Eigen::bfloat16* from) {
   using bits = bits_packet<P>;
@@ -12880,7 +12881,7 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const Eigen::bfloat16* from) {
           from_bits<P>(bitwise_and(both, fill<bits>(std::int32_t(0xffff0000u))))};
 }
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-// Lane i of `even` and `odd`, rounded, to places 2 i and 2 i + 1.
+// Stores lane i of `even` and `odd`, rounded, to to[2 i] and to[2 i + 1].
 EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m512 even, __m512 odd) {
   const __m512i order = _mm512_add_epi32(
       _mm512_set1_epi32(0x100000),
@@ -12903,7 +12904,7 @@ template <class P>
 EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const Eigen::bfloat16* from) {
   return load_even_odd<P>(from);
 }
-/// The inverse of load_even_odd; each value is rounded as `rounded` rounds it.
+/// The inverse of load_even_odd. Each value is rounded like `rounded`.
 template <class P>
 EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, const P& odd) {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS

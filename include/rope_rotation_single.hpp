@@ -330,8 +330,7 @@ template <std::integral Count>
 constexpr bool is_index(Count count) {
   return std::in_range<Index>(count);
 }
-/// Converts a count that fits to an Index. There is no cast if the types are equal, because compilers warn about
-/// one.
+/// Converts a count that fits in an Index. Has no cast if the types are equal, because compilers would warn.
 template <std::integral Count>
 constexpr Index to_index(Count count) {
   if constexpr (std::same_as<Count, Index>)
@@ -840,7 +839,7 @@ namespace rope::inline ROPE_ABI {
 ///     const wide_real third = wide_real(1) / 3;
 ///     const auto nearest = static_cast<double>(pow(third, 0.5));
 ///
-/// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` are accurate.
+/// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` have no error of conversion.
 ///
 /// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0 and what
 ///            follows from one are infinite
@@ -1960,8 +1959,8 @@ using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&
 template <class X>
 concept tensor_of_integers =
     !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
-/// A contiguous range of integers: std::vector, std::array, std::span, a C array. It is not enough to have
-/// data() and size(), which suffice for the span of libc++ 14, because strided views have them too.
+/// A contiguous range of integers: std::vector, std::array, std::span, a C array. data() and size() are not
+/// enough, although the span of libc++ 14 accepts them: strided views have both.
 template <class X>
 concept contiguous_integers =
     !dense_integers<X> && whole_number<element_of<X>> &&
@@ -4298,7 +4297,7 @@ T* workspace(Index count) {
 }  // namespace detail
 /// Frees the calling thread's scratch memory. Later calls on this thread allocate it again.
 ///
-/// It frees only the calling thread's memory, also if calls on this thread used a pool. Each thread of a pool
+/// It frees only the calling thread's memory, even if calls on this thread used a pool. Each thread of a pool
 /// keeps its own scratch memory and frees it when the thread ends. To free it earlier, run a task on each
 /// thread. A latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch,
 /// because the last one may still use it when this thread continues:
@@ -4322,12 +4321,12 @@ inline void release_scratch() { detail::scratch_piece::release_all(); }
 
 #ifndef ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 #define ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
-/// Channels of 16 and 8 bits as floats and back, in scalars and in the registers of x86.
+/// Converts 16-bit and 8-bit channels to float and back, in scalars and in x86 registers.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
 /// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
-/// of x86 makes a bfloat16 below 2^-126 zero, so where it exists every path does.
+/// of x86 makes a bfloat16 below 2^-126 zero, so builds with it do this in scalar code too.
 template <class T, class A>
 EIGEN_ALWAYS_INLINE T rounded(A value) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
@@ -4340,7 +4339,7 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
   }
 }
 #if defined(__F16C__) && defined(EIGEN_VECTORIZE_SSE2)
-// Eigen 3.4.0 looks for these instructions under clang only, and converts in software under GCC.
+// Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
   return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
 }
@@ -4355,8 +4354,8 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
 }
 inline constexpr bool has_half_packets = true;
 #elif defined(EIGEN_VECTORIZE_SSE2)
-// Processors without these instructions: the steps of Eigen's scalar conversions, which choose between three
-// cases, in four lanes at once. So they give the bits of these.
+// Processors without these instructions: the steps of Eigen's scalar conversions, in four lanes. Each lane
+// selects one of their three cases, so the bits are the same.
 EIGEN_ALWAYS_INLINE __m128i select_lanes(__m128i where, __m128i yes, __m128i no) {
   return _mm_or_si128(_mm_and_si128(where, yes), _mm_andnot_si128(where, no));
 }
@@ -4367,7 +4366,7 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_con
                 magnitude = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x7fff)), 13),
                 exponents = _mm_set1_epi32(0x7c00 << 13), exponent = _mm_and_si128(magnitude, exponents),
                 bias = _mm_set1_epi32((127 - 15) << 23), one = _mm_set1_epi32((127 - 14) << 23);
-  // Infinities and NaNs have the largest exponent of a float too; subnormal halfs are 2^-14 (1 + x) - 2^-14.
+  // Infinities and NaNs also have the largest exponent of a float. A subnormal half is 2^-14 (1 + x) - 2^-14.
   const __m128i normal = _mm_add_epi32(_mm_add_epi32(magnitude, bias),
                                        _mm_and_si128(_mm_cmpeq_epi32(exponent, exponents), bias)),
                 subnormal = _mm_castps_si128(
@@ -4392,7 +4391,7 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
   const __m128i finite = select_lanes(_mm_cmplt_epi32(magnitude, smallest), subnormal, normal),
                 half = select_lanes(_mm_cmplt_epi32(magnitude, largest), finite, beyond),
                 whole = _mm_or_si128(half, _mm_srli_epi32(sign, 16));
-  // Packing saturates signed numbers of 16 bits, so the sign has to be that of all 32.
+  // Packing saturates to signed 16-bit numbers, so the 16-bit sign is extended to 32 bits.
   const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(whole, 16), 16);
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
 }
@@ -4479,12 +4478,13 @@ EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_con
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
-/// SIMD registers as Eigen names them ("packets"), and their scalar twins. Every operation gives the same
-/// bits in a lane of a packet as its twin gives on a scalar, so how a row of channels is cut into packets
-/// never shows in the result.
+/// SIMD registers ("packets" in Eigen), and scalar versions of their operations. Every operation gives the
+/// same bits in a lane of a packet as on a scalar, so results do not depend on how a row of channels is split
+/// into packets.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
-/// The best packet of A, or A where there is none. (In an alias GCC 14 warns of attributes at each use.)
+/// The widest packet of A, or A if there is none. A class, because GCC 14 warns about attributes at each use
+/// of an alias.
 template <class A>
 struct packet_of : std::conditional<bool(Eigen::internal::packet_traits<A>::Vectorizable),
                                     typename Eigen::internal::packet_traits<A>::type, A> {};
@@ -4494,12 +4494,12 @@ template <class P>
 inline constexpr int lanes = std::is_arithmetic_v<P> ? 1 : int(Eigen::internal::unpacket_traits<P>::size);
 template <class P>
 struct half_packet_of : std::type_identity<typename Eigen::internal::unpacket_traits<P>::half> {};
-/// The packet of half as many lanes where it exists, else P.
+/// The packet of half as many lanes if it exists, otherwise P.
 template <class P>
 using half_packet = typename half_packet_of<P>::type;
 /// Number of vector registers: how many table entries a kernel may hold.
 inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
-/// a * b + c, rounded once where packets do so, else twice.
+/// a * b + c, rounded once if packets round it once, otherwise twice.
 template <class A>
 requires std::is_arithmetic_v<A>
 inline A multiply_add(A a, A b, A c) {
@@ -4510,8 +4510,7 @@ inline A multiply_add(A a, A b, A c) {
 #endif
 }
 namespace packet_search {
-/// The packet of storage type T with n lanes, found among the best one and its halves; void where there is
-/// none.
+/// The packet with n lanes among P, its half, the half of that, and so on, or void if there is none.
 template <class P, int n>
 constexpr auto narrow() {
   using half = typename Eigen::internal::unpacket_traits<P>::half;
@@ -4530,7 +4529,7 @@ constexpr bool has_packets_of() {
     return false;
   else if constexpr (std::is_same_v<T, Eigen::half>)
     return has_half_packets;
-  else if constexpr (std::is_same_v<T, Eigen::bfloat16>)  // taken apart as 32-bit integers
+  else if constexpr (std::is_same_v<T, Eigen::bfloat16>)  // split as 32-bit integers
     return std::endian::native == std::endian::little &&
            int(Eigen::internal::unpacket_traits<
                typename Eigen::internal::unpacket_traits<P>::integer_packet>::size) == lanes<P>;
@@ -4539,12 +4538,12 @@ constexpr bool has_packets_of() {
 }
 template <class T, class P>
 inline constexpr bool has_packets = has_packets_of<T, P>();
-/// What rows of channels stay in until they reach the registers: T where packets can be loaded from it, else
-/// its arithmetic type.
+/// The type from which rows of channels are loaded into packets: T if packets can be loaded from it,
+/// otherwise its arithmetic type.
 template <class T>
 using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
                                     T, arithmetic<T>>;
-/// lanes<P> channels, widened where they have 16 or 8 bits.
+/// Loads lanes<P> channels. 16-bit and 8-bit channels are widened.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE P load(const T* from) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
@@ -4559,7 +4558,7 @@ EIGEN_ALWAYS_INLINE P load(const T* from) {
 #endif
   }
 }
-/// lanes<P> channels, rounded where they are half. bfloat16 is stored in pairs, see simd/packet_pairs.hpp.
+/// Stores lanes<P> channels, rounded if T is half. simd/packet_pairs.hpp stores bfloat16, in pairs.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
@@ -4571,7 +4570,7 @@ EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
 template <class P, class A>
 EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
-  // Eigen reads two floats as one double here, which an odd entry of a row is not aligned for.
+  // Eigen reads two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
   if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
     double two_entries;
     std::memcpy(&two_entries, from, sizeof two_entries);
@@ -4627,7 +4626,7 @@ EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
   return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
 #endif
 }
-/// Lanes {a[1], a[0], a[3], a[2], ...}: a packet of complex numbers with real and imaginary parts exchanged.
+/// Lanes {a[1], a[0], a[3], a[2], ...}: complex numbers with real and imaginary parts swapped.
 template <class P>
 EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
   using A = typename Eigen::internal::unpacket_traits<P>::type;
@@ -4647,8 +4646,9 @@ template <class P>
 EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
   return Eigen::internal::preinterpret<P>(bits);
 }
-// 16-bit channels begin at addresses that need not be multiples of 4. SSE loads from any address; elsewhere
-// Eigen's packets of integers need aligned integers, and compilers make one load of a copy of them.
+// 16-bit channels begin at addresses that need not be multiples of 4. SSE loads from any address. On other
+// processors Eigen's packets of integers need aligned integers. There the words are copied first, which
+// compilers turn into one load.
 template <class Bits>
 EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -4685,7 +4685,7 @@ template <int places, class Bits>
 EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
   return Eigen::internal::plogical_shift_right<places>(a);
 }
-/// x, held in a register from here on: GCC would rather load an operand again for every product.
+/// Keeps x in a register: GCC would otherwise load the operand again for every product.
 template <class P>
 EIGEN_ALWAYS_INLINE P in_register(P x) {
 #if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
@@ -4695,7 +4695,7 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
 #endif
   return x;
 }
-/// Asks for the cache line `bytes` after `address`, which need not be inside the allocation.
+/// Prefetches the cache line `bytes` after `address`, which need not be inside the allocation.
 template <class T>
 EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
@@ -4717,7 +4717,7 @@ ROPE_DETAIL_QUIET_END
 
 #ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
-/// Even and odd channels: a run of channels split into a packet of each.
+/// Splits a run of channels into a packet of the even and a packet of the odd channels.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// Entries from[0], from[2], ... in one packet and from[1], from[3], ... in another.
@@ -4756,7 +4756,7 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
     return {load<P>(even), load<P>(odd)};
   }
 }
-/// The inverse of load_even_odd for numbers of the arithmetic type.
+/// The inverse of load_even_odd in the arithmetic type.
 template <class P, class A>
 EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
 #if defined(EIGEN_VECTORIZE_AVX512)
@@ -4786,9 +4786,9 @@ EIGEN_ALWAYS_INLINE void store_two(float* to, __m128 values) {
   std::memcpy(to, &both, sizeof both);
 }
 #endif
-/// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The other way,
-/// swap_neighbours, needs every entry in two lanes, so that a register holds half as many. bfloat16 is split
-/// at no cost.
+/// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The
+/// alternative, swap_neighbours, needs every entry in two lanes, so a register holds half as many entries.
+/// Splitting bfloat16 costs nothing.
 template <class T, class P>
 inline constexpr bool can_split_even_odd =
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -4796,8 +4796,8 @@ inline constexpr bool can_split_even_odd =
 #endif
     std::is_same_v<T, Eigen::bfloat16>;
 #if defined(EIGEN_VECTORIZE_SSE)
-// x86 picks and merges within 128 bits: from [a0 a1 a2 a3 ..] and [b0 b1 b2 b3 ..] the even lanes are
-// [a0 a2 b0 b2 ..], and merging even and odd ones gives back what was split.
+// x86 shuffles within 128 bits: from [a0 a1 a2 a3 ..] and [b0 b1 b2 b3 ..] the even lanes are [a0 a2 b0 b2
+// ..]. low_lanes and high_lanes of even and odd lanes restore the original order.
 EIGEN_ALWAYS_INLINE __m128 even_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0x88); }
 EIGEN_ALWAYS_INLINE __m128 odd_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0xdd); }
 EIGEN_ALWAYS_INLINE __m128 low_lanes(__m128 a, __m128 b) { return _mm_unpacklo_ps(a, b); }
@@ -4827,7 +4827,7 @@ EIGEN_ALWAYS_INLINE __m512d odd_lanes(__m512d a, __m512d b) { return _mm512_unpa
 EIGEN_ALWAYS_INLINE __m512d low_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m512d high_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
 #endif
-/// The first and the second channels of lanes<P> pairs, in an order of the pairs that suits the registers.
+/// The first and the second channels of lanes<P> pairs. The order of the pairs depends on the register type.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const T* from) {
   const P a = load<P>(from), b = load<P>(from + lanes<P>);
@@ -4840,7 +4840,8 @@ EIGEN_ALWAYS_INLINE void store_pairs(T* to, const P& first, const P& second) {
   store(to + lanes<P>, P(high_lanes(first, second)));
 }
 #if defined(EIGEN_VECTORIZE_SSE)
-// The order of load_pairs: of every 128 bits, the first half comes from the first half of the register.
+// Rearranges entries into the order of load_pairs: the first half of every 128 bits comes from the first half
+// of the register.
 EIGEN_ALWAYS_INLINE __m128 in_order_of_pairs(__m128 a) { return a; }
 EIGEN_ALWAYS_INLINE __m128d in_order_of_pairs(__m128d a) { return a; }
 #endif
@@ -4875,8 +4876,8 @@ EIGEN_ALWAYS_INLINE P load_pair_entries(const A* entries) {
   else
     return P(in_order_of_pairs(all));
 }
-/// The 2 * lanes<P> bfloat16 at `from`, widened. A bfloat16 is the upper half of a float, so a register full
-/// of them holds the odd ones in place and the even ones 16 bits too low: no lane has to move.
+/// The 2 * lanes<P> bfloat16 at `from`, widened. A bfloat16 is the upper half of a float, so a register of
+/// bfloat16 holds the odd ones in place and the even ones 16 bits too low. No shuffle of lanes is needed.
 template <class P>
 EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const Eigen::bfloat16* from) {
   using bits = bits_packet<P>;
@@ -4885,7 +4886,7 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const Eigen::bfloat16* from) {
           from_bits<P>(bitwise_and(both, fill<bits>(std::int32_t(0xffff0000u))))};
 }
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-// Lane i of `even` and `odd`, rounded, to places 2 i and 2 i + 1.
+// Stores lane i of `even` and `odd`, rounded, to to[2 i] and to[2 i + 1].
 EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m512 even, __m512 odd) {
   const __m512i order = _mm512_add_epi32(
       _mm512_set1_epi32(0x100000),
@@ -4908,7 +4909,7 @@ template <class P>
 EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const Eigen::bfloat16* from) {
   return load_even_odd<P>(from);
 }
-/// The inverse of load_even_odd; each value is rounded as `rounded` rounds it.
+/// The inverse of load_even_odd. Each value is rounded like `rounded`.
 template <class P>
 EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, const P& odd) {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS

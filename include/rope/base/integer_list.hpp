@@ -87,8 +87,8 @@ template <class X>
 concept tensor_of_integers =
     !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
 
-/// A contiguous range of integers: std::vector, std::array, std::span, a C array. It is not enough to have
-/// data() and size(), which suffice for the span of libc++ 14, because strided views have them too.
+/// A contiguous range of integers: std::vector, std::array, std::span, a C array. data() and size() are not
+/// enough, although the span of libc++ 14 accepts them: strided views have both.
 template <class X>
 concept contiguous_integers =
     !dense_integers<X> && whole_number<element_of<X>> &&

@@ -37,8 +37,7 @@ constexpr bool is_index(Count count) {
   return std::in_range<Index>(count);
 }
 
-/// Converts a count that fits to an Index. There is no cast if the types are equal, because compilers warn about
-/// one.
+/// Converts a count that fits in an Index. Has no cast if the types are equal, because compilers would warn.
 template <std::integral Count>
 constexpr Index to_index(Count count) {
   if constexpr (std::same_as<Count, Index>)

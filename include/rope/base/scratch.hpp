@@ -97,7 +97,7 @@ T* workspace(Index count) {
 
 /// Frees the calling thread's scratch memory. Later calls on this thread allocate it again.
 ///
-/// It frees only the calling thread's memory, also if calls on this thread used a pool. Each thread of a pool
+/// It frees only the calling thread's memory, even if calls on this thread used a pool. Each thread of a pool
 /// keeps its own scratch memory and frees it when the thread ends. To free it earlier, run a task on each
 /// thread. A latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch,
 /// because the last one may still use it when this thread continues:

@@ -22,7 +22,7 @@ namespace rope::inline ROPE_ABI {
 ///     const wide_real third = wide_real(1) / 3;
 ///     const auto nearest = static_cast<double>(pow(third, 0.5));
 ///
-/// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` are accurate.
+/// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` have no error of conversion.
 ///
 /// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0 and what
 ///            follows from one are infinite

@@ -15,7 +15,7 @@
 #include <rope/base/simd/packet_pairs.hpp>
 #include <rope/config.hpp>
 
-/// Products of pairs of bfloat16 that are neighbours, added to floats: a lane takes two of them per step.
+/// Products of pairs of adjacent bfloat16, added to floats: a lane adds two products per step.
 
 ROPE_DETAIL_QUIET_BEGIN
 
@@ -25,7 +25,7 @@ struct bfloat16_pair {
   Eigen::bfloat16 even, odd;
 };
 
-/// The sums of products of pairs in a register.
+/// The register type of sums of products of pairs.
 using pair_sums = std::conditional_t<has_packets<Eigen::bfloat16, packet<float>>, packet<float>, float>;
 
 template <class P>
@@ -60,7 +60,7 @@ EIGEN_ALWAYS_INLINE pair_lanes<P> fill_neighbours(const Eigen::bfloat16* from) {
   }
 }
 
-/// The pairs of the first `count` channels, at most 2 * lanes<P>; zeros behind them.
+/// The pairs of the first `count` channels, at most 2 * lanes<P>, followed by zeros.
 template <class P>
 EIGEN_ALWAYS_INLINE pair_lanes<P> load_first_neighbours(const Eigen::bfloat16* from, Index count) {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
@@ -76,9 +76,9 @@ EIGEN_ALWAYS_INLINE pair_lanes<P> load_first_neighbours(const Eigen::bfloat16* f
   }
 }
 
-/// Pairs of the same channel of two tokens that are neighbours: of the even channels, and of the odd ones.
+/// Pairs of the same channel of two adjacent tokens: of the even channels, and of the odd ones.
 ///
-/// \param first, second  channels of two tokens, as load_neighbours gives them
+/// \param first, second  channels of two tokens, from load_neighbours
 template <class P>
 EIGEN_ALWAYS_INLINE even_odd<pair_lanes<P>> pairs_of_tokens(const pair_lanes<P>& first,
                                                             const pair_lanes<P>& second) {
@@ -91,7 +91,7 @@ EIGEN_ALWAYS_INLINE even_odd<pair_lanes<P>> pairs_of_tokens(const pair_lanes<P>&
   }
 }
 
-/// The instruction of x86 takes numbers below 2^-126 as 0, and makes its results 0 there.
+/// x with the flushing of the x86 instruction, which treats inputs and results below 2^-126 as 0.
 inline float flushed_as_products(float x) {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
   const auto bits = std::bit_cast<std::uint32_t>(x);
@@ -125,7 +125,7 @@ EIGEN_ALWAYS_INLINE P multiply_add_pairs(const pair_lanes<P>& a, const pair_lane
   }
 }
 
-/// Products of queries and weights with keys and values, all bfloat16, as attention streams them.
+/// Products of queries and weights with keys and values, all bfloat16, for the kernels of attention.
 struct bfloat16_products {
   using number = Eigen::bfloat16;
   using stored = Eigen::bfloat16;

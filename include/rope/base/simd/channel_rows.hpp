@@ -12,7 +12,7 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Channels in the arithmetic type, which is exact.
+/// Converts channels to the arithmetic type, exactly.
 template <class T>
 void widen(const T* from, Index count, arithmetic<T>* to) {
   using P = packet<arithmetic<T>>;
@@ -22,7 +22,7 @@ void widen(const T* from, Index count, arithmetic<T>* to) {
   for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
 }
 
-/// Channels that were computed in the arithmetic type, each rounded once.
+/// Rounds channels from the arithmetic type to T, each once.
 template <class T>
 void round_channels(const arithmetic<T>* from, Index count, T* to) {
   Index d = 0;
@@ -33,13 +33,13 @@ void round_channels(const arithmetic<T>* from, Index count, T* to) {
   for (; d < count; ++d) to[d] = rounded<T>(from[d]);
 }
 
-/// Numbers that a loop over channels takes together.
+/// Channels that a loop processes per step.
 inline constexpr int channels_per_step = 16;
 
-/// The sum of first(d) second(d) over [0, count). The products of each d modulo channels_per_step are summed,
-/// and these sums added in pairs, in an order that depends on neither packets nor addresses. A product is
-/// fused with the sum or not as multiply_add says, not as a compiler likes, which may choose anew for every
-/// copy of the loop.
+/// The sum of first(d) second(d) over [0, count). Products with the same d modulo channels_per_step are
+/// summed, then these sums are added in pairs. This order depends on neither packets nor addresses.
+/// multiply_add decides about fusing a product with the sum, because a compiler may decide differently in
+/// each copy of the loop.
 ///
 /// \tparam exact  whether double holds every product exactly. Then fused or not is the same number, and the
 ///                compiler may choose the faster way
@@ -64,7 +64,7 @@ EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, cons
 template <class X, class Y>
 inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
 
-/// The sum of x[d] y[d] over [0, count), in that order.
+/// The sum of x[d] y[d] over [0, count), in the order of sum_of_products.
 template <class X, class Y>
 double sum_of_products(const X* x, const Y* y, Index count) {
   return sum_of_products<exact_products<X, Y>>(
@@ -72,7 +72,7 @@ double sum_of_products(const X* x, const Y* y, Index count) {
       [y](Index d) { return static_cast<double>(y[d]); });
 }
 
-/// The sum of x[d]^2 over [0, count), in that order.
+/// The sum of x[d]^2 over [0, count), in the order of sum_of_products.
 template <class X>
 double sum_of_squares(const X* x, Index count) {
   const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };

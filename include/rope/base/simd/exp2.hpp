@@ -12,14 +12,13 @@
 #include <rope/base/simd/packet_math.hpp>
 #include <rope/config.hpp>
 
-/// The exponential of a softmax, in base 2: log2(e) is part of the factor that scores are scaled by anyway,
-/// and splitting an exponent into its integer and the rest is then exact.
+/// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
+/// and splitting an exponent into an integer and a remainder is exact.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// x in the precision of its type, and no algebra of -ffast-math across it: a difference that is exact must
-/// stay one. The registers of x87, which 32-bit x86 computes in unless told otherwise, hold more digits than
-/// a float.
+/// x in the precision of its type, as a barrier to the algebra of -ffast-math, which could make an exact
+/// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
 template <class P>
 EIGEN_ALWAYS_INLINE P as_computed(P x) {
 #if defined(__FAST_MATH__)
@@ -34,8 +33,8 @@ EIGEN_ALWAYS_INLINE P as_computed(P x) {
   return x;
 }
 
-/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer next to x, half to even,
-/// and `power` is 2^(n - 1), or 0 where that is not a normal number. n is not a number where x is not.
+/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer nearest to x, ties to
+/// even, and `power` is 2^(n - 1), or 0 if that is not a normal number. n is NaN if x is.
 template <class P>
 struct power_of_two {
   P n, power;
@@ -45,8 +44,8 @@ EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
   using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
   constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
-  // In the binade of this number the last place is one, so a sum is rounded to integers, and its low bits are
-  // the exponent of 2^(n - 1) as a number stores it.
+  // In the binade of this number the last place is 1, so the sum is rounded to an integer. Its low bits are
+  // the biased exponent of 2^(n - 1).
   const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 + 126 : 0x1.8p52 + 1022));
   const P shifted = as_computed(add(x, shift));
 #if defined(__GNUC__)
@@ -67,7 +66,7 @@ EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
 inline constexpr double log2_e = 1.4426950408889634074;
 inline constexpr double ln_2 = 0.69314718055994530942;
 
-/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial of least error in
+/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error in
 /// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
 template <class A>
 inline constexpr A exp2_coefficients[] = {A(0.00015453162945120690177), A(0.0013390863364671234381),
@@ -79,9 +78,9 @@ inline constexpr double exp2_coefficients<double>[] = {
     0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
     0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
 
-/// 2^x for x < 128 (float) or 1024 (double); 0 where x is below -125.5 (float) or -1021.5 (double), -infinity
-/// included: no weight is ever denormal, which costs some processors a hundred cycles. 1 at 0. Not a number
-/// where x is not, whatever its bits: the last operation is a product, no arithmetic on exponents.
+/// 2^x for x < 128 (float) or 1024 (double). 0 if x is below -125.5 (float) or -1021.5 (double), including
+/// -infinity, so no weight is denormal: denormals are slow on some processors. Exactly 1 at 0. NaN if x is
+/// any NaN, because the last operation is a product, not arithmetic on exponents.
 ///
 /// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/base/laws/exp2.test.cpp)
 template <class P>

@@ -13,14 +13,14 @@
 #include <rope/base/simd/packet_pairs.hpp>
 #include <rope/config.hpp>
 
-/// Products of pairs of neighbours, integers of 16 bits with integers of 8, added to integers of 32: a lane
-/// takes two of them per step. Nothing is rounded, so that a sum is the same in every order and register.
+/// Products of pairs of adjacent numbers, 16-bit times 8-bit integers, added to 32-bit integers: a lane adds
+/// two products per step. Nothing is rounded, so a sum does not depend on its order or on the register width.
 
 ROPE_DETAIL_QUIET_BEGIN
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// A packet of as many floats as a register has sums, or float where sums are formed one by one.
+/// A packet with as many floats as a register has sums, or float if sums are formed one by one.
 #if (defined(EIGEN_VECTORIZE_AVX512) && !defined(__AVX512BW__)) || \
     (defined(EIGEN_VECTORIZE_AVX) && !defined(EIGEN_VECTORIZE_AVX2))
 using integer_floats = half_packet<packet<float>>;
@@ -34,7 +34,7 @@ struct integer_pair {
   std::int32_t even, odd;
 };
 
-/// Sums of products one by one: the twin of integer_products<P> for packets P of floats.
+/// Sums of products one by one: the scalar version of integer_products<P> for packets P of floats.
 template <class P>
 struct integer_products {
   static_assert(std::is_arithmetic_v<P>);
@@ -79,7 +79,7 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
   using stored = std::int8_t;
   using sum = std::int32_t;
   using bits = bits_packet<P>;
-  using sums = P;      // integers, kept as floats of their bits: GCC leaves arrays of those in registers
+  using sums = P;      // integers, as floats with their bits: GCC keeps arrays of floats in registers
   using pairs = bits;  // the even one in the lower half of a lane
   using reals = P;
   static constexpr Index lanes = detail::lanes<P>;
@@ -104,7 +104,7 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
     return pairs(vreinterpretq_s32_s16(vmovl_s8(vld1_s8(from))));
 #endif
   }
-  /// The pairs of the first `count` channels, at most 2 * lanes; zeros behind them.
+  /// The pairs of the first `count` channels, at most 2 * lanes, followed by zeros.
   template <class X>
   static EIGEN_ALWAYS_INLINE pairs load_first(const X* from, Index count) {
 #if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__) && defined(__AVX512VL__)
@@ -131,10 +131,10 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
     if constexpr (sizeof(P) == 64)
       return from_bits<P>(bits(_mm512_dpwssd_epi32(__m512i(to_bits(c)), __m512i(a), __m512i(b))));
 #endif
-    return in_register(plus(c, products_of(a, b)));  // or GCC forms many products before it adds one
+    return in_register(plus(c, products_of(a, b)));  // otherwise GCC forms many products before adding
   }
-  /// Pairs of the same channel of two tokens, from pairs of neighbours: one half of the channels and the
-  /// other, in the order in which load_sums and store_sums have them.
+  /// Pairs of the same channel of two tokens, from pairs of adjacent channels: one half of the channels in
+  /// each result, in the order of load_sums and store_sums.
   static EIGEN_ALWAYS_INLINE even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
 #if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__)
     if constexpr (sizeof(P) == 64)
@@ -155,12 +155,13 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
     return {vreinterpretq_s32_s16(vzip1q_s16(x, y)), vreinterpretq_s32_s16(vzip2q_s16(x, y))};
 #endif
   }
-  /// Where channel c of 2 * lanes is in the registers of of_tokens, laid end to end. Unpacking stays within
-  /// 128 bits: of every eight channels, the first four are in one register and the others in the other.
+  /// The index of channel c of 2 * lanes in the concatenated registers of of_tokens. Unpacking stays within
+  /// 128 bits: of every eight channels, the first four are in the first register and the others in the
+  /// second.
   static constexpr Index place_of_channel(Index c) { return c % 8 / 4 * lanes + c / 8 * 4 + c % 4; }
   static EIGEN_ALWAYS_INLINE reals as_floats(const sums& of) { return detail::as_floats<P>(to_bits(of)); }
 
-  /// Sums of 2 * lanes channels, in memory in the order of channels.
+  /// Sums of 2 * lanes channels. In memory they are in the order of channels.
   static EIGEN_ALWAYS_INLINE even_odd<sums> load_sums(const std::int32_t* from) {
     const bits a = load_bits<bits>(from), b = load_bits<bits>(from + lanes);
 #if defined(EIGEN_VECTORIZE_AVX512)
@@ -230,7 +231,8 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
   }
   static EIGEN_ALWAYS_INLINE sums plus(const sums& a, const sums& b) { return plus(a, to_bits(b)); }
 
-  /// Of [a0 a1] and [b0 b1], halves of 128 bits: [a0 b0] and [a1 b1]. Registers of 128 bits have no halves.
+  /// [a0 b0] and [a1 b1] from [a0 a1] and [b0 b1], with halves of 128 bits. Registers of 128 bits stay
+  /// unchanged.
   static EIGEN_ALWAYS_INLINE even_odd<sums> halves_exchanged(const bits& a, const bits& b) {
 #if defined(EIGEN_VECTORIZE_AVX2)
     if constexpr (sizeof(P) == 32)

@@ -9,7 +9,7 @@
 
 #include <rope/config.hpp>
 
-/// Channels of 16 and 8 bits as floats and back, in scalars and in the registers of x86.
+/// Converts 16-bit and 8-bit channels to float and back, in scalars and in x86 registers.
 
 ROPE_DETAIL_QUIET_BEGIN
 
@@ -17,7 +17,7 @@ namespace rope::inline ROPE_ABI::detail {
 
 /// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
 /// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
-/// of x86 makes a bfloat16 below 2^-126 zero, so where it exists every path does.
+/// of x86 makes a bfloat16 below 2^-126 zero, so builds with it do this in scalar code too.
 template <class T, class A>
 EIGEN_ALWAYS_INLINE T rounded(A value) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
@@ -31,7 +31,7 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
 }
 
 #if defined(__F16C__) && defined(EIGEN_VECTORIZE_SSE2)
-// Eigen 3.4.0 looks for these instructions under clang only, and converts in software under GCC.
+// Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
   return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
 }
@@ -46,8 +46,8 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
 }
 inline constexpr bool has_half_packets = true;
 #elif defined(EIGEN_VECTORIZE_SSE2)
-// Processors without these instructions: the steps of Eigen's scalar conversions, which choose between three
-// cases, in four lanes at once. So they give the bits of these.
+// Processors without these instructions: the steps of Eigen's scalar conversions, in four lanes. Each lane
+// selects one of their three cases, so the bits are the same.
 EIGEN_ALWAYS_INLINE __m128i select_lanes(__m128i where, __m128i yes, __m128i no) {
   return _mm_or_si128(_mm_and_si128(where, yes), _mm_andnot_si128(where, no));
 }
@@ -58,7 +58,7 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_con
                 magnitude = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x7fff)), 13),
                 exponents = _mm_set1_epi32(0x7c00 << 13), exponent = _mm_and_si128(magnitude, exponents),
                 bias = _mm_set1_epi32((127 - 15) << 23), one = _mm_set1_epi32((127 - 14) << 23);
-  // Infinities and NaNs have the largest exponent of a float too; subnormal halfs are 2^-14 (1 + x) - 2^-14.
+  // Infinities and NaNs also have the largest exponent of a float. A subnormal half is 2^-14 (1 + x) - 2^-14.
   const __m128i normal = _mm_add_epi32(_mm_add_epi32(magnitude, bias),
                                        _mm_and_si128(_mm_cmpeq_epi32(exponent, exponents), bias)),
                 subnormal = _mm_castps_si128(
@@ -83,7 +83,7 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
   const __m128i finite = select_lanes(_mm_cmplt_epi32(magnitude, smallest), subnormal, normal),
                 half = select_lanes(_mm_cmplt_epi32(magnitude, largest), finite, beyond),
                 whole = _mm_or_si128(half, _mm_srli_epi32(sign, 16));
-  // Packing saturates signed numbers of 16 bits, so the sign has to be that of all 32.
+  // Packing saturates to signed 16-bit numbers, so the 16-bit sign is extended to 32 bits.
   const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(whole, 16), 16);
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
 }

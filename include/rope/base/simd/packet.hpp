@@ -14,15 +14,16 @@
 #include <rope/base/simd/narrow_channels.hpp>
 #include <rope/config.hpp>
 
-/// SIMD registers as Eigen names them ("packets"), and their scalar twins. Every operation gives the same
-/// bits in a lane of a packet as its twin gives on a scalar, so how a row of channels is cut into packets
-/// never shows in the result.
+/// SIMD registers ("packets" in Eigen), and scalar versions of their operations. Every operation gives the
+/// same bits in a lane of a packet as on a scalar, so results do not depend on how a row of channels is split
+/// into packets.
 
 ROPE_DETAIL_QUIET_BEGIN
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The best packet of A, or A where there is none. (In an alias GCC 14 warns of attributes at each use.)
+/// The widest packet of A, or A if there is none. A class, because GCC 14 warns about attributes at each use
+/// of an alias.
 template <class A>
 struct packet_of : std::conditional<bool(Eigen::internal::packet_traits<A>::Vectorizable),
                                     typename Eigen::internal::packet_traits<A>::type, A> {};
@@ -34,14 +35,14 @@ inline constexpr int lanes = std::is_arithmetic_v<P> ? 1 : int(Eigen::internal::
 
 template <class P>
 struct half_packet_of : std::type_identity<typename Eigen::internal::unpacket_traits<P>::half> {};
-/// The packet of half as many lanes where it exists, else P.
+/// The packet of half as many lanes if it exists, otherwise P.
 template <class P>
 using half_packet = typename half_packet_of<P>::type;
 
 /// Number of vector registers: how many table entries a kernel may hold.
 inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
 
-/// a * b + c, rounded once where packets do so, else twice.
+/// a * b + c, rounded once if packets round it once, otherwise twice.
 template <class A>
 requires std::is_arithmetic_v<A>
 inline A multiply_add(A a, A b, A c) {
@@ -54,8 +55,7 @@ inline A multiply_add(A a, A b, A c) {
 
 namespace packet_search {
 
-/// The packet of storage type T with n lanes, found among the best one and its halves; void where there is
-/// none.
+/// The packet with n lanes among P, its half, the half of that, and so on, or void if there is none.
 template <class P, int n>
 constexpr auto narrow() {
   using half = typename Eigen::internal::unpacket_traits<P>::half;
@@ -76,7 +76,7 @@ constexpr bool has_packets_of() {
     return false;
   else if constexpr (std::is_same_v<T, Eigen::half>)
     return has_half_packets;
-  else if constexpr (std::is_same_v<T, Eigen::bfloat16>)  // taken apart as 32-bit integers
+  else if constexpr (std::is_same_v<T, Eigen::bfloat16>)  // split as 32-bit integers
     return std::endian::native == std::endian::little &&
            int(Eigen::internal::unpacket_traits<
                typename Eigen::internal::unpacket_traits<P>::integer_packet>::size) == lanes<P>;
@@ -86,13 +86,13 @@ constexpr bool has_packets_of() {
 template <class T, class P>
 inline constexpr bool has_packets = has_packets_of<T, P>();
 
-/// What rows of channels stay in until they reach the registers: T where packets can be loaded from it, else
-/// its arithmetic type.
+/// The type from which rows of channels are loaded into packets: T if packets can be loaded from it,
+/// otherwise its arithmetic type.
 template <class T>
 using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
                                     T, arithmetic<T>>;
 
-/// lanes<P> channels, widened where they have 16 or 8 bits.
+/// Loads lanes<P> channels. 16-bit and 8-bit channels are widened.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE P load(const T* from) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
@@ -108,7 +108,7 @@ EIGEN_ALWAYS_INLINE P load(const T* from) {
   }
 }
 
-/// lanes<P> channels, rounded where they are half. bfloat16 is stored in pairs, see simd/packet_pairs.hpp.
+/// Stores lanes<P> channels, rounded if T is half. simd/packet_pairs.hpp stores bfloat16, in pairs.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
@@ -121,7 +121,7 @@ EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
 template <class P, class A>
 EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
-  // Eigen reads two floats as one double here, which an odd entry of a row is not aligned for.
+  // Eigen reads two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
   if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
     double two_entries;
     std::memcpy(&two_entries, from, sizeof two_entries);
@@ -183,7 +183,7 @@ EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
 #endif
 }
 
-/// Lanes {a[1], a[0], a[3], a[2], ...}: a packet of complex numbers with real and imaginary parts exchanged.
+/// Lanes {a[1], a[0], a[3], a[2], ...}: complex numbers with real and imaginary parts swapped.
 template <class P>
 EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
   using A = typename Eigen::internal::unpacket_traits<P>::type;
@@ -205,8 +205,9 @@ template <class P>
 EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
   return Eigen::internal::preinterpret<P>(bits);
 }
-// 16-bit channels begin at addresses that need not be multiples of 4. SSE loads from any address; elsewhere
-// Eigen's packets of integers need aligned integers, and compilers make one load of a copy of them.
+// 16-bit channels begin at addresses that need not be multiples of 4. SSE loads from any address. On other
+// processors Eigen's packets of integers need aligned integers. There the words are copied first, which
+// compilers turn into one load.
 template <class Bits>
 EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -244,7 +245,7 @@ EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
   return Eigen::internal::plogical_shift_right<places>(a);
 }
 
-/// x, held in a register from here on: GCC would rather load an operand again for every product.
+/// Keeps x in a register: GCC would otherwise load the operand again for every product.
 template <class P>
 EIGEN_ALWAYS_INLINE P in_register(P x) {
 #if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
@@ -255,7 +256,7 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
   return x;
 }
 
-/// Asks for the cache line `bytes` after `address`, which need not be inside the allocation.
+/// Prefetches the cache line `bytes` after `address`, which need not be inside the allocation.
 template <class T>
 EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);

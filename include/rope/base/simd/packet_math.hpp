@@ -9,7 +9,7 @@
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
 
-/// What attention asks of packets: sums, maxima and transposes of lanes, and tanh.
+/// Packet operations that attention needs: sums, maxima and transposes of lanes, and tanh.
 
 ROPE_DETAIL_QUIET_BEGIN
 
@@ -20,7 +20,7 @@ EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
   return Eigen::internal::psub(a, b);
 }
 
-/// The larger of a and b; a where a is not a number.
+/// The larger of a and b, or a if a is NaN.
 template <class P>
 EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
   return Eigen::internal::pmax(a, b);
@@ -35,7 +35,7 @@ EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
   return Eigen::internal::predux_max(a);
 }
 
-/// Rows of a square matrix become its columns.
+/// Transposes a square matrix of rows in place.
 template <class P>
 EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
   if constexpr (1 < lanes<P>) {
@@ -53,8 +53,8 @@ EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
 }
 
 #if defined(EIGEN_VECTORIZE_AVX512)
-/// Sums of the lanes of 16 registers: lane i is that of register i. Adding while transposing takes a third of
-/// the shuffles. Register 4 (k % 4) + k / 4 is the k-th to enter.
+/// Sums of the lanes of 16 registers: lane i is the sum of register i. Adding while transposing takes a third
+/// of the shuffles. Register 4 (k % 4) + k / 4 is the k-th one read.
 template <class P, class Add>
 EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
   __m512 quarters[4], pairs[2];
@@ -74,8 +74,9 @@ EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
 #endif
 
 #if defined(EIGEN_VECTORIZE_AVX)
-/// The same of 8 registers in their order, where GCC would call Eigen's function to transpose them. Lane 0 is
-/// ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)) of the lanes of register 0.
+/// Sums of the lanes of 8 registers: lane i is the sum of register i. Avoids Eigen's transpose, which GCC
+/// would call as a function. Lane 0 is ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)) of the lanes of
+/// register 0.
 template <class P, class Add>
 EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
   __m256 halves[4], quarters[2];
@@ -92,7 +93,7 @@ EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
 }
 #endif
 
-/// Sums of the lanes of as many packets as a packet has lanes: lane i is that of packet i.
+/// Sums of the lanes of lanes<P> packets: lane i is the sum of packet i.
 template <class P>
 EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
 #if defined(EIGEN_VECTORIZE_AVX512)
@@ -109,8 +110,8 @@ EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
   return packets[0];
 }
 
-/// The larger of x and bound; x where it is not a number, also under -ffast-math, which takes the operands of
-/// a maximum in any order: the instruction returns its second one then.
+/// The larger of x and bound, or x if x is NaN. Under -ffast-math compilers may swap the operands of a
+/// maximum, so the instruction is written in assembly: with a NaN it returns its second operand.
 template <class P>
 EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 #if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
@@ -134,11 +135,11 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
     return larger(x, bound);
 }
 
-/// tanh of `count` numbers, a multiple of the lanes of a packet; `to` may be `from`. In whole packets from
-/// the first number on, whatever its address: an Eigen expression of any length takes the numbers before the
-/// first aligned one as scalars, whose last bits may differ under -ffast-math. Where a packet is one number
-/// it is tanh of double, rounded to A: the compiler would fuse sums of Eigen's polynomial there or not, as it
-/// optimises.
+/// tanh of `count` numbers, a multiple of the lanes of a packet. `to` may be `from`. Computes whole packets
+/// from the first number on, aligned or not: an Eigen expression of dynamic length computes the numbers
+/// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
+/// number, computes tanh in double and rounds to A, because the compiler may or may not fuse the sums of
+/// Eigen's polynomial.
 template <class A>
 void hyperbolic_tangents(const A* from, Index count, A* to) {
   constexpr int L = int{lanes<packet<A>>};

@@ -9,7 +9,7 @@
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
 
-/// Even and odd channels: a run of channels split into a packet of each.
+/// Splits a run of channels into a packet of the even and a packet of the odd channels.
 
 ROPE_DETAIL_QUIET_BEGIN
 
@@ -52,7 +52,7 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
   }
 }
 
-/// The inverse of load_even_odd for numbers of the arithmetic type.
+/// The inverse of load_even_odd in the arithmetic type.
 template <class P, class A>
 EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
 #if defined(EIGEN_VECTORIZE_AVX512)
@@ -84,9 +84,9 @@ EIGEN_ALWAYS_INLINE void store_two(float* to, __m128 values) {
 }
 #endif
 
-/// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The other way,
-/// swap_neighbours, needs every entry in two lanes, so that a register holds half as many. bfloat16 is split
-/// at no cost.
+/// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The
+/// alternative, swap_neighbours, needs every entry in two lanes, so a register holds half as many entries.
+/// Splitting bfloat16 costs nothing.
 template <class T, class P>
 inline constexpr bool can_split_even_odd =
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -95,8 +95,8 @@ inline constexpr bool can_split_even_odd =
     std::is_same_v<T, Eigen::bfloat16>;
 
 #if defined(EIGEN_VECTORIZE_SSE)
-// x86 picks and merges within 128 bits: from [a0 a1 a2 a3 ..] and [b0 b1 b2 b3 ..] the even lanes are
-// [a0 a2 b0 b2 ..], and merging even and odd ones gives back what was split.
+// x86 shuffles within 128 bits: from [a0 a1 a2 a3 ..] and [b0 b1 b2 b3 ..] the even lanes are [a0 a2 b0 b2
+// ..]. low_lanes and high_lanes of even and odd lanes restore the original order.
 EIGEN_ALWAYS_INLINE __m128 even_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0x88); }
 EIGEN_ALWAYS_INLINE __m128 odd_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0xdd); }
 EIGEN_ALWAYS_INLINE __m128 low_lanes(__m128 a, __m128 b) { return _mm_unpacklo_ps(a, b); }
@@ -127,7 +127,7 @@ EIGEN_ALWAYS_INLINE __m512d low_lanes(__m512d a, __m512d b) { return _mm512_unpa
 EIGEN_ALWAYS_INLINE __m512d high_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
 #endif
 
-/// The first and the second channels of lanes<P> pairs, in an order of the pairs that suits the registers.
+/// The first and the second channels of lanes<P> pairs. The order of the pairs depends on the register type.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const T* from) {
   const P a = load<P>(from), b = load<P>(from + lanes<P>);
@@ -140,7 +140,8 @@ EIGEN_ALWAYS_INLINE void store_pairs(T* to, const P& first, const P& second) {
   store(to + lanes<P>, P(high_lanes(first, second)));
 }
 #if defined(EIGEN_VECTORIZE_SSE)
-// The order of load_pairs: of every 128 bits, the first half comes from the first half of the register.
+// Rearranges entries into the order of load_pairs: the first half of every 128 bits comes from the first half
+// of the register.
 EIGEN_ALWAYS_INLINE __m128 in_order_of_pairs(__m128 a) { return a; }
 EIGEN_ALWAYS_INLINE __m128d in_order_of_pairs(__m128d a) { return a; }
 #endif
@@ -177,8 +178,8 @@ EIGEN_ALWAYS_INLINE P load_pair_entries(const A* entries) {
     return P(in_order_of_pairs(all));
 }
 
-/// The 2 * lanes<P> bfloat16 at `from`, widened. A bfloat16 is the upper half of a float, so a register full
-/// of them holds the odd ones in place and the even ones 16 bits too low: no lane has to move.
+/// The 2 * lanes<P> bfloat16 at `from`, widened. A bfloat16 is the upper half of a float, so a register of
+/// bfloat16 holds the odd ones in place and the even ones 16 bits too low. No shuffle of lanes is needed.
 template <class P>
 EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const Eigen::bfloat16* from) {
   using bits = bits_packet<P>;
@@ -188,7 +189,7 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const Eigen::bfloat16* from) {
 }
 
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-// Lane i of `even` and `odd`, rounded, to places 2 i and 2 i + 1.
+// Stores lane i of `even` and `odd`, rounded, to to[2 i] and to[2 i + 1].
 EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m512 even, __m512 odd) {
   const __m512i order = _mm512_add_epi32(
       _mm512_set1_epi32(0x100000),
@@ -213,7 +214,7 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const Eigen::bfloat16* from) {
   return load_even_odd<P>(from);
 }
 
-/// The inverse of load_even_odd; each value is rounded as `rounded` rounds it.
+/// The inverse of load_even_odd. Each value is rounded like `rounded`.
 template <class P>
 EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, const P& odd) {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS

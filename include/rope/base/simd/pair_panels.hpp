@@ -14,15 +14,14 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// The matrix products of attention on packed operands, as in simd/panels.hpp, for numbers whose products are
-/// formed in pairs. What is multiplied and added along one axis is packed as pairs of neighbours of that
-/// axis.
+/// The matrix products of attention on packed operands, as in simd/panels.hpp, for types that are multiplied
+/// in pairs. Operands are packed as pairs of adjacent elements of the axis that is summed over.
 
 ROPE_DETAIL_QUIET_BEGIN
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// What products of pairs of neighbours need of their numbers: bfloat16_products or integer_products.
+/// Requirements on types that are multiplied in pairs: bfloat16_products and integer_products.
 ///
 ///     number, stored, sum  what is packed, what keys and values are in memory, what products are added to
 ///     pairs, sums, reals   a register of pairs, of sums and of floats; `lanes` of each
@@ -50,7 +49,7 @@ concept pair_products = requires(const typename X::number* packed, const typenam
   { X::as_floats(sums) } -> std::same_as<typename X::reals>;
 };
 
-/// The sums of a strip of queries with one panel, of products of pairs.
+/// The sums of products of pairs of a strip of queries with one panel.
 template <pair_products Products>
 using strip_of_pairs = strip_sums<float, int(panel_shape<float>::width / Products::lanes), Products>;
 
@@ -106,7 +105,7 @@ EIGEN_DONT_INLINE void value_panel_of_pairs(const typename Products::number* wei
 }
 
 /// Pair d of rows[n * row_stride ..], n in [0, count), to pair d * width + n of `packed`; zeros up to
-/// `padded_count`, and for the channel behind the last one of an odd number.
+/// `padded_count`, and for the channel after the last one if `depth` is odd.
 template <pair_products Products>
 void pack_pairs_transposed(const typename Products::stored* rows, Index row_stride, Index count,
                            Index padded_count, Index depth, typename Products::number* packed) {
@@ -134,7 +133,8 @@ void pack_pairs_transposed(const typename Products::stored* rows, Index row_stri
   }
 }
 
-/// Pairs of one row to every `packed_stride`-th place; a zero behind an odd number of channels.
+/// Copies the pairs of one row to `packed`, `packed_stride` apart, with a zero after an odd number of
+/// channels.
 template <class Number>
 void pack_strided_pairs(const Number* row, Index depth, Number* packed, Index packed_stride) {
   for (; depth > 1; depth -= 2, row += 2, packed += packed_stride) std::copy_n(row, 2, packed);
@@ -144,17 +144,17 @@ void pack_strided_pairs(const Number* row, Index depth, Number* packed, Index pa
   }
 }
 
-/// The place of channel c among the `width` places of a panel of values. Channels are taken as many at a time
-/// as two registers of pairs hold: `Products::of_tokens` gives the first half of their places in `even`, the
-/// second in `odd`.
+/// The index of channel c in a row of a panel of values. Channels are packed in groups that fill two
+/// registers of pairs: the first half of a group is `even` of `Products::of_tokens`, the second half is
+/// `odd`.
 template <pair_products Products>
 Index place_of_channel(Index c) {
   constexpr Index both = 2 * Products::lanes;
   return c / both * both + Products::place_of_channel(c % both);
 }
 
-/// Copies channels [0, depth) of two tokens that are neighbours into panels of pairs, `panel_stride` apart;
-/// zeros behind them.
+/// Copies channels [0, depth) of two adjacent tokens into panels of pairs, `panel_stride` apart, followed by
+/// zeros.
 template <pair_products Products>
 void pack_rows_of_pairs(const typename Products::stored* even, const typename Products::stored* odd,
                         Index depth, typename Products::number* packed, Index panel_stride) {
@@ -178,7 +178,7 @@ void pack_rows_of_pairs(const typename Products::stored* even, const typename Pr
   }
 }
 
-/// One half of the pairs of a token and its neighbour; the other half stays as it is.
+/// Writes one token's half of each pair. The other half is unchanged.
 ///
 /// \param half  0 for the even token, 1 for the odd one
 template <pair_products Products>

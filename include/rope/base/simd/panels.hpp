@@ -13,15 +13,16 @@
 #include <rope/config.hpp>
 
 /// The matrix products of attention on packed operands. A strip of queries (as many rows as the registers
-/// hold sums for) meets a panel of keys or of value channels (two packets wide): per step two packets of the
-/// panel are loaded, and each row contributes one number to two multiply-adds.
+/// hold sums for) is multiplied by a panel of keys or of value channels (two packets wide). Each step loads
+/// two packets of the panel and one number of each row, for two multiply-adds per row.
 
 namespace rope::inline ROPE_ABI::detail {
 
 /// Sizes of the kernel for numbers A.
 template <class A>
 struct panel_shape {
-  /// Rows of a strip: two sums each, two packets of the panel and one of a row must fit the registers.
+  /// Rows of a strip. Two sums per row, two packets of the panel and one packet of a row must fit in the
+  /// registers.
   static constexpr int rows = registers >= 32 ? 12 : registers >= 16 ? 6 : 2;
   static constexpr int packets = 2;
   /// Keys or channels of a panel.
@@ -34,7 +35,7 @@ struct panel_shape {
   static constexpr Index padded(Index count) { return (count + width - 1) / width * width; }
 };
 
-/// Products of numbers of the arithmetic type, as pair_products are of pairs of narrower ones.
+/// Products in the arithmetic type, with the interface of pair_products.
 template <class A>
 struct real_products {
   using number = A;
@@ -115,7 +116,7 @@ EIGEN_DONT_INLINE void score_panel(const A* queries, const A* keys, Index depth,
 
 /// sums[r * width + c] = shrink[r] * sums[r * width + c] + sum_j weights[r * tile + j] * values[j * width +
 /// c] for j in [first, last) and the first `packets` packets of one panel of channels. The sum over j starts
-/// at zero: equal terms added one by one to a sum of many lose as many roundings as there are.
+/// at zero, because adding terms one by one to a large sum rounds once per term.
 ///
 /// \param weights  [rows, tile]
 /// \param values   [tile, width]
@@ -162,7 +163,7 @@ void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_
   }
 }
 
-/// Copies channels [0, depth) of one row, widened, into panels `panel_stride` apart, zeros behind them.
+/// Copies channels [0, depth) of one row, widened, into panels `panel_stride` apart, followed by zeros.
 template <class A, class X>
 void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
   using P = packet<A>;
