@@ -563,7 +563,7 @@ class number_array {
   bool empty() const { return size() == 0; }
   /// The first number; number (r, c) is data()[r + c * rows()].
   Scalar* data() { return data_; }
-  /// The same, to read.
+  /// The first number, read-only.
   const Scalar* data() const { return data_; }
   /// Begin of the numbers in the order of memory.
   Scalar* begin() { return data(); }
@@ -575,11 +575,11 @@ class number_array {
   const Scalar* end() const { return data() + size(); }
   /// Number i in the order of memory.  Requires: i in [0, size())
   Scalar& operator()(Index i) { return data()[i]; }
-  /// The same, to read.
+  /// Number i in the order of memory, read-only.
   const Scalar& operator()(Index i) const { return data()[i]; }
   /// One number.  Requires: row in [0, rows()), column in [0, cols())
   Scalar& operator()(Index row, Index column) { return data()[row + column * rows_]; }
-  /// The same, to read.
+  /// One number, read-only.
   const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows_]; }
   /// Multiplies every number by `factor`.
   number_array& operator*=(Scalar factor) {
@@ -593,7 +593,7 @@ class number_array {
   }
   /// The numbers as an Eigen array, valid until the next resize(), assignment or move.
   map_type map() { return {data(), rows(), cols()}; }
-  /// The same, to read.
+  /// The numbers as a read-only Eigen array.
   const_map_type map() const { return {data(), rows(), cols()}; }
  private:
   static Scalar* allocated(std::size_t size) {
@@ -872,7 +872,7 @@ class wide_real {
   /// The natural logarithm.  Requires: x is positive; otherwise the result is infinite
   friend constexpr wide_real log(wide_real x) {
     if (x.is_infinite() || x.negative_ || x.significand_ == detail::uint128{}) return infinite(x < 1);
-    // x = m 2^powers with m in [3/4, 3/2); y = ln m by the method of Halley, whose error is cubed and divided
+    // x = m 2^powers with m in [3/4, 3/2). y = ln m by Halley's method, which cubes the error and divides it
     // by 12 in every step: 0.1, 2^-13, 2^-43, 2^-133.
     int powers = x.exponent_ + 127;
     wide_real m = x;
@@ -1406,7 +1406,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   /// Throws:  std::length_error if they exceed the address space
   owned_array(Index rows, Index columns)
       : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
-  /// The same for a vector.
+  /// A vector of indeterminate numbers.
   explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
   /// Numbers that are all `value`.
   ///
@@ -1448,7 +1448,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   ///
   /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
   void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
-  /// The same for a vector.
+  /// Gives the vector another length and new memory.
   void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
   /// The numbers as a read-only Eigen array, valid until the next resize(), assignment or move.
   const_map map() const { return {this->data(), this->rows(), this->cols()}; }
@@ -2226,7 +2226,7 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
 }
 /// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
 ///
-/// A head whose scale would be below 2^-125 becomes zeros with a scale of 0; with 8 bits that is a head below
+/// A head whose scale would be below 2^-125 becomes zeros with a scale of 0. With 8 bits that is a head below
 /// 2^-118 in magnitude. A head with a NaN or an infinity becomes zeros with a scale of NaN.
 ///
 /// \param most  the integer of largest magnitude, below 2^22
@@ -2358,7 +2358,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// Every integral type except bool.
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
-/// A vector or a matrix of integers in memory; element (r, c) is data[r * row_stride + c * column_stride].
+/// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
 ///
 /// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
 template <whole_number Integer>
@@ -12611,8 +12611,8 @@ class model_tables {
 ///
 /// A call allocates memory only if it needs more than all earlier calls on the same thread. The thread keeps
 /// this memory until `release_scratch()` or the thread's end. The following buffers belong to the calling
-/// thread and grow with the number of tokens. Each is as large as the largest call so far needed, and exists
-/// once per channel type T (with arithmetic type A). Sizes are in bytes:
+/// thread and grow with the number of tokens. Each is as large as the largest call so far required. There is
+/// one per channel type T (with arithmetic type A). Sizes are in bytes:
 ///
 ///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
 ///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
@@ -12673,8 +12673,8 @@ class scratch_piece {
   std::size_t bytes_ = 0;
   scratch_piece* next_;
 };
-/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
-/// thread, or until the thread releases its scratch.
+/// At least `count` elements, indeterminate. They are valid until the next call with the same T and User on
+/// the same thread, or until the thread releases its scratch.
 ///
 /// \tparam User  a tag that separates two users of the same T
 /// \tparam T     a type that needs neither constructor nor destructor: the memory is bytes

@@ -681,7 +681,7 @@ class number_array {
   bool empty() const { return size() == 0; }
   /// The first number; number (r, c) is data()[r + c * rows()].
   Scalar* data() { return data_; }
-  /// The same, to read.
+  /// The first number, read-only.
   const Scalar* data() const { return data_; }
   /// Begin of the numbers in the order of memory.
   Scalar* begin() { return data(); }
@@ -693,11 +693,11 @@ class number_array {
   const Scalar* end() const { return data() + size(); }
   /// Number i in the order of memory.  Requires: i in [0, size())
   Scalar& operator()(Index i) { return data()[i]; }
-  /// The same, to read.
+  /// Number i in the order of memory, read-only.
   const Scalar& operator()(Index i) const { return data()[i]; }
   /// One number.  Requires: row in [0, rows()), column in [0, cols())
   Scalar& operator()(Index row, Index column) { return data()[row + column * rows_]; }
-  /// The same, to read.
+  /// One number, read-only.
   const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows_]; }
   /// Multiplies every number by `factor`.
   number_array& operator*=(Scalar factor) {
@@ -711,7 +711,7 @@ class number_array {
   }
   /// The numbers as an Eigen array, valid until the next resize(), assignment or move.
   map_type map() { return {data(), rows(), cols()}; }
-  /// The same, to read.
+  /// The numbers as a read-only Eigen array.
   const_map_type map() const { return {data(), rows(), cols()}; }
  private:
   static Scalar* allocated(std::size_t size) {
@@ -990,7 +990,7 @@ class wide_real {
   /// The natural logarithm.  Requires: x is positive; otherwise the result is infinite
   friend constexpr wide_real log(wide_real x) {
     if (x.is_infinite() || x.negative_ || x.significand_ == detail::uint128{}) return infinite(x < 1);
-    // x = m 2^powers with m in [3/4, 3/2); y = ln m by the method of Halley, whose error is cubed and divided
+    // x = m 2^powers with m in [3/4, 3/2). y = ln m by Halley's method, which cubes the error and divides it
     // by 12 in every step: 0.1, 2^-13, 2^-43, 2^-133.
     int powers = x.exponent_ + 127;
     wide_real m = x;
@@ -1904,7 +1904,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// Every integral type except bool.
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
-/// A vector or a matrix of integers in memory; element (r, c) is data[r * row_stride + c * column_stride].
+/// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
 ///
 /// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
 template <whole_number Integer>
@@ -4221,8 +4221,8 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 ///
 /// A call allocates memory only if it needs more than all earlier calls on the same thread. The thread keeps
 /// this memory until `release_scratch()` or the thread's end. The following buffers belong to the calling
-/// thread and grow with the number of tokens. Each is as large as the largest call so far needed, and exists
-/// once per channel type T (with arithmetic type A). Sizes are in bytes:
+/// thread and grow with the number of tokens. Each is as large as the largest call so far required. There is
+/// one per channel type T (with arithmetic type A). Sizes are in bytes:
 ///
 ///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
 ///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
@@ -4283,8 +4283,8 @@ class scratch_piece {
   std::size_t bytes_ = 0;
   scratch_piece* next_;
 };
-/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
-/// thread, or until the thread releases its scratch.
+/// At least `count` elements, indeterminate. They are valid until the next call with the same T and User on
+/// the same thread, or until the thread releases its scratch.
 ///
 /// \tparam User  a tag that separates two users of the same T
 /// \tparam T     a type that needs neither constructor nor destructor: the memory is bytes

@@ -23,7 +23,7 @@ namespace rope::inline ROPE_ABI::detail {
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
 
-/// A vector or a matrix of integers in memory; element (r, c) is data[r * row_stride + c * column_stride].
+/// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
 ///
 /// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
 template <whole_number Integer>

@@ -125,7 +125,7 @@ class number_array {
   bool empty() const { return size() == 0; }
   /// The first number; number (r, c) is data()[r + c * rows()].
   Scalar* data() { return data_; }
-  /// The same, to read.
+  /// The first number, read-only.
   const Scalar* data() const { return data_; }
   /// Begin of the numbers in the order of memory.
   Scalar* begin() { return data(); }
@@ -138,11 +138,11 @@ class number_array {
 
   /// Number i in the order of memory.  Requires: i in [0, size())
   Scalar& operator()(Index i) { return data()[i]; }
-  /// The same, to read.
+  /// Number i in the order of memory, read-only.
   const Scalar& operator()(Index i) const { return data()[i]; }
   /// One number.  Requires: row in [0, rows()), column in [0, cols())
   Scalar& operator()(Index row, Index column) { return data()[row + column * rows_]; }
-  /// The same, to read.
+  /// One number, read-only.
   const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows_]; }
 
   /// Multiplies every number by `factor`.
@@ -158,7 +158,7 @@ class number_array {
 
   /// The numbers as an Eigen array, valid until the next resize(), assignment or move.
   map_type map() { return {data(), rows(), cols()}; }
-  /// The same, to read.
+  /// The numbers as a read-only Eigen array.
   const_map_type map() const { return {data(), rows(), cols()}; }
 
  private:

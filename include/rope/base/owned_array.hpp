@@ -62,7 +62,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   /// Throws:  std::length_error if they exceed the address space
   owned_array(Index rows, Index columns)
       : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
-  /// The same for a vector.
+  /// A vector of indeterminate numbers.
   explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
 
   /// Numbers that are all `value`.
@@ -110,7 +110,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   ///
   /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
   void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
-  /// The same for a vector.
+  /// Gives the vector another length and new memory.
   void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
 
   /// The numbers as a read-only Eigen array, valid until the next resize(), assignment or move.

@@ -48,7 +48,7 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
 
 /// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
 ///
-/// A head whose scale would be below 2^-125 becomes zeros with a scale of 0; with 8 bits that is a head below
+/// A head whose scale would be below 2^-125 becomes zeros with a scale of 0. With 8 bits that is a head below
 /// 2^-118 in magnitude. A head with a NaN or an infinity becomes zeros with a scale of NaN.
 ///
 /// \param most  the integer of largest magnitude, below 2^22

@@ -12,8 +12,8 @@
 ///
 /// A call allocates memory only if it needs more than all earlier calls on the same thread. The thread keeps
 /// this memory until `release_scratch()` or the thread's end. The following buffers belong to the calling
-/// thread and grow with the number of tokens. Each is as large as the largest call so far needed, and exists
-/// once per channel type T (with arithmetic type A). Sizes are in bytes:
+/// thread and grow with the number of tokens. Each is as large as the largest call so far required. There is
+/// one per channel type T (with arithmetic type A). Sizes are in bytes:
 ///
 ///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
 ///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
@@ -81,8 +81,8 @@ class scratch_piece {
   scratch_piece* next_;
 };
 
-/// At least `count` elements, indeterminate; valid until the next call with the same T and User on the same
-/// thread, or until the thread releases its scratch.
+/// At least `count` elements, indeterminate. They are valid until the next call with the same T and User on
+/// the same thread, or until the thread releases its scratch.
 ///
 /// \tparam User  a tag that separates two users of the same T
 /// \tparam T     a type that needs neither constructor nor destructor: the memory is bytes

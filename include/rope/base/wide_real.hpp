@@ -180,7 +180,7 @@ class wide_real {
   /// The natural logarithm.  Requires: x is positive; otherwise the result is infinite
   friend constexpr wide_real log(wide_real x) {
     if (x.is_infinite() || x.negative_ || x.significand_ == detail::uint128{}) return infinite(x < 1);
-    // x = m 2^powers with m in [3/4, 3/2); y = ln m by the method of Halley, whose error is cubed and divided
+    // x = m 2^powers with m in [3/4, 3/2). y = ln m by Halley's method, which cubes the error and divides it
     // by 12 in every step: 0.1, 2^-13, 2^-43, 2^-133.
     int powers = x.exponent_ + 127;
     wide_real m = x;

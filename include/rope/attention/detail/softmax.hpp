@@ -46,7 +46,7 @@ struct joined_factors {
   A total, part;
 };
 
-/// Adds the softmax `part` of one row to `total`. Requires a visible key in `part`.
+/// Adds the softmax `part` of one row, which has a visible key, to the softmax `total`.
 ///
 ///     m = max(m_t, m_p),   sum = 2^(m_t - m) sum_t + 2^(m_p - m) sum_p
 ///

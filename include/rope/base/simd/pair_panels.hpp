@@ -104,8 +104,8 @@ EIGEN_DONT_INLINE void value_panel_of_pairs(const typename Products::number* wei
   });
 }
 
-/// Pair d of rows[n * row_stride ..], n in [0, count), to pair d * width + n of `packed`; zeros up to
-/// `padded_count`, and for the channel after the last one if `depth` is odd.
+/// Copies pair d of rows[n * row_stride ..], n in [0, count), to pair d * width + n of `packed`. Writes zeros
+/// for n up to `padded_count`, and for the channel after the last one if `depth` is odd.
 template <pair_products Products>
 void pack_pairs_transposed(const typename Products::stored* rows, Index row_stride, Index count,
                            Index padded_count, Index depth, typename Products::number* packed) {
