@@ -2327,7 +2327,7 @@ class visibility {
   }
   /// Whether query i is after the queries of row b.
   bool is_padding(Index b, Index i) const { return i >= query_count(b); }
-  /// Whether keys_of() is empty for query i of row b. A mask or listed positions may hide keys of other
+  /// Whether keys_of() is empty for query i of row b. A mask or listed positions may hide all keys of other
   /// queries too.
   bool has_no_key_in_range(Index b, Index i) const { return keys_of(b, i).empty(); }
   /// The keys in the ranges of query i of row b.
@@ -7364,7 +7364,7 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, cons
   }
 }
 /// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys[n * stride + d] for rows x keys scores.
-/// The order of each sum does not depend on their number.
+/// The order of each sum does not depend on the number of rows and keys.
 template <class A, int rows, bool asks, class K, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_block<K> keys, Index depth,
                                      A* scores, stream_ahead* ahead, std::uintptr_t again,

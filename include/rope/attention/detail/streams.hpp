@@ -60,7 +60,7 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, cons
 }
 
 /// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys[n * stride + d] for rows x keys scores.
-/// The order of each sum does not depend on their number.
+/// The order of each sum does not depend on the number of rows and keys.
 template <class A, int rows, bool asks, class K, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_block<K> keys, Index depth,
                                      A* scores, stream_ahead* ahead, std::uintptr_t again,

@@ -124,7 +124,7 @@ class visibility {
   /// Whether query i is after the queries of row b.
   bool is_padding(Index b, Index i) const { return i >= query_count(b); }
 
-  /// Whether keys_of() is empty for query i of row b. A mask or listed positions may hide keys of other
+  /// Whether keys_of() is empty for query i of row b. A mask or listed positions may hide all keys of other
   /// queries too.
   bool has_no_key_in_range(Index b, Index i) const { return keys_of(b, i).empty(); }
 
