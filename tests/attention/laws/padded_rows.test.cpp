@@ -321,7 +321,7 @@ TEST_CASE("counts that would put queries beside their keys are refused", "[atten
   };
   const char* silent =
       "row 0 has 8 queries and 5 keys, so its first query would be at position -3; give query_counts or "
-      "query_positions, or causal = false for cross-attention";
+      "query_positions (padding on the left: a mask), or causal = false for cross-attention";
   refused({.key_counts = x.key_counts}, false, silent);
   refused({.causal = false, .window = 2, .key_counts = x.key_counts}, false, silent);
   refused({.causal = false, .key_counts = x.key_counts}, true, silent);
@@ -354,7 +354,7 @@ TEST_CASE("more queries than keys are refused in one sentence, however they are 
         call,
         std::string("rope::") + function + ": " + row +
             " 0 has 6 queries and 2 keys, so its first query would be at position -4; give query_counts or "
-            "query_positions, or causal = false for cross-attention"));
+            "query_positions (padding on the left: a mask), or causal = false for cross-attention"));
     CHECK(out == std::vector<float>(out.size(), -77.0f));
   };
   const auto attend = [&](Index query_tokens, Index key_tokens, const attention_options& options) {
