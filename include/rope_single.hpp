@@ -10285,7 +10285,8 @@ constexpr bool lacks_options() {
   constexpr kind kinds[] = {is_head_view<std::remove_cvref_t<Arguments>>                 ? view
                             : given_table<std::remove_cvref_t<Arguments>>                ? tables
                             : std::is_convertible_v<Arguments, const attention_options&> ? options
-                                                                                         : other...};
+                                                                                         : other...,
+                            other};
   std::size_t next = sizeof...(Arguments);
   while (next > 0 && kinds[next - 1] != view) --next;
   if (next < sizeof...(Arguments) && kinds[next] == tables) ++next;
