@@ -235,8 +235,9 @@ bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   if (a.size() == 0 || b.size() == 0) return false;
   memory_steps steps[7];
   int count = 0;
-  const auto add = [&](Index extent, std::int64_t bytes, bool back) {
-    if (extent == 1 || bytes == 0) return;
+  const auto add = [&](Index extent, std::int64_t stride, std::int64_t size, bool back) {
+    if (extent == 1 || stride == 0) return;  // the stride of an extent of 1 is arbitrary and may be huge
+    const std::int64_t bytes = stride * size;
     const std::int64_t most = back == (bytes < 0) ? extent - 1 : 0;
     const memory_steps next = {bytes < 0 ? -bytes : bytes, most - extent + 1, most};
     int place = 0;
@@ -251,10 +252,10 @@ bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   };
   const auto add_view = [&add](const auto& x, bool back) {
     constexpr std::int64_t size = sizeof(*x.data);
-    add(x.batch, x.batch_stride * size, back);
-    add(x.tokens, x.token_stride * size, back);
-    add(x.heads, x.head_stride * size, back);
-    add(x.head_dim * Index{size}, 1, back);
+    add(x.batch, x.batch_stride, size, back);
+    add(x.tokens, x.token_stride, size, back);
+    add(x.heads, x.head_stride, size, back);
+    add(x.head_dim * Index{size}, 1, 1, back);
   };
   add_view(a, true);
   add_view(b, false);
