@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <unsupported/Eigen/CXX11/Tensor>
+#include <utility>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -336,6 +337,15 @@ TEST_CASE("the stride of one head alone may be anything", "[rotation]") {
     rope::rotate<Layout>(rope::bshd(expected.data(), B, S, 1, D), table, start);
     rope::rotate<Layout>(head_view<float>{x.data(), B, S, 1, D, S * D, D, far}, table, start);
     CHECK(testing::same_bits(x, expected));
+    // The search for shared memory compares two views; a stride of this size overflows if counted in bytes.
+    constexpr Index farther = std::numeric_limits<Index>::max();
+    std::vector<float> out(x.size()), back(x.size());
+    const head_view<float> written{out.data(), B, S, 1, D, S * D, D, farther};
+    rope::unrotate_to<Layout>(rope::bshd(std::as_const(x).data(), B, S, 1, D),
+                              rope::bshd(back.data(), B, S, 1, D), table, start);
+    rope::unrotate_to<Layout>(head_view<const float>{x.data(), B, S, 1, D, S * D, D, farther}, written, table,
+                              start);
+    CHECK(testing::same_bits(out, back));
   });
 }
 
