@@ -88,13 +88,13 @@ TEMPLATE_TEST_CASE("weights in tensors and matrices of any storage order are tho
   const std::vector<float> sinks = {0.5f, -1, 2, 0};
   const rope::attention_options options = {.window = 9, .sink_logits = sinks};
   std::vector<A> list(B * H * I * J);
-  const auto same = [&](const auto& tensor) {
+  const auto same = [&](const auto& written) {
     bool equal = true;
     for (Index b = 0, n = 0; b < B; ++b)
       for (Index h = 0; h < H; ++h)
         for (Index i = 0; i < I; ++i)
           for (Index j = 0; j < J; ++j, ++n)
-            equal = equal && tensor(b, h, i, j) == list[static_cast<std::size_t>(n)];
+            equal = equal && written(b, h, i, j) == list[static_cast<std::size_t>(n)];
     return equal;
   };
   Eigen::Tensor<A, 4> columns(B, H, I, J);

@@ -118,7 +118,7 @@ TEST_CASE("PoPE-pytorch's example gives its values", "[rotation][pope]") {
 }
 
 TEST_CASE("a pope channel is its softplus at the phase of its position and head", "[rotation][pope]") {
-  const Index batch = 2, tokens = 3, heads = 2, pairs = 5, head_dim = 8, wide = head_dim + pairs;
+  const Index batch = 2, tokens = 3, heads = 2, pairs = 5, head_dim = 8, doubled = head_dim + pairs;
   const matrix bias = random_bias(heads, pairs);
   const pope_bias phases(bias);
   const std::vector<std::int64_t> ids = {3, 0, 1000, 7, 2, 5};
@@ -129,10 +129,10 @@ TEST_CASE("a pope channel is its softplus at the phase of its position and head"
     const frequency_table<tolerance::detail::wide<T>> table(schedule, 1001);
     const std::vector<T> x = testing::random_channels<T>(batch * tokens * heads * head_dim, testing::seed());
     // Heads of the output in another order of axes, with room between them.
-    std::vector<T> memory(static_cast<std::size_t>(batch * tokens * heads * (wide + 2)));
+    std::vector<T> memory(static_cast<std::size_t>(batch * tokens * heads * (doubled + 2)));
     testing::fill_with_nan(memory);
     const std::vector<T> before = memory;
-    const head_view<T> out = bhsd(memory.data(), batch, heads, tokens, wide + 2).channels(1, wide);
+    const head_view<T> out = bhsd(memory.data(), batch, heads, tokens, doubled + 2).channels(1, doubled);
     const auto view = bshd(x.data(), batch, tokens, heads, head_dim);
     if (ahead != nullptr)
       pope<Layout>(view, out, table, *ahead, ids);
@@ -155,7 +155,7 @@ TEST_CASE("a pope channel is its softplus at the phase of its position and head"
       }
       copied = copied && testing::same_bits(in + pairs, got + 2 * pairs, head_dim - pairs);
       copied = copied && testing::same_bits(got - 1, before.data() + (got - 1 - memory.data()), 1) &&
-               testing::same_bits(got + wide, before.data() + (got + wide - memory.data()), 1);
+               testing::same_bits(got + doubled, before.data() + (got + doubled - memory.data()), 1);
     });
     CAPTURE(sizeof(T), testing::name_of<Layout>, ahead != nullptr);
     CHECK(worst <= 1);

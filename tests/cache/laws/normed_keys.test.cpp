@@ -51,10 +51,9 @@ struct new_tokens {
   head_view<const K> values() const { return rope::bshd(v.data(), B, L, H, D); }
   /// The keys after the norm and the rotation, in place.
   template <class P>
-  std::vector<K> turned(const P& positions) const {
+  std::vector<K> turned(const P& at) const {
     std::vector<K> x = k;
-    rope::normalize_and_rotate<half_split>(rope::bshd(x.data(), B, L, H, D), norm, table.at_channel(5),
-                                           positions);
+    rope::normalize_and_rotate<half_split>(rope::bshd(x.data(), B, L, H, D), norm, table.at_channel(5), at);
     return x;
   }
 };
