@@ -71,10 +71,7 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
                         padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
   P sums[padded];
-  for (std::size_t i = 0; i < padded; ++i) sums[i] = fill<P>(A(0));
-  const auto multiply = [&](Index d) {
-    score_packet(queries + d, query_stride, keys.rows + d, keys.stride, sums, each_row, each_key);
-  };
+  unrolled<padded>([&](auto i) { sums[i] = fill<P>(A(0)); });
   std::uintptr_t next = 0;
   if constexpr (asks) next = ahead->take(count * depth * Index(sizeof(K)));
   Index d = 0;
@@ -87,16 +84,18 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
         again += line_bytes;
       }
     }
-    for (Index p = 0; p < line; p += L) multiply(d + p);
+    for (Index p = d; p < d + line; p += L)
+      score_packet(queries + p, query_stride, keys.rows + p, keys.stride, sums, each_row, each_key);
   }
-  for (; d + L <= depth; d += L) multiply(d);
+  for (; d + L <= depth; d += L)
+    score_packet(queries + d, query_stride, keys.rows + d, keys.stride, sums, each_row, each_key);
 
   A totals[padded];
-  for (std::size_t i = 0; i < padded; i += std::size_t(L)) {
+  unrolled<padded / std::size_t(L)>([&](auto i) {
     P group[std::size_t(L)];
-    for (std::size_t j = 0; j < std::size_t(L); ++j) group[j] = sums[i + j];
-    store(totals + i, sums_of_lanes(group));
-  }
+    unrolled<std::size_t(L)>([&](auto j) { group[j] = sums[i * std::size_t(L) + j]; });
+    store(totals + i * std::size_t(L), sums_of_lanes(group));
+  });
   for (; d < depth; ++d)
     for (Index i = 0; i < Index(size); ++i)
       totals[i] =
@@ -155,8 +154,10 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
   using P = packet<A>;
   constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V)), together = tokens_per_prefetch(bytes);
   P sums[std::size_t(rows * packets)];
-  for (int n = 0; n < packets; ++n)
-    for (int r = 0; r < rows; ++r) sums[n * rows + r] = load<P>(sums_in_memory + r * sum_stride + n * L);
+  const auto in_memory = [&](std::size_t i) {
+    return sums_in_memory + Index(i % rows) * sum_stride + Index(i / rows) * L;
+  };
+  unrolled<std::size_t(rows * packets)>([&](auto i) { sums[i] = load<P>(in_memory(i)); });
   const auto step = [&]<std::size_t... r, std::size_t... n>(const V* value, std::index_sequence<r...> all,
                                                             std::index_sequence<n...>)
       __attribute__((always_inline)) {
@@ -178,8 +179,7 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
     for (; j + together <= run.count; j += together) add(std::integral_constant<Index, together>{});
     for (; j < run.count; ++j) add(std::integral_constant<Index, 1>{});
   }
-  for (int n = 0; n < packets; ++n)
-    for (int r = 0; r < rows; ++r) store(sums_in_memory + r * sum_stride + n * L, sums[n * rows + r]);
+  unrolled<std::size_t(rows * packets)>([&](auto i) { store(in_memory(i), sums[i]); });
 }
 
 /// Adds weighted values to the sums of `rows` queries, for all channels.

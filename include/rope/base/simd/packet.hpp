@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>  // std::memcpy
 #include <type_traits>
+#include <utility>  // std::index_sequence
 
 #include <rope/base/numbers.hpp>
 #include <rope/base/simd/narrow_channels.hpp>
@@ -243,6 +244,17 @@ EIGEN_ALWAYS_INLINE Bits shift_left(const Bits& a) {
 template <int places, class Bits>
 EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
   return Eigen::internal::plogical_shift_right<places>(a);
+}
+
+/// Calls body(i) for each i in [0, count), an integral constant. Arrays of packets that are indexed by it stay
+/// in registers: GCC does not unroll longer loops at -O2, and then keeps the arrays in memory.
+template <class Body, std::size_t... i>
+EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
+  (body(std::integral_constant<std::size_t, i>{}), ...);
+}
+template <std::size_t count, class Body>
+EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
+  unrolled(body, std::make_index_sequence<count>{});
 }
 
 /// Keeps x in a register: GCC would otherwise load the operand again for every product.

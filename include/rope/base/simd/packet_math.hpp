@@ -40,9 +40,9 @@ template <class P>
 EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
   if constexpr (1 < lanes<P>) {
     Eigen::internal::PacketBlock<P, lanes<P>> block;
-    for (int i = 0; i < lanes<P>; ++i) block.packet[i] = rows[i];
+    unrolled<std::size_t(lanes<P>)>([&](auto i) { block.packet[i] = rows[i]; });
     Eigen::internal::ptranspose(block);
-    for (int i = 0; i < lanes<P>; ++i) rows[i] = block.packet[i];
+    unrolled<std::size_t(lanes<P>)>([&](auto i) { rows[i] = block.packet[i]; });
   }
 }
 
@@ -58,15 +58,16 @@ EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
 template <class P, class Add>
 EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
   __m512 quarters[4], pairs[2];
-  for (int j = 0; j < 4; ++j) {
+  unrolled<4>([&](auto j) {
     const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
     const __m512 ab = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
     const __m512 cd = add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
     quarters[j] = add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-  }
-  for (int j = 0; j < 2; ++j)
+  });
+  unrolled<2>([&](auto j) {
     pairs[j] = add(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
                    _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
+  });
   const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
   return add(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
              _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
@@ -80,14 +81,14 @@ EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
 template <class P, class Add>
 EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
   __m256 halves[4], quarters[2];
-  for (int j = 0; j < 4; ++j) {
+  unrolled<4>([&](auto j) {
     const __m256 a = packets[j], b = packets[4 + j];
     halves[j] = add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-  }
-  for (int j = 0; j < 2; ++j) {
+  });
+  unrolled<2>([&](auto j) {
     const __m256d a = _mm256_castps_pd(halves[2 * j]), b = _mm256_castps_pd(halves[2 * j + 1]);
     quarters[j] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
-  }
+  });
   return add(_mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
              _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
 }
