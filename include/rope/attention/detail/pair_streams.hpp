@@ -40,27 +40,23 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   constexpr std::size_t size = std::size_t(rows) * sizeof...(n),
                         padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
   sums sum[padded];
-  for (std::size_t i = 0; i < padded; ++i) sum[i] = Products::zero();
-  // Inlined by force, because it is called twice: GCC keeps sums in memory across a call.
-  const auto multiply_loaded = [&](Index d, const auto& load_from) __attribute__((always_inline)) {
+  unrolled<padded>([&](auto i) { sum[i] = Products::zero(); });
+  // Inlined by force, because they are called several times: GCC keeps sums in memory across a call.
+  const auto multiply = [&](Index d, const auto& load_from) __attribute__((always_inline)) {
     if constexpr (rows == 1) {  // for the reason that score_packet gives
       const pairs query = in_register(load_from(queries + d));
       ((sum[n] = Products::multiply_add(query, load_from(keys.rows + Index(n) * keys.stride + d), sum[n])),
        ...);
     } else {
       const pairs key[] = {in_register(load_from(keys.rows + Index(n) * keys.stride + d))...};
-      const auto one = [&](const pairs& query, sums* of_row) {
+      unrolled<std::size_t(rows)>([&](auto r) __attribute__((always_inline)) {
+        const pairs query = in_register(load_from(queries + Index(r) * depth + d));
+        sums* of_row = sum + r * sizeof...(n);
         ((of_row[n] = Products::multiply_add(query, key[n], of_row[n])), ...);
-      };
-      const auto each = [&]<std::size_t... r>(std::index_sequence<r...>) {
-        (one(in_register(load_from(queries + Index(r) * depth + d)), sum + r * sizeof...(n)), ...);
-      };
-      each(std::make_index_sequence<std::size_t(rows)>{});
+      });
     }
   };
-  const auto multiply = [&](Index d) {
-    multiply_loaded(d, [](const auto* from) { return Products::load(from); });
-  };
+  const auto whole = [](const auto* from) __attribute__((always_inline)) { return Products::load(from); };
   std::uintptr_t next = 0;
   if (ahead != nullptr) next = ahead->take(count * depth * Index(sizeof(stored)));
   Index d = 0;
@@ -74,18 +70,17 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
         again += line_bytes;
       }
     }
-    for (Index p = 0; p < line; p += 2 * L) multiply(d + p);
+    for (Index p = 0; p < line; p += 2 * L) multiply(d + p, whole);
   }
-  for (; d + 2 * L <= depth; d += 2 * L) multiply(d);
-  if (d < depth) multiply_loaded(d, [&](const auto* from) { return Products::load_first(from, depth - d); });
+  for (; d + 2 * L <= depth; d += 2 * L) multiply(d, whole);
+  if (d < depth) multiply(d, [&](const auto* from) { return Products::load_first(from, depth - d); });
 
   typename Products::sum totals[padded];
-  const auto add_up = [&]<std::size_t... j>(std::size_t i, std::index_sequence<j...>) {
-    sums group[] = {sum[i + j]...};
-    Products::store_sums_of_lanes(totals + i, group);
-  };
-  for (std::size_t i = 0; i < padded; i += std::size_t(L))
-    add_up(i, std::make_index_sequence<std::size_t(L)>{});
+  unrolled<padded / std::size_t(L)>([&](auto i) {
+    sums group[std::size_t(L)];
+    unrolled<std::size_t(L)>([&](auto j) { group[j] = sum[i * std::size_t(L) + j]; });
+    Products::store_sums_of_lanes(totals + i * std::size_t(L), group);
+  });
   for (Index r = 0; r < rows; ++r)
     std::copy_n(totals + r * count, count, scores + r * panel_shape<float>::tile);
 }
@@ -102,7 +97,8 @@ EIGEN_DONT_INLINE void score_rows_of_pairs(const typename Products::number* quer
   Index n = 0;
   repeated_prefetch again = {};
   if (ahead != nullptr) again = ahead->again(keys, count);
-  const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) {
+  const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key)
+      __attribute__((always_inline)) {
     score_block_of_pairs<Products, rows>(queries, block_type{keys.rows + n * keys.stride, keys.stride}, depth,
                                          scores + n, ahead, again.address, each_key);
     again.advance(Index(sizeof...(key)));
@@ -148,28 +144,35 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   constexpr Index bytes = blocks * width * Index(sizeof(typename Products::stored)),
                   together = (std::max)(Index{2}, tokens_per_prefetch(bytes));
   sums sum[std::size_t(rows * blocks * 2)];
-  for (int n = 0; n < blocks; ++n)
-    for (int r = 0; r < rows; ++r) {
-      const auto both = Products::load_sums(sums_in_memory + r * sum_stride + n * width);
-      sum[2 * n * rows + r] = both.even;
-      sum[(2 * n + 1) * rows + r] = both.odd;
-    }
+  // Sums of row i % rows and block i / rows: even ones at place 2 i / rows * rows + i % rows of `sum`, odd
+  // ones `rows` places behind.
+  const auto place = [](std::size_t i) { return i / rows * 2 * rows + i % rows; };
+  const auto in_memory = [&](std::size_t i) {
+    return sums_in_memory + Index(i % rows) * sum_stride + Index(i / rows) * width;
+  };
+  unrolled<std::size_t(rows * blocks)>([&](auto i) {
+    const auto both = Products::load_sums(in_memory(i));
+    sum[place(i)] = both.even;
+    sum[place(i) + rows] = both.odd;
+  });
   const auto multiply = [&]<std::size_t... r>(Index even_token, const auto& load_even, const auto& load_odd,
-                                              std::index_sequence<r...>) {
+                                              std::index_sequence<r...>) __attribute__((always_inline)) {
     const pairs weight[] = {
         in_register(Products::fill(values.weights + Index(r) * values.weight_stride + even_token))...};
-    for (int n = 0; n < blocks; ++n) {
+    unrolled<std::size_t(blocks)>([&](auto n) __attribute__((always_inline)) {
       const auto tokens = Products::of_tokens(in_register(load_even(n)), in_register(load_odd(n)));
       sums *even = sum + 2 * n * rows, *odd = even + rows;
       ((even[r] = Products::multiply_add(weight[r], tokens.even, even[r])), ...);
       ((odd[r] = Products::multiply_add(weight[r], tokens.odd, odd[r])), ...);
-    }
+    });
   };
   const auto ask = [&](auto tokens) {
     if (ahead != nullptr) prefetch_batch<tokens(), bytes>(*ahead, again);
   };
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
-  const auto token = [&](Index j) { return [&, j](int n) { return load(values.at(j), n); }; };
+  const auto token = [&](Index j) {
+    return [&, j ](int n) __attribute__((always_inline)) { return load(values.at(j), n); };
+  };
   const auto nothing = [&](int) { return Products::load_first(values.rows.rows, 0); };
   Index j = values.first;
   if (j % 2 == 1) {
@@ -187,10 +190,8 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
     ask(std::integral_constant<Index, 1>{});
     multiply(j, token(j), nothing, each_row);
   }
-  for (int n = 0; n < blocks; ++n)
-    for (int r = 0; r < rows; ++r)
-      Products::store_sums(sums_in_memory + r * sum_stride + n * width, sum[2 * n * rows + r],
-                           sum[(2 * n + 1) * rows + r]);
+  unrolled<std::size_t(rows * blocks)>(
+      [&](auto i) { Products::store_sums(in_memory(i), sum[place(i)], sum[place(i) + rows]); });
 }
 
 /// Adds weighted values to the sums of `rows` queries, for all channels, like value_rows.
@@ -205,7 +206,9 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
   const repeated_prefetch first =
       ahead != nullptr ? ahead->again(values.rows, values.last - values.first) : repeated_prefetch{};
   const auto again = [&](Index c) { return first.behind(c * Index(sizeof(stored))); };
-  const auto whole = [](const stored* from, int n) { return Products::load(from + n * width); };
+  const auto whole = [](const stored* from, int n) __attribute__((always_inline)) {
+    return Products::load(from + n * width);
+  };
   Index c = 0;
   for (; c + blocks * width <= channels; c += blocks * width)
     value_block_of_pairs<rows, blocks>(values.from_channel(c), sums + c, channels, whole, ahead, again(c));
