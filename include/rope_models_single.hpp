@@ -234,6 +234,14 @@ A saturated(A x) {
   const bits word = std::bit_cast<bits>(x);
   return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
 }
+/// Calls body(i) for each i in [first, last), 16 in a loop of constant length. g++ -O2 vectorises only those.
+template <class Body>
+EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& body) {
+  constexpr Index block = 16;
+  for (; first + block <= last; first += block)
+    for (Index i = 0; i < block; ++i) body(first + i);
+  for (; first < last; ++first) body(first);
+}
 /// Whether all of x[0 .. count) are finite.
 template <class X>
 bool all_finite(const X* x, Index count) {
@@ -241,8 +249,9 @@ bool all_finite(const X* x, Index count) {
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
   constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
   bits largest = 0;
-  for (Index i = 0; i < count; ++i)
+  for_each_index(0, count, [&](Index i) {
     largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
+  });
   return largest != exponent;
 }
 /// x as a number of A, saturated.
@@ -1958,6 +1967,16 @@ template <int places, class Bits>
 EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
   return Eigen::internal::plogical_shift_right<places>(a);
 }
+/// Calls body(i) for each i in [0, count), as an integral constant. Arrays of packets that are indexed by it
+/// stay in registers. g++ -O2 does not unroll longer loops, and then keeps the arrays in memory.
+template <class Body, std::size_t... i>
+EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
+  (body(std::integral_constant<std::size_t, i>{}), ...);
+}
+template <std::size_t count, class Body>
+EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
+  unrolled(body, std::make_index_sequence<count>{});
+}
 /// Keeps x in a register: GCC would otherwise load the operand again for every product.
 template <class P>
 EIGEN_ALWAYS_INLINE P in_register(P x) {
@@ -2009,9 +2028,9 @@ template <class P>
 EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
   if constexpr (1 < lanes<P>) {
     Eigen::internal::PacketBlock<P, lanes<P>> block;
-    for (int i = 0; i < lanes<P>; ++i) block.packet[i] = rows[i];
+    unrolled<std::size_t(lanes<P>)>([&](auto i) { block.packet[i] = rows[i]; });
     Eigen::internal::ptranspose(block);
-    for (int i = 0; i < lanes<P>; ++i) rows[i] = block.packet[i];
+    unrolled<std::size_t(lanes<P>)>([&](auto i) { rows[i] = block.packet[i]; });
   }
 }
 /// The integers in `bits` as floats, each rounded once.
@@ -2025,15 +2044,16 @@ EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
 template <class P, class Add>
 EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
   __m512 quarters[4], pairs[2];
-  for (int j = 0; j < 4; ++j) {
+  unrolled<4>([&](auto j) {
     const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
     const __m512 ab = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
     const __m512 cd = add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
     quarters[j] = add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-  }
-  for (int j = 0; j < 2; ++j)
+  });
+  unrolled<2>([&](auto j) {
     pairs[j] = add(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
                    _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
+  });
   const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
   return add(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
              _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
@@ -2046,14 +2066,14 @@ EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
 template <class P, class Add>
 EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
   __m256 halves[4], quarters[2];
-  for (int j = 0; j < 4; ++j) {
+  unrolled<4>([&](auto j) {
     const __m256 a = packets[j], b = packets[4 + j];
     halves[j] = add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-  }
-  for (int j = 0; j < 2; ++j) {
+  });
+  unrolled<2>([&](auto j) {
     const __m256d a = _mm256_castps_pd(halves[2 * j]), b = _mm256_castps_pd(halves[2 * j + 1]);
     quarters[j] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
-  }
+  });
   return add(_mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
              _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
 }
@@ -2234,8 +2254,9 @@ template <class Integer>
 float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
   // Magnitudes have the order of their bits, with NaN after infinity.
   std::int32_t largest = 0;
-  for (Index i = 0; i < count; ++i)
+  for_each_index(0, count, [&](Index i) {
     largest = (std::max)(largest, std::bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
+  });
   constexpr std::int32_t infinity = 0x7f800000;
   const auto digits = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(most)));
   const std::int32_t smallest = (127 - 125 + digits) << 23;
@@ -2249,9 +2270,10 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
   // floats, but not one of their bits.
   constexpr float shift = 0x1.8p23f;
   constexpr auto bits_of_shift = std::bit_cast<std::int32_t>(shift);
-  for (Index i = 0; i < count; ++i)
+  for_each_index(0, count, [&](Index i) {
     out[i] =
         static_cast<Integer>(std::bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
+  });
   return scale;
 }
 }  // namespace rope::inline ROPE_ABI::detail

@@ -355,6 +355,14 @@ A saturated(A x) {
   const bits word = std::bit_cast<bits>(x);
   return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
 }
+/// Calls body(i) for each i in [first, last), 16 in a loop of constant length. g++ -O2 vectorises only those.
+template <class Body>
+EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& body) {
+  constexpr Index block = 16;
+  for (; first + block <= last; first += block)
+    for (Index i = 0; i < block; ++i) body(first + i);
+  for (; first < last; ++first) body(first);
+}
 /// Whether all of x[0 .. count) are finite.
 template <class X>
 bool all_finite(const X* x, Index count) {
@@ -362,8 +370,9 @@ bool all_finite(const X* x, Index count) {
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
   constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
   bits largest = 0;
-  for (Index i = 0; i < count; ++i)
+  for_each_index(0, count, [&](Index i) {
     largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
+  });
   return largest != exponent;
 }
 /// x as a number of A, saturated.
@@ -4685,6 +4694,16 @@ EIGEN_ALWAYS_INLINE Bits shift_left(const Bits& a) {
 template <int places, class Bits>
 EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
   return Eigen::internal::plogical_shift_right<places>(a);
+}
+/// Calls body(i) for each i in [0, count), as an integral constant. Arrays of packets that are indexed by it
+/// stay in registers. g++ -O2 does not unroll longer loops, and then keeps the arrays in memory.
+template <class Body, std::size_t... i>
+EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
+  (body(std::integral_constant<std::size_t, i>{}), ...);
+}
+template <std::size_t count, class Body>
+EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
+  unrolled(body, std::make_index_sequence<count>{});
 }
 /// Keeps x in a register: GCC would otherwise load the operand again for every product.
 template <class P>

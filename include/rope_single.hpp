@@ -262,6 +262,14 @@ A saturated(A x) {
   const bits word = std::bit_cast<bits>(x);
   return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
 }
+/// Calls body(i) for each i in [first, last), 16 in a loop of constant length. g++ -O2 vectorises only those.
+template <class Body>
+EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& body) {
+  constexpr Index block = 16;
+  for (; first + block <= last; first += block)
+    for (Index i = 0; i < block; ++i) body(first + i);
+  for (; first < last; ++first) body(first);
+}
 /// Whether all of x[0 .. count) are finite.
 template <class X>
 bool all_finite(const X* x, Index count) {
@@ -269,8 +277,9 @@ bool all_finite(const X* x, Index count) {
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
   constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
   bits largest = 0;
-  for (Index i = 0; i < count; ++i)
+  for_each_index(0, count, [&](Index i) {
     largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
+  });
   return largest != exponent;
 }
 /// x as a number of A, saturated.
@@ -788,6 +797,16 @@ template <int places, class Bits>
 EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
   return Eigen::internal::plogical_shift_right<places>(a);
 }
+/// Calls body(i) for each i in [0, count), as an integral constant. Arrays of packets that are indexed by it
+/// stay in registers. g++ -O2 does not unroll longer loops, and then keeps the arrays in memory.
+template <class Body, std::size_t... i>
+EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
+  (body(std::integral_constant<std::size_t, i>{}), ...);
+}
+template <std::size_t count, class Body>
+EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
+  unrolled(body, std::make_index_sequence<count>{});
+}
 /// Keeps x in a register: GCC would otherwise load the operand again for every product.
 template <class P>
 EIGEN_ALWAYS_INLINE P in_register(P x) {
@@ -839,9 +858,9 @@ template <class P>
 EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
   if constexpr (1 < lanes<P>) {
     Eigen::internal::PacketBlock<P, lanes<P>> block;
-    for (int i = 0; i < lanes<P>; ++i) block.packet[i] = rows[i];
+    unrolled<std::size_t(lanes<P>)>([&](auto i) { block.packet[i] = rows[i]; });
     Eigen::internal::ptranspose(block);
-    for (int i = 0; i < lanes<P>; ++i) rows[i] = block.packet[i];
+    unrolled<std::size_t(lanes<P>)>([&](auto i) { rows[i] = block.packet[i]; });
   }
 }
 /// The integers in `bits` as floats, each rounded once.
@@ -855,15 +874,16 @@ EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
 template <class P, class Add>
 EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
   __m512 quarters[4], pairs[2];
-  for (int j = 0; j < 4; ++j) {
+  unrolled<4>([&](auto j) {
     const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
     const __m512 ab = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
     const __m512 cd = add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
     quarters[j] = add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-  }
-  for (int j = 0; j < 2; ++j)
+  });
+  unrolled<2>([&](auto j) {
     pairs[j] = add(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
                    _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
+  });
   const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
   return add(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
              _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
@@ -876,14 +896,14 @@ EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
 template <class P, class Add>
 EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
   __m256 halves[4], quarters[2];
-  for (int j = 0; j < 4; ++j) {
+  unrolled<4>([&](auto j) {
     const __m256 a = packets[j], b = packets[4 + j];
     halves[j] = add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-  }
-  for (int j = 0; j < 2; ++j) {
+  });
+  unrolled<2>([&](auto j) {
     const __m256d a = _mm256_castps_pd(halves[2 * j]), b = _mm256_castps_pd(halves[2 * j + 1]);
     quarters[j] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
-  }
+  });
   return add(_mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
              _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
 }
@@ -1064,8 +1084,9 @@ template <class Integer>
 float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
   // Magnitudes have the order of their bits, with NaN after infinity.
   std::int32_t largest = 0;
-  for (Index i = 0; i < count; ++i)
+  for_each_index(0, count, [&](Index i) {
     largest = (std::max)(largest, std::bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
+  });
   constexpr std::int32_t infinity = 0x7f800000;
   const auto digits = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(most)));
   const std::int32_t smallest = (127 - 125 + digits) << 23;
@@ -1079,9 +1100,10 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
   // floats, but not one of their bits.
   constexpr float shift = 0x1.8p23f;
   constexpr auto bits_of_shift = std::bit_cast<std::int32_t>(shift);
-  for (Index i = 0; i < count; ++i)
+  for_each_index(0, count, [&](Index i) {
     out[i] =
         static_cast<Integer>(std::bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
+  });
   return scale;
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -2425,12 +2447,12 @@ class visibility {
     for (const std::int64_t* row = list.data(); row != end; row += keys)
       for (Index first = 1; first < keys; first += piece) {
         std::uint64_t falls = 0, other_than_one = 0;
-        for (Index j = first; j < (std::min)(first + piece, keys); ++j) {
+        for_each_index(first, (std::min)(first + piece, keys), [&](Index j) {
           const std::uint64_t step =
               static_cast<std::uint64_t>(row[j]) - static_cast<std::uint64_t>(row[j - 1]);
           falls |= std::uint64_t{row[j] < row[j - 1]};
           other_than_one |= step ^ 1u;
-        }
+        });
         if (falls != 0) return key_order::any;
         if (other_than_one != 0) order = key_order::ascending;
       }
@@ -2543,7 +2565,7 @@ inline row_in_tile keys_in_tile(const key_set& keys, Index begin, Index count) {
 /// because most tiles are entirely visible or entirely hidden.
 void hide(row_in_tile& row, const auto& hides) {
   int hidden = 0;
-  for (Index j = row.range.first; j < row.range.last; ++j) hidden += hides(j) ? 1 : 0;
+  for_each_index(row.range.first, row.range.last, [&](Index j) { hidden += hides(j) ? 1 : 0; });
   if (hidden == row.range.last - row.range.first) row = {{0, 0}, false};
   if (hidden == 0 || row.range.empty()) return;
   for (; hides(row.range.first); --hidden) ++row.range.first;
@@ -2593,7 +2615,7 @@ using key_mark = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t
 template <class X, class Body>
 void for_each_entry(const X* row, Index step, Index begin, tile_range range, const Body& body) {
   if (step == 1)
-    for (Index j = range.first; j < range.last; ++j) body(j, row[begin + j]);
+    for_each_index(range.first, range.last, [&](Index j) { body(j, row[begin + j]); });
   else
     for (Index j = range.first; j < range.last; ++j) body(j, row[(begin + j) * step]);
 }
@@ -2606,11 +2628,12 @@ void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index 
       dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
   if (rules.in_order()) {
     const auto first = static_cast<std::uint64_t>(rules.key_position(b, begin + range.first));
-    for (Index j = range.first; j < range.last; ++j)
+    for_each_index(range.first, range.last, [&](Index j) {
       body(j, mask.keeps(static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first))));
+    });
   } else {
     const std::int64_t* positions = rules.listed_key_positions(b) + begin;
-    for (Index j = range.first; j < range.last; ++j) body(j, mask.keeps(positions[j]));
+    for_each_index(range.first, range.last, [&](Index j) { body(j, mask.keeps(positions[j])); });
   }
 }
 /// Sets hidden[j] of each key j in `range` to 1 if it is hidden from query (b, h, i), otherwise to 0. Returns
@@ -2624,7 +2647,7 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
   if (!rules.in_ranges()) {
     const position_rule admits = rules.rule_of(rules.query_position(b, i));
     const std::int64_t* positions = rules.listed_key_positions(b) + begin;
-    for (Index j = range.first; j < range.last; ++j) hidden[j] |= Mark{!admits(positions[j])};
+    for_each_index(range.first, range.last, [&](Index j) { hidden[j] |= Mark{!admits(positions[j])}; });
   }
   if (const auto& mask = rules.options().mask)
     for_each_entry(mask.at(b, h, i), mask.key_step(), begin, range,
@@ -2832,7 +2855,7 @@ class block_keys {
   position_range positions_of_keys(Index begin, Index count) const {
     const std::int64_t* keys = rules_.listed_key_positions(b_) + begin;
     position_range range;
-    for (Index j = 0; j < count; ++j) range.include(keys[j]);
+    for_each_index(0, count, [&](Index j) { range.include(keys[j]); });
     return range;
   }
   /// \param held  the range of the positions of the keys of the tile, if they are unordered
@@ -3064,13 +3087,14 @@ void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_
     if (here == L) {
       for (; d + L <= depth; d += L) {
         P block[std::size_t(L)];
-        for (Index i = 0; i < L; ++i) block[i] = load<P>(rows + (n + i) * row_stride + d);
+        unrolled<std::size_t(L)>([&](auto i) { block[i] = load<P>(rows + (n + Index(i)) * row_stride + d); });
         for (Index i = 0; i < L; ++i) {  // prefetched: too many streams for the processor
           const Index after = (n + L + i) * row_stride + d;
           prefetch_after(rows, static_cast<std::uintptr_t>(after * Index(sizeof(X))));
         }
         transpose(block);
-        for (Index i = 0; i < L; ++i) store(packed + (d + i) * packed_stride + n, block[i]);
+        unrolled<std::size_t(L)>(
+            [&](auto i) { store(packed + (d + Index(i)) * packed_stride + n, block[i]); });
       }
     }
     for (; d < depth; ++d)
@@ -7376,10 +7400,7 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
                         padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
   P sums[padded];
-  for (std::size_t i = 0; i < padded; ++i) sums[i] = fill<P>(A(0));
-  const auto multiply = [&](Index d) {
-    score_packet(queries + d, query_stride, keys.rows + d, keys.stride, sums, each_row, each_key);
-  };
+  unrolled<padded>([&](auto i) { sums[i] = fill<P>(A(0)); });
   std::uintptr_t next = 0;
   if constexpr (asks) next = ahead->take(count * depth * Index(sizeof(K)));
   Index d = 0;
@@ -7392,15 +7413,17 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
         again += line_bytes;
       }
     }
-    for (Index p = 0; p < line; p += L) multiply(d + p);
+    for (Index p = d; p < d + line; p += L)
+      score_packet(queries + p, query_stride, keys.rows + p, keys.stride, sums, each_row, each_key);
   }
-  for (; d + L <= depth; d += L) multiply(d);
+  for (; d + L <= depth; d += L)
+    score_packet(queries + d, query_stride, keys.rows + d, keys.stride, sums, each_row, each_key);
   A totals[padded];
-  for (std::size_t i = 0; i < padded; i += std::size_t(L)) {
+  unrolled<padded / std::size_t(L)>([&](auto i) {
     P group[std::size_t(L)];
-    for (std::size_t j = 0; j < std::size_t(L); ++j) group[j] = sums[i + j];
-    store(totals + i, sums_of_lanes(group));
-  }
+    unrolled<std::size_t(L)>([&](auto j) { group[j] = sums[i * std::size_t(L) + j]; });
+    store(totals + i * std::size_t(L), sums_of_lanes(group));
+  });
   for (; d < depth; ++d)
     for (Index i = 0; i < Index(size); ++i)
       totals[i] =
@@ -7456,8 +7479,10 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
   using P = packet<A>;
   constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V)), together = tokens_per_prefetch(bytes);
   P sums[std::size_t(rows * packets)];
-  for (int n = 0; n < packets; ++n)
-    for (int r = 0; r < rows; ++r) sums[n * rows + r] = load<P>(sums_in_memory + r * sum_stride + n * L);
+  const auto in_memory = [&](std::size_t i) {
+    return sums_in_memory + Index(i % rows) * sum_stride + Index(i / rows) * L;
+  };
+  unrolled<std::size_t(rows * packets)>([&](auto i) { sums[i] = load<P>(in_memory(i)); });
   const auto step = [&]<std::size_t... r, std::size_t... n>(const V* value, std::index_sequence<r...> all,
                                                             std::index_sequence<n...>)
       __attribute__((always_inline)) {
@@ -7479,8 +7504,7 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
     for (; j + together <= run.count; j += together) add(std::integral_constant<Index, together>{});
     for (; j < run.count; ++j) add(std::integral_constant<Index, 1>{});
   }
-  for (int n = 0; n < packets; ++n)
-    for (int r = 0; r < rows; ++r) store(sums_in_memory + r * sum_stride + n * L, sums[n * rows + r]);
+  unrolled<std::size_t(rows * packets)>([&](auto i) { store(in_memory(i), sums[i]); });
 }
 /// Adds weighted values to the sums of `rows` queries, for all channels.
 template <class A, int rows, class V>
@@ -7809,7 +7833,7 @@ class tile_softmax {
       }
       const key_mark<A>* hidden = hidden_[r];
       seen = row[first];
-      for (Index j = range.first; j < range.last; ++j) row[j] = hidden[j] ? seen : row[j];
+      for_each_index(range.first, range.last, [&](Index j) { row[j] = hidden[j] ? seen : row[j]; });
     }
     std::fill(row + whole.first, row + range.first, seen);
     std::fill(row + range.last, row + whole.last, seen);
@@ -7838,7 +7862,7 @@ class tile_softmax {
       std::fill(row + whole.first, row + range.first, A(0));
       std::fill(row + range.last, row + whole.last, A(0));
       if (visible_in_tile(r).has_holes)
-        for (Index j = range.first; j < range.last; ++j) row[j] = hidden_[r][j] ? A(0) : row[j];
+        for_each_index(range.first, range.last, [&](Index j) { row[j] = hidden_[r][j] ? A(0) : row[j]; });
       sum = fill<P>(A(0));
       for (Index j = whole.first; j < whole.last; j += L) sum = add(sum, load<P>(row + j));
     }
@@ -8025,27 +8049,23 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   constexpr std::size_t size = std::size_t(rows) * sizeof...(n),
                         padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
   sums sum[padded];
-  for (std::size_t i = 0; i < padded; ++i) sum[i] = Products::zero();
-  // Inlined by force, because it is called twice: GCC keeps sums in memory across a call.
-  const auto multiply_loaded = [&](Index d, const auto& load_from) __attribute__((always_inline)) {
+  unrolled<padded>([&](auto i) { sum[i] = Products::zero(); });
+  // Inlined by force, because they are called several times: GCC keeps sums in memory across a call.
+  const auto multiply = [&](Index d, const auto& load_from) __attribute__((always_inline)) {
     if constexpr (rows == 1) {  // for the reason that score_packet gives
       const pairs query = in_register(load_from(queries + d));
       ((sum[n] = Products::multiply_add(query, load_from(keys.rows + Index(n) * keys.stride + d), sum[n])),
        ...);
     } else {
       const pairs key[] = {in_register(load_from(keys.rows + Index(n) * keys.stride + d))...};
-      const auto one = [&](const pairs& query, sums* of_row) {
+      unrolled<std::size_t(rows)>([&](auto r) __attribute__((always_inline)) {
+        const pairs query = in_register(load_from(queries + Index(r) * depth + d));
+        sums* of_row = sum + r * sizeof...(n);
         ((of_row[n] = Products::multiply_add(query, key[n], of_row[n])), ...);
-      };
-      const auto each = [&]<std::size_t... r>(std::index_sequence<r...>) {
-        (one(in_register(load_from(queries + Index(r) * depth + d)), sum + r * sizeof...(n)), ...);
-      };
-      each(std::make_index_sequence<std::size_t(rows)>{});
+      });
     }
   };
-  const auto multiply = [&](Index d) {
-    multiply_loaded(d, [](const auto* from) { return Products::load(from); });
-  };
+  const auto whole = [](const auto* from) __attribute__((always_inline)) { return Products::load(from); };
   std::uintptr_t next = 0;
   if (ahead != nullptr) next = ahead->take(count * depth * Index(sizeof(stored)));
   Index d = 0;
@@ -8059,17 +8079,16 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
         again += line_bytes;
       }
     }
-    for (Index p = 0; p < line; p += 2 * L) multiply(d + p);
+    for (Index p = 0; p < line; p += 2 * L) multiply(d + p, whole);
   }
-  for (; d + 2 * L <= depth; d += 2 * L) multiply(d);
-  if (d < depth) multiply_loaded(d, [&](const auto* from) { return Products::load_first(from, depth - d); });
+  for (; d + 2 * L <= depth; d += 2 * L) multiply(d, whole);
+  if (d < depth) multiply(d, [&](const auto* from) { return Products::load_first(from, depth - d); });
   typename Products::sum totals[padded];
-  const auto add_up = [&]<std::size_t... j>(std::size_t i, std::index_sequence<j...>) {
-    sums group[] = {sum[i + j]...};
-    Products::store_sums_of_lanes(totals + i, group);
-  };
-  for (std::size_t i = 0; i < padded; i += std::size_t(L))
-    add_up(i, std::make_index_sequence<std::size_t(L)>{});
+  unrolled<padded / std::size_t(L)>([&](auto i) {
+    sums group[std::size_t(L)];
+    unrolled<std::size_t(L)>([&](auto j) { group[j] = sum[i * std::size_t(L) + j]; });
+    Products::store_sums_of_lanes(totals + i * std::size_t(L), group);
+  });
   for (Index r = 0; r < rows; ++r)
     std::copy_n(totals + r * count, count, scores + r * panel_shape<float>::tile);
 }
@@ -8085,7 +8104,8 @@ EIGEN_DONT_INLINE void score_rows_of_pairs(const typename Products::number* quer
   Index n = 0;
   repeated_prefetch again = {};
   if (ahead != nullptr) again = ahead->again(keys, count);
-  const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) {
+  const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key)
+      __attribute__((always_inline)) {
     score_block_of_pairs<Products, rows>(queries, block_type{keys.rows + n * keys.stride, keys.stride}, depth,
                                          scores + n, ahead, again.address, each_key);
     again.advance(Index(sizeof...(key)));
@@ -8127,28 +8147,35 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   constexpr Index bytes = blocks * width * Index(sizeof(typename Products::stored)),
                   together = (std::max)(Index{2}, tokens_per_prefetch(bytes));
   sums sum[std::size_t(rows * blocks * 2)];
-  for (int n = 0; n < blocks; ++n)
-    for (int r = 0; r < rows; ++r) {
-      const auto both = Products::load_sums(sums_in_memory + r * sum_stride + n * width);
-      sum[2 * n * rows + r] = both.even;
-      sum[(2 * n + 1) * rows + r] = both.odd;
-    }
+  // Sums of row i % rows and block i / rows: even ones at place 2 i / rows * rows + i % rows of `sum`, odd
+  // ones `rows` places behind.
+  const auto place = [](std::size_t i) { return i / rows * 2 * rows + i % rows; };
+  const auto in_memory = [&](std::size_t i) {
+    return sums_in_memory + Index(i % rows) * sum_stride + Index(i / rows) * width;
+  };
+  unrolled<std::size_t(rows * blocks)>([&](auto i) {
+    const auto both = Products::load_sums(in_memory(i));
+    sum[place(i)] = both.even;
+    sum[place(i) + rows] = both.odd;
+  });
   const auto multiply = [&]<std::size_t... r>(Index even_token, const auto& load_even, const auto& load_odd,
-                                              std::index_sequence<r...>) {
+                                              std::index_sequence<r...>) __attribute__((always_inline)) {
     const pairs weight[] = {
         in_register(Products::fill(values.weights + Index(r) * values.weight_stride + even_token))...};
-    for (int n = 0; n < blocks; ++n) {
+    unrolled<std::size_t(blocks)>([&](auto n) __attribute__((always_inline)) {
       const auto tokens = Products::of_tokens(in_register(load_even(n)), in_register(load_odd(n)));
       sums *even = sum + 2 * n * rows, *odd = even + rows;
       ((even[r] = Products::multiply_add(weight[r], tokens.even, even[r])), ...);
       ((odd[r] = Products::multiply_add(weight[r], tokens.odd, odd[r])), ...);
-    }
+    });
   };
   const auto ask = [&](auto tokens) {
     if (ahead != nullptr) prefetch_batch<tokens(), bytes>(*ahead, again);
   };
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
-  const auto token = [&](Index j) { return [&, j](int n) { return load(values.at(j), n); }; };
+  const auto token = [&](Index j) {
+    return [&, j ](int n) __attribute__((always_inline)) { return load(values.at(j), n); };
+  };
   const auto nothing = [&](int) { return Products::load_first(values.rows.rows, 0); };
   Index j = values.first;
   if (j % 2 == 1) {
@@ -8166,10 +8193,8 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
     ask(std::integral_constant<Index, 1>{});
     multiply(j, token(j), nothing, each_row);
   }
-  for (int n = 0; n < blocks; ++n)
-    for (int r = 0; r < rows; ++r)
-      Products::store_sums(sums_in_memory + r * sum_stride + n * width, sum[2 * n * rows + r],
-                           sum[(2 * n + 1) * rows + r]);
+  unrolled<std::size_t(rows * blocks)>(
+      [&](auto i) { Products::store_sums(in_memory(i), sum[place(i)], sum[place(i) + rows]); });
 }
 /// Adds weighted values to the sums of `rows` queries, for all channels, like value_rows.
 ///
@@ -8183,7 +8208,9 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
   const repeated_prefetch first =
       ahead != nullptr ? ahead->again(values.rows, values.last - values.first) : repeated_prefetch{};
   const auto again = [&](Index c) { return first.behind(c * Index(sizeof(stored))); };
-  const auto whole = [](const stored* from, int n) { return Products::load(from + n * width); };
+  const auto whole = [](const stored* from, int n) __attribute__((always_inline)) {
+    return Products::load(from + n * width);
+  };
   Index c = 0;
   for (; c + blocks * width <= channels; c += blocks * width)
     value_block_of_pairs<rows, blocks>(values.from_channel(c), sums + c, channels, whole, ahead, again(c));
@@ -8304,10 +8331,12 @@ void pack_pairs_transposed(const typename Products::stored* rows, Index row_stri
       if (here == L)
         for (; 2 * (d + L) <= depth; d += L) {
           reals block[std::size_t(L)];
-          for (Index i = 0; i < L; ++i)
-            block[i] = from_bits<reals>(Products::load(rows + (n + i) * row_stride + 2 * d));
+          unrolled<std::size_t(L)>([&](auto i) {
+            block[i] = from_bits<reals>(Products::load(rows + (n + Index(i)) * row_stride + 2 * d));
+          });
           transpose(block);
-          for (Index i = 0; i < L; ++i) store_bits(packed + ((d + i) * width + n) * 2, to_bits(block[i]));
+          unrolled<std::size_t(L)>(
+              [&](auto i) { store_bits(packed + ((d + Index(i)) * width + n) * 2, to_bits(block[i])); });
         }
     for (; 2 * d < depth; ++d)
       for (Index i = 0; i < columns; ++i) {
@@ -12762,37 +12791,41 @@ void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index d
   }
 }
 /// Rows of a weight that are multiplied by `tokens` tokens in one pass.
-template <int tokens>
-inline constexpr int weights_beside = tokens == 1 ? 8 : 4;
+template <std::size_t tokens>
+inline constexpr std::size_t weights_beside = tokens == 1 ? 8 : 4;
 /// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in [0,
 /// cols). Both operands are read in place. The bits of a sum do not depend on `tokens` or `cols`.
-template <int tokens, class A>
+template <std::size_t tokens, class A>
 EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
                                     Index cols, A* out, Index out_stride) {
   using P = packet<A>;
-  constexpr int L = lanes<P>, beside = weights_beside<tokens>;
-  for (Index c = 0; c < cols; c += beside) {
-    const A* weights[std::size_t(beside)];
-    for (int i = 0; i < beside; ++i) weights[i] = w + (std::min)(c + i, cols - 1) * w_stride;
-    P sums[std::size_t(tokens)][std::size_t(beside)];
-    for (auto& of_token : sums)
-      for (P& sum : of_token) sum = fill<P>(A(0));
+  constexpr Index L = lanes<P>;
+  constexpr std::size_t beside = weights_beside<tokens>;
+  for (Index c = 0; c < cols; c += Index(beside)) {
+    const A* weights[beside];
+    unrolled<beside>([&](auto i) { weights[i] = w + (std::min)(c + Index(i), cols - 1) * w_stride; });
+    P sums[tokens * beside];
+    unrolled<tokens * beside>([&](auto n) { sums[n] = fill<P>(A(0)); });
     Index d = 0;
     for (; d + L <= depth; d += L) {
-      P numbers[std::size_t(tokens)];
-      for (int t = 0; t < tokens; ++t) numbers[t] = load<P>(x + t * x_stride + d);
-      for (int i = 0; i < beside; ++i) {
+      P numbers[tokens];
+      unrolled<tokens>([&](auto t) { numbers[t] = load<P>(x + Index(t) * x_stride + d); });
+      unrolled<beside>([&](auto i) {
         const P weight = load<P>(weights[i] + d);
-        for (int t = 0; t < tokens; ++t) sums[t][i] = multiply_add(numbers[t], weight, sums[t][i]);
-      }
+        unrolled<tokens>([&](auto t) {
+          P& sum = sums[t * beside + i];
+          sum = multiply_add(numbers[t], weight, sum);
+        });
+      });
     }
-    for (int t = 0; t < tokens; ++t)
-      for (int i = 0; i < beside && c + i < cols; ++i) {
-        A sum = sum_of_lanes(sums[t][i]);
-        for (Index rest = d; rest < depth; ++rest)
-          sum = multiply_add(x[t * x_stride + rest], weights[i][rest], sum);
-        out[t * out_stride + c + i] = sum;
-      }
+    unrolled<tokens * beside>([&](auto n) {
+      const auto t = Index(n / beside), i = Index(n % beside);
+      if (c + i >= cols) return;
+      A sum = sum_of_lanes(sums[n]);
+      for (Index rest = d; rest < depth; ++rest)
+        sum = multiply_add(x[t * x_stride + rest], weights[i][rest], sum);
+      out[t * out_stride + c + i] = sum;
+    });
   }
 }
 /// multiply_few for any number of tokens. For few tokens it is faster than packing.
@@ -12807,8 +12840,8 @@ void multiply_few(Index tokens, const A* x, Index x_stride, const A* w, Index w_
     Index t = 0;
     const auto run = [&]<int count>(std::integral_constant<int, count>) {
       for (; t + count <= tokens; t += count)
-        multiply_few<count>(x + t * x_stride, x_stride, w + c * w_stride, w_stride, depth, here,
-                            out + t * out_stride + c, out_stride);
+        multiply_few<std::size_t(count)>(x + t * x_stride, x_stride, w + c * w_stride, w_stride, depth, here,
+                                         out + t * out_stride + c, out_stride);
     };
     run(std::integral_constant<int, per_pass>{});
     run(std::integral_constant<int, 2>{});

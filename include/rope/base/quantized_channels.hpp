@@ -56,8 +56,9 @@ template <class Integer>
 float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
   // Magnitudes have the order of their bits, with NaN after infinity.
   std::int32_t largest = 0;
-  for (Index i = 0; i < count; ++i)
+  for_each_index(0, count, [&](Index i) {
     largest = (std::max)(largest, std::bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
+  });
   constexpr std::int32_t infinity = 0x7f800000;
   const auto digits = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(most)));
   const std::int32_t smallest = (127 - 125 + digits) << 23;
@@ -71,9 +72,10 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
   // floats, but not one of their bits.
   constexpr float shift = 0x1.8p23f;
   constexpr auto bits_of_shift = std::bit_cast<std::int32_t>(shift);
-  for (Index i = 0; i < count; ++i)
+  for_each_index(0, count, [&](Index i) {
     out[i] =
         static_cast<Integer>(std::bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
+  });
   return scale;
 }
 

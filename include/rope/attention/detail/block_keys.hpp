@@ -116,7 +116,7 @@ class block_keys {
   position_range positions_of_keys(Index begin, Index count) const {
     const std::int64_t* keys = rules_.listed_key_positions(b_) + begin;
     position_range range;
-    for (Index j = 0; j < count; ++j) range.include(keys[j]);
+    for_each_index(0, count, [&](Index j) { range.include(keys[j]); });
     return range;
   }
 

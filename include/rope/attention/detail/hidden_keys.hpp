@@ -57,7 +57,7 @@ inline row_in_tile keys_in_tile(const key_set& keys, Index begin, Index count) {
 /// because most tiles are entirely visible or entirely hidden.
 void hide(row_in_tile& row, const auto& hides) {
   int hidden = 0;
-  for (Index j = row.range.first; j < row.range.last; ++j) hidden += hides(j) ? 1 : 0;
+  for_each_index(row.range.first, row.range.last, [&](Index j) { hidden += hides(j) ? 1 : 0; });
   if (hidden == row.range.last - row.range.first) row = {{0, 0}, false};
   if (hidden == 0 || row.range.empty()) return;
   for (; hides(row.range.first); --hidden) ++row.range.first;
@@ -111,7 +111,7 @@ using key_mark = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t
 template <class X, class Body>
 void for_each_entry(const X* row, Index step, Index begin, tile_range range, const Body& body) {
   if (step == 1)
-    for (Index j = range.first; j < range.last; ++j) body(j, row[begin + j]);
+    for_each_index(range.first, range.last, [&](Index j) { body(j, row[begin + j]); });
   else
     for (Index j = range.first; j < range.last; ++j) body(j, row[(begin + j) * step]);
 }
@@ -125,11 +125,12 @@ void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index 
       dropout_mask(options.dropout, options.dropout_seed).row_of(b, h, rules.query_position(b, i));
   if (rules.in_order()) {
     const auto first = static_cast<std::uint64_t>(rules.key_position(b, begin + range.first));
-    for (Index j = range.first; j < range.last; ++j)
+    for_each_index(range.first, range.last, [&](Index j) {
       body(j, mask.keeps(static_cast<std::int64_t>(first + static_cast<std::uint64_t>(j - range.first))));
+    });
   } else {
     const std::int64_t* positions = rules.listed_key_positions(b) + begin;
-    for (Index j = range.first; j < range.last; ++j) body(j, mask.keeps(positions[j]));
+    for_each_index(range.first, range.last, [&](Index j) { body(j, mask.keeps(positions[j])); });
   }
 }
 
@@ -144,7 +145,7 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
   if (!rules.in_ranges()) {
     const position_rule admits = rules.rule_of(rules.query_position(b, i));
     const std::int64_t* positions = rules.listed_key_positions(b) + begin;
-    for (Index j = range.first; j < range.last; ++j) hidden[j] |= Mark{!admits(positions[j])};
+    for_each_index(range.first, range.last, [&](Index j) { hidden[j] |= Mark{!admits(positions[j])}; });
   }
   if (const auto& mask = rules.options().mask)
     for_each_entry(mask.at(b, h, i), mask.key_step(), begin, range,

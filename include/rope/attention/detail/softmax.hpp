@@ -177,7 +177,7 @@ class tile_softmax {
       }
       const key_mark<A>* hidden = hidden_[r];
       seen = row[first];
-      for (Index j = range.first; j < range.last; ++j) row[j] = hidden[j] ? seen : row[j];
+      for_each_index(range.first, range.last, [&](Index j) { row[j] = hidden[j] ? seen : row[j]; });
     }
     std::fill(row + whole.first, row + range.first, seen);
     std::fill(row + range.last, row + whole.last, seen);
@@ -208,7 +208,7 @@ class tile_softmax {
       std::fill(row + whole.first, row + range.first, A(0));
       std::fill(row + range.last, row + whole.last, A(0));
       if (visible_in_tile(r).has_holes)
-        for (Index j = range.first; j < range.last; ++j) row[j] = hidden_[r][j] ? A(0) : row[j];
+        for_each_index(range.first, range.last, [&](Index j) { row[j] = hidden_[r][j] ? A(0) : row[j]; });
       sum = fill<P>(A(0));
       for (Index j = whole.first; j < whole.last; j += L) sum = add(sum, load<P>(row + j));
     }

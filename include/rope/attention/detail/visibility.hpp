@@ -237,12 +237,12 @@ class visibility {
     for (const std::int64_t* row = list.data(); row != end; row += keys)
       for (Index first = 1; first < keys; first += piece) {
         std::uint64_t falls = 0, other_than_one = 0;
-        for (Index j = first; j < (std::min)(first + piece, keys); ++j) {
+        for_each_index(first, (std::min)(first + piece, keys), [&](Index j) {
           const std::uint64_t step =
               static_cast<std::uint64_t>(row[j]) - static_cast<std::uint64_t>(row[j - 1]);
           falls |= std::uint64_t{row[j] < row[j - 1]};
           other_than_one |= step ^ 1u;
-        }
+        });
         if (falls != 0) return key_order::any;
         if (other_than_one != 0) order = key_order::ascending;
       }

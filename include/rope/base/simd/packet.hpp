@@ -246,8 +246,8 @@ EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
   return Eigen::internal::plogical_shift_right<places>(a);
 }
 
-/// Calls body(i) for each i in [0, count), an integral constant. Arrays of packets that are indexed by it stay
-/// in registers: GCC does not unroll longer loops at -O2, and then keeps the arrays in memory.
+/// Calls body(i) for each i in [0, count), as an integral constant. Arrays of packets that are indexed by it
+/// stay in registers. g++ -O2 does not unroll longer loops, and then keeps the arrays in memory.
 template <class Body, std::size_t... i>
 EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
   (body(std::integral_constant<std::size_t, i>{}), ...);

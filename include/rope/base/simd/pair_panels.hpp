@@ -119,10 +119,12 @@ void pack_pairs_transposed(const typename Products::stored* rows, Index row_stri
       if (here == L)
         for (; 2 * (d + L) <= depth; d += L) {
           reals block[std::size_t(L)];
-          for (Index i = 0; i < L; ++i)
-            block[i] = from_bits<reals>(Products::load(rows + (n + i) * row_stride + 2 * d));
+          unrolled<std::size_t(L)>([&](auto i) {
+            block[i] = from_bits<reals>(Products::load(rows + (n + Index(i)) * row_stride + 2 * d));
+          });
           transpose(block);
-          for (Index i = 0; i < L; ++i) store_bits(packed + ((d + i) * width + n) * 2, to_bits(block[i]));
+          unrolled<std::size_t(L)>(
+              [&](auto i) { store_bits(packed + ((d + Index(i)) * width + n) * 2, to_bits(block[i])); });
         }
     for (; 2 * d < depth; ++d)
       for (Index i = 0; i < columns; ++i) {

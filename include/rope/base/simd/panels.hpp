@@ -148,13 +148,14 @@ void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_
     if (here == L) {
       for (; d + L <= depth; d += L) {
         P block[std::size_t(L)];
-        for (Index i = 0; i < L; ++i) block[i] = load<P>(rows + (n + i) * row_stride + d);
+        unrolled<std::size_t(L)>([&](auto i) { block[i] = load<P>(rows + (n + Index(i)) * row_stride + d); });
         for (Index i = 0; i < L; ++i) {  // prefetched: too many streams for the processor
           const Index after = (n + L + i) * row_stride + d;
           prefetch_after(rows, static_cast<std::uintptr_t>(after * Index(sizeof(X))));
         }
         transpose(block);
-        for (Index i = 0; i < L; ++i) store(packed + (d + i) * packed_stride + n, block[i]);
+        unrolled<std::size_t(L)>(
+            [&](auto i) { store(packed + (d + Index(i)) * packed_stride + n, block[i]); });
       }
     }
     for (; d < depth; ++d)

@@ -178,38 +178,42 @@ void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index d
 }
 
 /// Rows of a weight that are multiplied by `tokens` tokens in one pass.
-template <int tokens>
-inline constexpr int weights_beside = tokens == 1 ? 8 : 4;
+template <std::size_t tokens>
+inline constexpr std::size_t weights_beside = tokens == 1 ? 8 : 4;
 
 /// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in [0,
 /// cols). Both operands are read in place. The bits of a sum do not depend on `tokens` or `cols`.
-template <int tokens, class A>
+template <std::size_t tokens, class A>
 EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
                                     Index cols, A* out, Index out_stride) {
   using P = packet<A>;
-  constexpr int L = lanes<P>, beside = weights_beside<tokens>;
-  for (Index c = 0; c < cols; c += beside) {
-    const A* weights[std::size_t(beside)];
-    for (int i = 0; i < beside; ++i) weights[i] = w + (std::min)(c + i, cols - 1) * w_stride;
-    P sums[std::size_t(tokens)][std::size_t(beside)];
-    for (auto& of_token : sums)
-      for (P& sum : of_token) sum = fill<P>(A(0));
+  constexpr Index L = lanes<P>;
+  constexpr std::size_t beside = weights_beside<tokens>;
+  for (Index c = 0; c < cols; c += Index(beside)) {
+    const A* weights[beside];
+    unrolled<beside>([&](auto i) { weights[i] = w + (std::min)(c + Index(i), cols - 1) * w_stride; });
+    P sums[tokens * beside];
+    unrolled<tokens * beside>([&](auto n) { sums[n] = fill<P>(A(0)); });
     Index d = 0;
     for (; d + L <= depth; d += L) {
-      P numbers[std::size_t(tokens)];
-      for (int t = 0; t < tokens; ++t) numbers[t] = load<P>(x + t * x_stride + d);
-      for (int i = 0; i < beside; ++i) {
+      P numbers[tokens];
+      unrolled<tokens>([&](auto t) { numbers[t] = load<P>(x + Index(t) * x_stride + d); });
+      unrolled<beside>([&](auto i) {
         const P weight = load<P>(weights[i] + d);
-        for (int t = 0; t < tokens; ++t) sums[t][i] = multiply_add(numbers[t], weight, sums[t][i]);
-      }
+        unrolled<tokens>([&](auto t) {
+          P& sum = sums[t * beside + i];
+          sum = multiply_add(numbers[t], weight, sum);
+        });
+      });
     }
-    for (int t = 0; t < tokens; ++t)
-      for (int i = 0; i < beside && c + i < cols; ++i) {
-        A sum = sum_of_lanes(sums[t][i]);
-        for (Index rest = d; rest < depth; ++rest)
-          sum = multiply_add(x[t * x_stride + rest], weights[i][rest], sum);
-        out[t * out_stride + c + i] = sum;
-      }
+    unrolled<tokens * beside>([&](auto n) {
+      const auto t = Index(n / beside), i = Index(n % beside);
+      if (c + i >= cols) return;
+      A sum = sum_of_lanes(sums[n]);
+      for (Index rest = d; rest < depth; ++rest)
+        sum = multiply_add(x[t * x_stride + rest], weights[i][rest], sum);
+      out[t * out_stride + c + i] = sum;
+    });
   }
 }
 
@@ -225,8 +229,8 @@ void multiply_few(Index tokens, const A* x, Index x_stride, const A* w, Index w_
     Index t = 0;
     const auto run = [&]<int count>(std::integral_constant<int, count>) {
       for (; t + count <= tokens; t += count)
-        multiply_few<count>(x + t * x_stride, x_stride, w + c * w_stride, w_stride, depth, here,
-                            out + t * out_stride + c, out_stride);
+        multiply_few<std::size_t(count)>(x + t * x_stride, x_stride, w + c * w_stride, w_stride, depth, here,
+                                         out + t * out_stride + c, out_stride);
     };
     run(std::integral_constant<int, per_pass>{});
     run(std::integral_constant<int, 2>{});
