@@ -4227,6 +4227,13 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 
 #ifndef ROPE_BASE_SCRATCH_HPP
 #define ROPE_BASE_SCRATCH_HPP
+// GCC for MinGW emulates thread_local. It frees these objects before it calls their destructors.
+#if defined(__MINGW32__) && !defined(__clang__)
+#include <bits/gthr.h>  // the keys that GCC itself emulates thread_local with
+#define ROPE_DETAIL_SCRATCH_IN_KEY 1
+#else
+#define ROPE_DETAIL_SCRATCH_IN_KEY 0
+#endif
 /// The scratch memory that a thread keeps between calls: its size, and how to free it.
 ///
 /// A call allocates memory only if it needs more than all earlier calls on the same thread. The thread keeps
@@ -4253,11 +4260,27 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
+///
+/// Where thread_local is emulated, the pieces are on the heap. A key has the first one of each thread, and
+/// the destructor of the key frees them when the thread ends.
 class scratch_piece {
  public:
-  scratch_piece() : next_(first()) { first() = this; }
   scratch_piece(const scratch_piece&) = delete;
   scratch_piece& operator=(const scratch_piece&) = delete;
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+  ~scratch_piece() { release(); }
+  /// The calling thread's piece of a user. Its address identifies the user.
+  static scratch_piece& of(const void* user) {
+    scratch_piece* const newest = first();
+    for (scratch_piece* piece = newest; piece != nullptr; piece = piece->next_)
+      if (piece->user_ == user) return *piece;
+    scratch_piece* const piece = new scratch_piece(user, newest);
+    if (__gthread_setspecific(key(), piece) == 0) return *piece;
+    delete piece;
+    throw_length("scratch", "no memory for the thread's value of a key");
+  }
+#else
+  scratch_piece() : next_(first()) { first() = this; }
   /// A thread that ends destroys its pieces one by one. Objects that it destroys later may still call
   /// release_scratch(), so the piece leaves the list.
   ~scratch_piece() {
@@ -4266,6 +4289,7 @@ class scratch_piece {
     while (*at != this) at = &(*at)->next_;
     *at = next_;
   }
+#endif
   static void release_all() {
     for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
   }
@@ -4280,10 +4304,28 @@ class scratch_piece {
     return memory_;
   }
  private:
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+  scratch_piece(const void* user, scratch_piece* next) : next_(next), user_(user) {}
+  static __gthread_key_t key() {
+    static const __gthread_key_t made = [] {
+      __gthread_key_t result{};
+      if (__gthread_key_create(&result, delete_list) != 0)
+        throw_length("scratch", "the process has no further key for values of threads");
+      return result;
+    }();
+    return made;
+  }
+  static void delete_list(void* newest) {
+    for (auto* piece = static_cast<scratch_piece*>(newest); piece != nullptr;)
+      delete std::exchange(piece, piece->next_);
+  }
+  static scratch_piece* first() { return static_cast<scratch_piece*>(__gthread_getspecific(key())); }
+#else
   static scratch_piece*& first() {
     thread_local scratch_piece* piece = nullptr;
     return piece;
   }
+#endif
   void release() {
     cache_line_allocator<unsigned char>{}.deallocate(memory_, bytes_);
     memory_ = nullptr;
@@ -4292,7 +4334,15 @@ class scratch_piece {
   unsigned char* memory_ = nullptr;
   std::size_t bytes_ = 0;
   scratch_piece* next_;
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+  const void* user_;
+#endif
 };
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+/// Its address identifies a user of scratch.
+template <class User, class T>
+inline char scratch_user = 0;
+#endif
 /// At least `count` elements, indeterminate. They are valid until the next call with the same T and User on
 /// the same thread, or until the thread releases its scratch.
 ///
@@ -4301,7 +4351,11 @@ class scratch_piece {
 template <class User, class T>
 T* workspace(Index count) {
   static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
+#if ROPE_DETAIL_SCRATCH_IN_KEY
+  scratch_piece& memory = scratch_piece::of(&scratch_user<User, T>);
+#else
   thread_local scratch_piece memory;
+#endif
   return static_cast<T*>(memory.at_least(static_cast<std::size_t>(count), sizeof(T)));
 }
 }  // namespace detail

@@ -41,6 +41,22 @@ TEST_CASE("a thread without scratch releases none, and scratch is there again af
   CHECK(integers(1) != nullptr);
 }
 
+TEST_CASE("each thread has scratch of its own and ends after using it", "[base]") {
+  double* const mine = doubles(10);
+  for (int i = 0; i < 20; ++i) {
+    bool shared = false;
+    std::thread([&] {
+      double* const theirs = doubles(10);
+      theirs[9] = integers(5)[4] = i;
+      shared = theirs == mine || doubles(10) != theirs;
+    }).join();
+    CHECK_FALSE(shared);
+  }
+  CHECK(doubles(10) == mine);
+}
+
+// GCC for MinGW frees the memory of `last` before it destroys it.
+#if !(defined(__MINGW32__) && !defined(__clang__))
 TEST_CASE("what a thread destroys after its scratch may still release", "[base]") {
   for (const int pieces : {1, 2, 3}) {
     CAPTURE(pieces);
@@ -54,3 +70,4 @@ TEST_CASE("what a thread destroys after its scratch may still release", "[base]"
     CHECK(released);
   }
 }
+#endif
