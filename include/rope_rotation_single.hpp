@@ -103,8 +103,8 @@
 // Whether Eigen's packets multiply and add in one rounding; the scalar code then does the same. Where there
 // is the instruction and no packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE) it does so too:
 // left alone, a compiler uses it in some places only.
-#if defined(EIGEN_VECTORIZE_FMA) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) || \
-    defined(__VSX__) || (defined(__riscv_flen) && __riscv_flen >= 64) ||                  \
+#if defined(EIGEN_VECTORIZE_FMA) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) ||     \
+    defined(_M_ARM64) || defined(__VSX__) || (defined(__riscv_flen) && __riscv_flen >= 64) || \
     (defined(__s390x__) && !defined(__VEC__)) || (defined(EIGEN_DONT_VECTORIZE) && defined(__FMA__))
 #define ROPE_DETAIL_FMA fma
 #define ROPE_DETAIL_FUSED 1
@@ -112,12 +112,26 @@
 #define ROPE_DETAIL_FMA nofma
 #define ROPE_DETAIL_FUSED 0
 #endif
-#if defined(__F16C__)
+// Instructions that convert half. MSVC has no macro for them and uses them with AVX2.
+#if defined(__F16C__) || (defined(_MSC_VER) && !defined(__clang__) && defined(__AVX2__))
 #define ROPE_DETAIL_F16C f16c
+#define ROPE_DETAIL_HALF_INSTRUCTIONS 1
 #else
 #define ROPE_DETAIL_F16C nof16c
+#define ROPE_DETAIL_HALF_INSTRUCTIONS 0
 #endif
-#if defined(__FAST_MATH__)
+// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, 100 ulp off.
+#if defined(EIGEN_VECTORIZE_NEON) && !EIGEN_ARCH_ARM64
+#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 1
+#else
+#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 0
+#endif
+#if defined(__FAST_MATH__) || defined(_M_FP_FAST)  // -ffast-math, /fp:fast
+#define ROPE_DETAIL_FAST_MATH 1
+#else
+#define ROPE_DETAIL_FAST_MATH 0
+#endif
+#if ROPE_DETAIL_FAST_MATH
 #define ROPE_DETAIL_MATH fast
 #elif defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
 #define ROPE_DETAIL_MATH finite
@@ -138,8 +152,8 @@
 #define ROPE_ABI                                                                           \
   ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
-// What GCC says of code on SIMD registers without a reason, switched off from ROPE_DETAIL_QUIET_BEGIN to
-// ROPE_DETAIL_QUIET_END.
+// What GCC and MSVC say of code on SIMD registers without a reason, switched off from
+// ROPE_DETAIL_QUIET_BEGIN to ROPE_DETAIL_QUIET_END.
 //
 // A register type loses its may_alias attribute as a template argument. It is read and written through
 // Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of
@@ -152,9 +166,19 @@
           _Pragma("GCC diagnostic ignored \"-Wuninitialized\"")                             \
               _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")
 #define ROPE_DETAIL_QUIET_END _Pragma("GCC diagnostic pop")
+#elif defined(_MSC_VER)  // functions that are not inlined, conditions that a template makes constant
+#define ROPE_DETAIL_QUIET_BEGIN __pragma(warning(push)) __pragma(warning(disable : 4714 4127))
+#define ROPE_DETAIL_QUIET_END __pragma(warning(pop))
 #else
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
+#endif
+// Stands after the parameters of a lambda that must be inlined: clang keeps the state of a lambda in memory
+// if it calls it.
+#if defined(__GNUC__)
+#define ROPE_DETAIL_INLINE_LAMBDA __attribute__((always_inline))
+#else
+#define ROPE_DETAIL_INLINE_LAMBDA
 #endif
 // On what the result refers to: clang then warns of a variable that refers to a temporary, not of a call.
 #if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
@@ -314,6 +338,15 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 /// Numbers: comparisons and conversions that compilers warn about or optimise away, the arithmetic type of
 /// channels, tests of bits for infinities, and hashes.
 namespace rope::inline ROPE_ABI::detail {
+/// The bytes of `from` as a `To`. Early standard libraries of C++20 have no std::bit_cast.
+template <class To, class From>
+constexpr To bit_cast(const From& from) {
+#if defined(__cpp_lib_bit_cast)
+  return std::bit_cast<To>(from);
+#else
+  return __builtin_bit_cast(To, from);
+#endif
+}
 /// a == b, for intended exact comparisons: an option that is off, a factor of exactly 1.
 template <class A, class B>
 constexpr bool equal(A a, B b) {
@@ -323,7 +356,7 @@ constexpr bool equal(A a, B b) {
 /// to true.
 constexpr bool is_finite(double x) {
   constexpr std::uint64_t exponent = 0x7ff0000000000000u;
-  return (std::bit_cast<std::uint64_t>(x) & exponent) != exponent;
+  return (bit_cast<std::uint64_t>(x) & exponent) != exponent;
 }
 /// Whether an Index holds the count.
 template <std::integral Count>
@@ -352,8 +385,8 @@ A saturated(A x) {
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
   constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
                  infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = std::bit_cast<bits>(x);
-  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+  const bits word = bit_cast<bits>(x);
+  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
 }
 /// Calls body(i) for each i in [first, last), 16 in a loop of constant length. g++ -O2 vectorises only those.
 template <class Body>
@@ -371,7 +404,7 @@ bool all_finite(const X* x, Index count) {
   constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
   bits largest = 0;
   for_each_index(0, count, [&](Index i) {
-    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
+    largest = (std::max)(largest, bit_cast<bits>(static_cast<A>(x[i])) & exponent);
   });
   return largest != exponent;
 }
@@ -397,7 +430,7 @@ template <class Value>
 std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& value) {
   hash = mix(mix(hash, static_cast<std::uint64_t>(rows)), static_cast<std::uint64_t>(columns));
   for (Index c = 0; c < columns; ++c)
-    for (Index r = 0; r < rows; ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(value(r, c)));
+    for (Index r = 0; r < rows; ++r) hash = mix(hash, bit_cast<std::uint64_t>(value(r, c)));
   return hash;
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -864,7 +897,7 @@ class wide_real {
       : wide_real(x < 0, {0, x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x)}, 0) {}
   /// A double, exactly. Infinity and NaN become infinite.
   constexpr wide_real(double x) {
-    const auto bits = std::bit_cast<std::uint64_t>(x);
+    const auto bits = detail::bit_cast<std::uint64_t>(x);
     const std::uint64_t fraction = bits & 0x000fffffffffffffu;
     const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
     *this = wide_real(bits >> 63 != 0, {0, exponent == 0 ? fraction : fraction | std::uint64_t{1} << 52},
@@ -889,7 +922,7 @@ class wide_real {
       // If rounding up overflows the significand, the carry correctly increments the exponent.
       bits = (first < -1022 ? 0 : static_cast<std::uint64_t>(first + 1022) << 52) + kept.lo + (up ? 1 : 0);
     }
-    return std::bit_cast<double>(bits | static_cast<std::uint64_t>(negative_) << 63);
+    return detail::bit_cast<double>(bits | static_cast<std::uint64_t>(negative_) << 63);
   }
   /// Whether the number is above 2^1048576 or comes from a division by 0.
   constexpr bool is_infinite() const { return exponent_ >= too_large; }
@@ -2857,7 +2890,7 @@ concept rotation_table = requires(const Table& table) {
 namespace rope::inline ROPE_ABI::detail {
 /// 2^exponent, a normal number.
 constexpr double scale_of_bits(int exponent) {
-  return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
+  return bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
 }
 /// The coefficients of sin x = x (1 - h^2 (s_0 - h^2 (s_1 - ...))), h = x / 2, in units of the last bit of a
 /// Word. For 128 bits 4^k / (2 k + 1)! of Taylor, for 64 bits fewer: tests/oracle/sine_cosine.py.
@@ -2949,7 +2982,7 @@ EIGEN_ALWAYS_INLINE constexpr fixed_pair<Word> fixed_sine_cosine(uint192 turn) {
 ///
 /// Requires:  mantissa > 0; m > 0 and the product below 2^128 - 2^103
 constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
-  const auto bits = std::bit_cast<std::uint64_t>(m);
+  const auto bits = bit_cast<std::uint64_t>(m);
   const std::uint64_t factor = (bits & 0x000fffffffffffffu) << 11 | std::uint64_t{1} << 63;  // m, normalized
   const int zeros = leading_zeros(mantissa);
   mantissa = mantissa << zeros;
@@ -2967,7 +3000,7 @@ constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
 ///
 /// Requires:  places is a power of two
 constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
-  const std::uint64_t bits = std::bit_cast<std::uint64_t>(x), middle = std::uint64_t{1} << 28;
+  const std::uint64_t bits = bit_cast<std::uint64_t>(x), middle = std::uint64_t{1} << 28;
   const bool near_middle = ((bits - middle + places) & (2 * middle - 1) & ~(2 * places - 1)) == 0;
   const bool subnormal = (bits >> 52 & 0x7ff) < 1023 - 126;
   return !near_middle && !subnormal;
@@ -3022,7 +3055,7 @@ struct binary {
   int exponent;
 };
 inline binary binary_of(double x) {
-  const auto bits = std::bit_cast<std::uint64_t>(x);
+  const auto bits = detail::bit_cast<std::uint64_t>(x);
   const std::uint64_t fraction = bits & 0x000fffffffffffffu;
   const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
   return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
@@ -3142,11 +3175,11 @@ EIGEN_ALWAYS_INLINE constexpr quadrant_distance nearest_quadrant(phase p) {
 /// the quadrants of a row are in no order that a processor could predict.
 EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle, cos_sin distance) {
   constexpr std::uint64_t sign_bit = std::uint64_t{1} << 63;
-  const auto c = std::bit_cast<std::uint64_t>(distance.cos),
-             s = std::bit_cast<std::uint64_t>(distance.sin) ^ (angle.sign & sign_bit);
+  const auto c = detail::bit_cast<std::uint64_t>(distance.cos),
+             s = detail::bit_cast<std::uint64_t>(distance.sin) ^ (angle.sign & sign_bit);
   const std::uint64_t exchanged = (c ^ s) & (0 - (angle.quadrant & 1));
-  return {std::bit_cast<double>(c ^ exchanged ^ ((angle.quadrant + 1) << 62 & sign_bit)),
-          std::bit_cast<double>(s ^ exchanged ^ (angle.quadrant << 62 & sign_bit))};
+  return {detail::bit_cast<double>(c ^ exchanged ^ ((angle.quadrant + 1) << 62 & sign_bit)),
+          detail::bit_cast<double>(s ^ exchanged ^ (angle.quadrant << 62 & sign_bit))};
 }
 /// cos and sin of an angle of at most an eighth of a turn, computed in words of 64 bits.
 EIGEN_ALWAYS_INLINE constexpr cos_sin double_cos_sin(uint192 turn) {
@@ -3379,7 +3412,7 @@ inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
 /// Throws:  as checked_magnitude
 template <class S>
 std::uint64_t checked_fingerprint(const frequencies& of) {
-  return mix_inv_freq(std::bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
+  return mix_inv_freq(bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
 }
 /// Checks the coordinates at(row, axis).
 ///
@@ -3579,15 +3612,14 @@ struct float_block {
     }
     for (Index k = 0; k < size; ++k) {
       const std::uint64_t quadrant = (turns[k] + (sign_bit >> 2)) >> 62, rest = turns[k] - (quadrant << 62);
-      const auto s = std::bit_cast<std::uint64_t>(m * sines[k]),
-                 c = std::bit_cast<std::uint64_t>(m * cosines[k]);
+      const auto s = bit_cast<std::uint64_t>(m * sines[k]), c = bit_cast<std::uint64_t>(m * cosines[k]);
       const std::uint64_t exchanged = (s ^ c) & (0 - (quadrant & 1));
       // 0 where a value is close to the middle between two floats, or the distance is small.
       const std::uint64_t s_apart = (s - (middle - places)) & outside,
                           c_apart = (c - (middle - places)) & outside;
       doubtful[k] = ((s_apart - 1) | (c_apart - 1) | (((rest + smallest) & distances) - 1)) >> 63;
-      cos[k] = std::bit_cast<double>(c ^ exchanged ^ ((quadrant + 1) << 62 & sign_bit));
-      sin[k] = std::bit_cast<double>(s ^ exchanged ^ (quadrant << 62 & sign_bit));
+      cos[k] = bit_cast<double>(c ^ exchanged ^ ((quadrant + 1) << 62 & sign_bit));
+      sin[k] = bit_cast<double>(s ^ exchanged ^ (quadrant << 62 & sign_bit));
     }
   }
 };
@@ -4394,7 +4426,7 @@ namespace rope::inline ROPE_ABI::detail {
 template <class T, class A>
 EIGEN_ALWAYS_INLINE T rounded(A value) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
-    auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
+    auto bits = bit_cast<std::uint32_t>(static_cast<float>(value));
     if (ROPE_DETAIL_BFLOAT16_INSTRUCTIONS && (bits & 0x7f800000u) == 0) bits &= 0x80000000u;
     return Eigen::numext::bit_cast<T>(
         static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
@@ -4402,7 +4434,7 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
     return static_cast<T>(value);
   }
 }
-#if defined(__F16C__) && defined(EIGEN_VECTORIZE_SSE2)
+#if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
 // Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
   return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
@@ -4675,16 +4707,20 @@ EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
 #if defined(EIGEN_VECTORIZE_FMA) && defined(EIGEN_VECTORIZE_SSE)  // Eigen 5 defines the first on ARM too
   using A = typename Eigen::internal::unpacket_traits<P>::type;
   constexpr std::size_t bytes = sizeof(P);
-  if constexpr (bytes == 16)
-    return std::is_same_v<A, float> ? P(_mm_fmsub_ps(__m128(a), __m128(b), __m128(c)))
-                                    : P(_mm_fmsub_pd(__m128d(a), __m128d(b), __m128d(c)));
+  constexpr bool is_float = std::is_same_v<A, float>;
+  if constexpr (bytes == 16 && is_float)
+    return P(_mm_fmsub_ps(__m128(a), __m128(b), __m128(c)));
+  else if constexpr (bytes == 16)
+    return P(_mm_fmsub_pd(__m128d(a), __m128d(b), __m128d(c)));
+  else if constexpr (bytes == 32 && is_float)
+    return P(_mm256_fmsub_ps(__m256(a), __m256(b), __m256(c)));
   else if constexpr (bytes == 32)
-    return std::is_same_v<A, float> ? P(_mm256_fmsub_ps(__m256(a), __m256(b), __m256(c)))
-                                    : P(_mm256_fmsub_pd(__m256d(a), __m256d(b), __m256d(c)));
+    return P(_mm256_fmsub_pd(__m256d(a), __m256d(b), __m256d(c)));
 #if defined(EIGEN_VECTORIZE_AVX512)
+  else if constexpr (bytes == 64 && is_float)
+    return P(_mm512_fmsub_ps(__m512(a), __m512(b), __m512(c)));
   else if constexpr (bytes == 64)
-    return std::is_same_v<A, float> ? P(_mm512_fmsub_ps(__m512(a), __m512(b), __m512(c)))
-                                    : P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
+    return P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
 #endif
 #else
   return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
@@ -4775,6 +4811,8 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
 #if defined(__GNUC__)
   __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function as without effect
+#elif defined(EIGEN_VECTORIZE_SSE)   // Eigen's function does nothing for 8-bit and 16-bit types
+  _mm_prefetch(reinterpret_cast<const char*>(target), _MM_HINT_T0);
 #else
   Eigen::internal::prefetch(target);
 #endif

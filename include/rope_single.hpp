@@ -102,8 +102,8 @@
 // Whether Eigen's packets multiply and add in one rounding; the scalar code then does the same. Where there
 // is the instruction and no packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE) it does so too:
 // left alone, a compiler uses it in some places only.
-#if defined(EIGEN_VECTORIZE_FMA) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) || \
-    defined(__VSX__) || (defined(__riscv_flen) && __riscv_flen >= 64) ||                  \
+#if defined(EIGEN_VECTORIZE_FMA) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) ||     \
+    defined(_M_ARM64) || defined(__VSX__) || (defined(__riscv_flen) && __riscv_flen >= 64) || \
     (defined(__s390x__) && !defined(__VEC__)) || (defined(EIGEN_DONT_VECTORIZE) && defined(__FMA__))
 #define ROPE_DETAIL_FMA fma
 #define ROPE_DETAIL_FUSED 1
@@ -111,12 +111,26 @@
 #define ROPE_DETAIL_FMA nofma
 #define ROPE_DETAIL_FUSED 0
 #endif
-#if defined(__F16C__)
+// Instructions that convert half. MSVC has no macro for them and uses them with AVX2.
+#if defined(__F16C__) || (defined(_MSC_VER) && !defined(__clang__) && defined(__AVX2__))
 #define ROPE_DETAIL_F16C f16c
+#define ROPE_DETAIL_HALF_INSTRUCTIONS 1
 #else
 #define ROPE_DETAIL_F16C nof16c
+#define ROPE_DETAIL_HALF_INSTRUCTIONS 0
 #endif
-#if defined(__FAST_MATH__)
+// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, 100 ulp off.
+#if defined(EIGEN_VECTORIZE_NEON) && !EIGEN_ARCH_ARM64
+#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 1
+#else
+#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 0
+#endif
+#if defined(__FAST_MATH__) || defined(_M_FP_FAST)  // -ffast-math, /fp:fast
+#define ROPE_DETAIL_FAST_MATH 1
+#else
+#define ROPE_DETAIL_FAST_MATH 0
+#endif
+#if ROPE_DETAIL_FAST_MATH
 #define ROPE_DETAIL_MATH fast
 #elif defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
 #define ROPE_DETAIL_MATH finite
@@ -137,8 +151,8 @@
 #define ROPE_ABI                                                                           \
   ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
-// What GCC says of code on SIMD registers without a reason, switched off from ROPE_DETAIL_QUIET_BEGIN to
-// ROPE_DETAIL_QUIET_END.
+// What GCC and MSVC say of code on SIMD registers without a reason, switched off from
+// ROPE_DETAIL_QUIET_BEGIN to ROPE_DETAIL_QUIET_END.
 //
 // A register type loses its may_alias attribute as a template argument. It is read and written through
 // Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of
@@ -151,9 +165,19 @@
           _Pragma("GCC diagnostic ignored \"-Wuninitialized\"")                             \
               _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")
 #define ROPE_DETAIL_QUIET_END _Pragma("GCC diagnostic pop")
+#elif defined(_MSC_VER)  // functions that are not inlined, conditions that a template makes constant
+#define ROPE_DETAIL_QUIET_BEGIN __pragma(warning(push)) __pragma(warning(disable : 4714 4127))
+#define ROPE_DETAIL_QUIET_END __pragma(warning(pop))
 #else
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
+#endif
+// Stands after the parameters of a lambda that must be inlined: clang keeps the state of a lambda in memory
+// if it calls it.
+#if defined(__GNUC__)
+#define ROPE_DETAIL_INLINE_LAMBDA __attribute__((always_inline))
+#else
+#define ROPE_DETAIL_INLINE_LAMBDA
 #endif
 // On what the result refers to: clang then warns of a variable that refers to a temporary, not of a call.
 #if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
@@ -221,6 +245,15 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 /// Numbers: comparisons and conversions that compilers warn about or optimise away, the arithmetic type of
 /// channels, tests of bits for infinities, and hashes.
 namespace rope::inline ROPE_ABI::detail {
+/// The bytes of `from` as a `To`. Early standard libraries of C++20 have no std::bit_cast.
+template <class To, class From>
+constexpr To bit_cast(const From& from) {
+#if defined(__cpp_lib_bit_cast)
+  return std::bit_cast<To>(from);
+#else
+  return __builtin_bit_cast(To, from);
+#endif
+}
 /// a == b, for intended exact comparisons: an option that is off, a factor of exactly 1.
 template <class A, class B>
 constexpr bool equal(A a, B b) {
@@ -230,7 +263,7 @@ constexpr bool equal(A a, B b) {
 /// to true.
 constexpr bool is_finite(double x) {
   constexpr std::uint64_t exponent = 0x7ff0000000000000u;
-  return (std::bit_cast<std::uint64_t>(x) & exponent) != exponent;
+  return (bit_cast<std::uint64_t>(x) & exponent) != exponent;
 }
 /// Whether an Index holds the count.
 template <std::integral Count>
@@ -259,8 +292,8 @@ A saturated(A x) {
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
   constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
                  infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = std::bit_cast<bits>(x);
-  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+  const bits word = bit_cast<bits>(x);
+  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
 }
 /// Calls body(i) for each i in [first, last), 16 in a loop of constant length. g++ -O2 vectorises only those.
 template <class Body>
@@ -278,7 +311,7 @@ bool all_finite(const X* x, Index count) {
   constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
   bits largest = 0;
   for_each_index(0, count, [&](Index i) {
-    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
+    largest = (std::max)(largest, bit_cast<bits>(static_cast<A>(x[i])) & exponent);
   });
   return largest != exponent;
 }
@@ -304,7 +337,7 @@ template <class Value>
 std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& value) {
   hash = mix(mix(hash, static_cast<std::uint64_t>(rows)), static_cast<std::uint64_t>(columns));
   for (Index c = 0; c < columns; ++c)
-    for (Index r = 0; r < rows; ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(value(r, c)));
+    for (Index r = 0; r < rows; ++r) hash = mix(hash, bit_cast<std::uint64_t>(value(r, c)));
   return hash;
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -426,6 +459,7 @@ inline void check_equal(const char* function, const char* names, const char* ext
 #ifndef ROPE_BASE_SIMD_EXP2_HPP
 #define ROPE_BASE_SIMD_EXP2_HPP
 #include <cfloat>  // FLT_EVAL_METHOD
+#include <iterator>  // std::size
 
 #ifndef ROPE_BASE_SIMD_PACKET_HPP
 #define ROPE_BASE_SIMD_PACKET_HPP
@@ -442,7 +476,7 @@ namespace rope::inline ROPE_ABI::detail {
 template <class T, class A>
 EIGEN_ALWAYS_INLINE T rounded(A value) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
-    auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
+    auto bits = bit_cast<std::uint32_t>(static_cast<float>(value));
     if (ROPE_DETAIL_BFLOAT16_INSTRUCTIONS && (bits & 0x7f800000u) == 0) bits &= 0x80000000u;
     return Eigen::numext::bit_cast<T>(
         static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
@@ -450,7 +484,7 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
     return static_cast<T>(value);
   }
 }
-#if defined(__F16C__) && defined(EIGEN_VECTORIZE_SSE2)
+#if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
 // Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
   return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
@@ -723,16 +757,20 @@ EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
 #if defined(EIGEN_VECTORIZE_FMA) && defined(EIGEN_VECTORIZE_SSE)  // Eigen 5 defines the first on ARM too
   using A = typename Eigen::internal::unpacket_traits<P>::type;
   constexpr std::size_t bytes = sizeof(P);
-  if constexpr (bytes == 16)
-    return std::is_same_v<A, float> ? P(_mm_fmsub_ps(__m128(a), __m128(b), __m128(c)))
-                                    : P(_mm_fmsub_pd(__m128d(a), __m128d(b), __m128d(c)));
+  constexpr bool is_float = std::is_same_v<A, float>;
+  if constexpr (bytes == 16 && is_float)
+    return P(_mm_fmsub_ps(__m128(a), __m128(b), __m128(c)));
+  else if constexpr (bytes == 16)
+    return P(_mm_fmsub_pd(__m128d(a), __m128d(b), __m128d(c)));
+  else if constexpr (bytes == 32 && is_float)
+    return P(_mm256_fmsub_ps(__m256(a), __m256(b), __m256(c)));
   else if constexpr (bytes == 32)
-    return std::is_same_v<A, float> ? P(_mm256_fmsub_ps(__m256(a), __m256(b), __m256(c)))
-                                    : P(_mm256_fmsub_pd(__m256d(a), __m256d(b), __m256d(c)));
+    return P(_mm256_fmsub_pd(__m256d(a), __m256d(b), __m256d(c)));
 #if defined(EIGEN_VECTORIZE_AVX512)
+  else if constexpr (bytes == 64 && is_float)
+    return P(_mm512_fmsub_ps(__m512(a), __m512(b), __m512(c)));
   else if constexpr (bytes == 64)
-    return std::is_same_v<A, float> ? P(_mm512_fmsub_ps(__m512(a), __m512(b), __m512(c)))
-                                    : P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
+    return P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
 #endif
 #else
   return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
@@ -823,6 +861,8 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
 #if defined(__GNUC__)
   __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function as without effect
+#elif defined(EIGEN_VECTORIZE_SSE)   // Eigen's function does nothing for 8-bit and 16-bit types
+  _mm_prefetch(reinterpret_cast<const char*>(target), _MM_HINT_T0);
 #else
   Eigen::internal::prefetch(target);
 #endif
@@ -952,14 +992,14 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 /// from the first number on, aligned or not: an Eigen expression of dynamic length computes the numbers
 /// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
 /// number, computes tanh in double and rounds to A, because the compiler may or may not fuse the sums of
-/// Eigen's polynomial.
+/// Eigen's polynomial. Also where packets divide by estimates, because Eigen's tanh is a quotient.
 template <class A>
 void hyperbolic_tangents(const A* from, Index count, A* to) {
   constexpr int L = int{lanes<packet<A>>};
   using numbers = Eigen::Array<A, 1, L>;
   for (Index n = 0; n < count; n += L)
-    if constexpr (L == 1)
-      to[n] = static_cast<A>(std::tanh(static_cast<double>(from[n])));
+    if constexpr (L == 1 || ROPE_DETAIL_ESTIMATED_QUOTIENTS)
+      for (Index i = n; i < n + L; ++i) to[i] = static_cast<A>(std::tanh(static_cast<double>(from[i])));
     else
       Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
 }
@@ -969,11 +1009,14 @@ ROPE_DETAIL_QUIET_END
 /// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
 /// and splitting an exponent into an integer and a remainder is exact.
 namespace rope::inline ROPE_ABI::detail {
+#if defined(_M_FP_FAST)
+#pragma float_control(precise, on, push)  // what the barrier below does for other compilers
+#endif
 /// x in the precision of its type, as a barrier to the algebra of -ffast-math, which could make an exact
 /// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
 template <class P>
 EIGEN_ALWAYS_INLINE P as_computed(P x) {
-#if defined(__FAST_MATH__)
+#if ROPE_DETAIL_FAST_MATH
   EIGEN_OPTIMIZATION_BARRIER(x)
 #endif
 #if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD > 0
@@ -1017,15 +1060,20 @@ inline constexpr double log2_e = 1.4426950408889634074;
 inline constexpr double ln_2 = 0.69314718055994530942;
 /// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error in
 /// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
-template <class A>
-inline constexpr A exp2_coefficients[] = {A(0.00015453162945120690177), A(0.0013390863364671234381),
-                                          A(0.0096180825572778514913),  A(0.055503571142190778186),
-                                          A(0.24022650760568126945),    A(0.69314718802622878106)};
-template <>
-inline constexpr double exp2_coefficients<double>[] = {
+inline constexpr float exp2_coefficients_of_float[] = {
+    float(0.00015453162945120690177), float(0.0013390863364671234381), float(0.0096180825572778514913),
+    float(0.055503571142190778186),   float(0.24022650760568126945),   float(0.69314718802622878106)};
+inline constexpr double exp2_coefficients_of_double[] = {
     4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
     0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
     0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
+template <class A>
+constexpr const auto& exp2_coefficients() {
+  if constexpr (std::is_same_v<A, float>)
+    return exp2_coefficients_of_float;
+  else
+    return exp2_coefficients_of_double;
+}
 /// 2^x for x < 128 (float) or 1024 (double). 0 if x is below -125.5 (float) or -1021.5 (double), including
 /// -infinity, so no weight is denormal: denormals are slow on some processors. Exactly 1 at 0. NaN if x is
 /// any NaN, because the last operation is a product, not arithmetic on exponents.
@@ -1038,11 +1086,15 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
   const auto [n, power] = nearest_power(bounded);
   const P r = as_computed(subtract(bounded, n));
   // Twice the polynomial, times half of 2^n.
-  P p = fill<P>(2 * exp2_coefficients<A>[0]);
-  for (std::size_t i = 1; i < sizeof(exp2_coefficients<A>) / sizeof(A); ++i)
-    p = multiply_add(p, r, fill<P>(2 * exp2_coefficients<A>[i]));
+  constexpr const auto& coefficients = exp2_coefficients<A>();
+  P p = fill<P>(2 * coefficients[0]);
+  for (std::size_t i = 1; i < std::size(coefficients); ++i)
+    p = multiply_add(p, r, fill<P>(2 * coefficients[i]));
   return multiply(multiply_add(p, r, fill<P>(A(2))), power);
 }
+#if defined(_M_FP_FAST)
+#pragma float_control(pop)
+#endif
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_SIMD_EXP2_HPP
 /// Converts the channels of one head to 8-bit integers with one scale, and back.
@@ -1053,13 +1105,13 @@ inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
 /// The scale that integers are multiplied by: NaN if `scale` is NaN or infinite, so that every channel of
 /// such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or infinities.
 inline float usable_scale(float scale) {
-  const auto bits = std::bit_cast<std::uint32_t>(scale);
+  const auto bits = bit_cast<std::uint32_t>(scale);
   const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
-  return std::bit_cast<float>(bits | quiet);
+  return bit_cast<float>(bits | quiet);
 }
 /// Whether |x| < limit. False for NaN. Compares bits, to be correct under -ffast-math too.
 inline bool is_below(float x, float limit) {
-  return (std::bit_cast<std::uint32_t>(x) & 0x7fffffffu) < std::bit_cast<std::uint32_t>(limit);
+  return (bit_cast<std::uint32_t>(x) & 0x7fffffffu) < bit_cast<std::uint32_t>(limit);
 }
 /// out[i] = scale integers[i], each rounded once.
 ///
@@ -1085,24 +1137,23 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
   // Magnitudes have the order of their bits, with NaN after infinity.
   std::int32_t largest = 0;
   for_each_index(0, count, [&](Index i) {
-    largest = (std::max)(largest, std::bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
+    largest = (std::max)(largest, bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
   });
   constexpr std::int32_t infinity = 0x7f800000;
   const auto digits = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(most)));
   const std::int32_t smallest = (127 - 125 + digits) << 23;
   if (largest >= infinity || largest < smallest) {
     std::fill_n(out, count, Integer{0});
-    return std::bit_cast<float>(largest < smallest ? std::int32_t{0} : std::int32_t{0x7fc00000});
+    return bit_cast<float>(largest < smallest ? std::int32_t{0} : std::int32_t{0x7fc00000});
   }
-  const float scale = as_computed(std::bit_cast<float>(largest) / static_cast<float>(most)),
+  const float scale = as_computed(bit_cast<float>(largest) / static_cast<float>(most)),
               inverse = as_computed(1.0f / scale);
   // A sum with 1.5 * 2^23 has the nearest integer in its last bits. -ffast-math would cancel a difference of
   // floats, but not one of their bits.
   constexpr float shift = 0x1.8p23f;
-  constexpr auto bits_of_shift = std::bit_cast<std::int32_t>(shift);
+  constexpr auto bits_of_shift = bit_cast<std::int32_t>(shift);
   for_each_index(0, count, [&](Index i) {
-    out[i] =
-        static_cast<Integer>(std::bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
+    out[i] = static_cast<Integer>(bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
   });
   return scale;
 }
@@ -1166,7 +1217,6 @@ void check_products(const char* function, product_precision products, Index head
 
 #ifndef ROPE_BASE_INTEGER_LIST_HPP
 #define ROPE_BASE_INTEGER_LIST_HPP
-#include <iterator>  // std::data, std::end
 
 #ifndef ROPE_BASE_NUMBER_ARRAY_HPP
 #define ROPE_BASE_NUMBER_ARRAY_HPP
@@ -2089,7 +2139,8 @@ struct attention_options {
   /// the type in their name.
   product_precision products = product_precision::full;
   /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, including the sink
-  /// logit; `no_keys` for padding and for queries without a visible key.
+  /// logit. A query without a visible key has its sink logit, which merge_attention takes, or `no_keys` if
+  /// there is none. Padding has `no_keys`.
   std::span<double> log_sum_exp = {};
   /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
   /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
@@ -3904,7 +3955,7 @@ class wide_real {
       : wide_real(x < 0, {0, x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x)}, 0) {}
   /// A double, exactly. Infinity and NaN become infinite.
   constexpr wide_real(double x) {
-    const auto bits = std::bit_cast<std::uint64_t>(x);
+    const auto bits = detail::bit_cast<std::uint64_t>(x);
     const std::uint64_t fraction = bits & 0x000fffffffffffffu;
     const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
     *this = wide_real(bits >> 63 != 0, {0, exponent == 0 ? fraction : fraction | std::uint64_t{1} << 52},
@@ -3929,7 +3980,7 @@ class wide_real {
       // If rounding up overflows the significand, the carry correctly increments the exponent.
       bits = (first < -1022 ? 0 : static_cast<std::uint64_t>(first + 1022) << 52) + kept.lo + (up ? 1 : 0);
     }
-    return std::bit_cast<double>(bits | static_cast<std::uint64_t>(negative_) << 63);
+    return detail::bit_cast<double>(bits | static_cast<std::uint64_t>(negative_) << 63);
   }
   /// Whether the number is above 2^1048576 or comes from a division by 0.
   constexpr bool is_infinite() const { return exponent_ >= too_large; }
@@ -4340,7 +4391,7 @@ class frequencies {
 namespace rope::inline ROPE_ABI::detail {
 /// 2^exponent, a normal number.
 constexpr double scale_of_bits(int exponent) {
-  return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
+  return bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
 }
 /// The coefficients of sin x = x (1 - h^2 (s_0 - h^2 (s_1 - ...))), h = x / 2, in units of the last bit of a
 /// Word. For 128 bits 4^k / (2 k + 1)! of Taylor, for 64 bits fewer: tests/oracle/sine_cosine.py.
@@ -4432,7 +4483,7 @@ EIGEN_ALWAYS_INLINE constexpr fixed_pair<Word> fixed_sine_cosine(uint192 turn) {
 ///
 /// Requires:  mantissa > 0; m > 0 and the product below 2^128 - 2^103
 constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
-  const auto bits = std::bit_cast<std::uint64_t>(m);
+  const auto bits = bit_cast<std::uint64_t>(m);
   const std::uint64_t factor = (bits & 0x000fffffffffffffu) << 11 | std::uint64_t{1} << 63;  // m, normalized
   const int zeros = leading_zeros(mantissa);
   mantissa = mantissa << zeros;
@@ -4450,7 +4501,7 @@ constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
 ///
 /// Requires:  places is a power of two
 constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
-  const std::uint64_t bits = std::bit_cast<std::uint64_t>(x), middle = std::uint64_t{1} << 28;
+  const std::uint64_t bits = bit_cast<std::uint64_t>(x), middle = std::uint64_t{1} << 28;
   const bool near_middle = ((bits - middle + places) & (2 * middle - 1) & ~(2 * places - 1)) == 0;
   const bool subnormal = (bits >> 52 & 0x7ff) < 1023 - 126;
   return !near_middle && !subnormal;
@@ -4505,7 +4556,7 @@ struct binary {
   int exponent;
 };
 inline binary binary_of(double x) {
-  const auto bits = std::bit_cast<std::uint64_t>(x);
+  const auto bits = detail::bit_cast<std::uint64_t>(x);
   const std::uint64_t fraction = bits & 0x000fffffffffffffu;
   const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
   return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
@@ -4625,11 +4676,11 @@ EIGEN_ALWAYS_INLINE constexpr quadrant_distance nearest_quadrant(phase p) {
 /// the quadrants of a row are in no order that a processor could predict.
 EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle, cos_sin distance) {
   constexpr std::uint64_t sign_bit = std::uint64_t{1} << 63;
-  const auto c = std::bit_cast<std::uint64_t>(distance.cos),
-             s = std::bit_cast<std::uint64_t>(distance.sin) ^ (angle.sign & sign_bit);
+  const auto c = detail::bit_cast<std::uint64_t>(distance.cos),
+             s = detail::bit_cast<std::uint64_t>(distance.sin) ^ (angle.sign & sign_bit);
   const std::uint64_t exchanged = (c ^ s) & (0 - (angle.quadrant & 1));
-  return {std::bit_cast<double>(c ^ exchanged ^ ((angle.quadrant + 1) << 62 & sign_bit)),
-          std::bit_cast<double>(s ^ exchanged ^ (angle.quadrant << 62 & sign_bit))};
+  return {detail::bit_cast<double>(c ^ exchanged ^ ((angle.quadrant + 1) << 62 & sign_bit)),
+          detail::bit_cast<double>(s ^ exchanged ^ (angle.quadrant << 62 & sign_bit))};
 }
 /// cos and sin of an angle of at most an eighth of a turn, computed in words of 64 bits.
 EIGEN_ALWAYS_INLINE constexpr cos_sin double_cos_sin(uint192 turn) {
@@ -4862,7 +4913,7 @@ inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
 /// Throws:  as checked_magnitude
 template <class S>
 std::uint64_t checked_fingerprint(const frequencies& of) {
-  return mix_inv_freq(std::bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
+  return mix_inv_freq(bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
 }
 /// Checks the coordinates at(row, axis).
 ///
@@ -5062,15 +5113,14 @@ struct float_block {
     }
     for (Index k = 0; k < size; ++k) {
       const std::uint64_t quadrant = (turns[k] + (sign_bit >> 2)) >> 62, rest = turns[k] - (quadrant << 62);
-      const auto s = std::bit_cast<std::uint64_t>(m * sines[k]),
-                 c = std::bit_cast<std::uint64_t>(m * cosines[k]);
+      const auto s = bit_cast<std::uint64_t>(m * sines[k]), c = bit_cast<std::uint64_t>(m * cosines[k]);
       const std::uint64_t exchanged = (s ^ c) & (0 - (quadrant & 1));
       // 0 where a value is close to the middle between two floats, or the distance is small.
       const std::uint64_t s_apart = (s - (middle - places)) & outside,
                           c_apart = (c - (middle - places)) & outside;
       doubtful[k] = ((s_apart - 1) | (c_apart - 1) | (((rest + smallest) & distances) - 1)) >> 63;
-      cos[k] = std::bit_cast<double>(c ^ exchanged ^ ((quadrant + 1) << 62 & sign_bit));
-      sin[k] = std::bit_cast<double>(s ^ exchanged ^ (quadrant << 62 & sign_bit));
+      cos[k] = bit_cast<double>(c ^ exchanged ^ ((quadrant + 1) << 62 & sign_bit));
+      sin[k] = bit_cast<double>(s ^ exchanged ^ (quadrant << 62 & sign_bit));
     }
   }
 };
@@ -7494,10 +7544,10 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
   constexpr int block = stream_sums / rows;
   // Always inlined, because clang keeps the state of a lambda in memory if it calls it. One loop prefetches
   // and one does not, because clang spills sums in a loop that tests whether to prefetch.
-  const auto score_with = [&](auto asks, repeated_prefetch again) __attribute__((always_inline)) {
+  const auto score_with = [&](auto asks, repeated_prefetch again) ROPE_DETAIL_INLINE_LAMBDA {
     Index n = 0;
     const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key)
-        __attribute__((always_inline)) {
+        ROPE_DETAIL_INLINE_LAMBDA {
       constexpr Index scored = sizeof...(key);
       score_block<A, rows, asks()>(queries, query_stride,
                                    row_block<K>{keys.rows + n * keys.stride, keys.stride}, depth, scores + n,
@@ -7537,9 +7587,8 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
     return sums_in_memory + Index(i % rows) * sum_stride + Index(i / rows) * L;
   };
   unrolled<std::size_t(rows * packets)>([&](auto i) { sums[i] = load<P>(in_memory(i)); });
-  const auto step = [&]<std::size_t... r, std::size_t... n>(const V* value, std::index_sequence<r...> all,
-                                                            std::index_sequence<n...>)
-      __attribute__((always_inline)) {
+  const auto step = [&]<std::size_t... r, std::size_t... n>(
+      const V* value, std::index_sequence<r...> all, std::index_sequence<n...>) ROPE_DETAIL_INLINE_LAMBDA {
     const P weight[] = {in_register(fill<P>(weights[Index(r) * panel_shape<A>::tile]))...};
     (multiply_add_each<int(n) * rows>(
          in_register(load<P>(value + Index(n) * L)), sums, [&](Index row) { return weight[row]; }, all),
@@ -7548,7 +7597,7 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
   for (const value_run<V>& run : runs) {
     const V* value = run.rows.rows + c;
     repeated_prefetch again = run.again.behind(c * Index(sizeof(V)));
-    const auto add = [&](auto tokens) __attribute__((always_inline)) {
+    const auto add = [&](auto tokens) ROPE_DETAIL_INLINE_LAMBDA {
       if constexpr (asks) prefetch_batch<tokens(), bytes>(*run.ahead, again);
       for (Index token = 0; token < tokens(); ++token, ++weights, value += run.rows.stride)
         step(value, std::make_index_sequence<std::size_t(rows)>{},
@@ -7569,12 +7618,12 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<V>
   Index c = 0;
   // The sums of one packet are a dependency chain, so several packets are added up in parallel while enough
   // are left.
-  const auto add_blocks = [&](auto asking, auto packets) __attribute__((always_inline)) {
+  const auto add_blocks = [&](auto asking, auto packets) ROPE_DETAIL_INLINE_LAMBDA {
     if constexpr (packets() <= most)
       for (; c + packets() * L <= channels; c += packets() * L)
         value_block<A, rows, packets(), asking()>(weights, runs, c, sums + c, sum_stride);
   };
-  const auto add_all = [&](auto asking) __attribute__((always_inline)) {
+  const auto add_all = [&](auto asking) ROPE_DETAIL_INLINE_LAMBDA {
     add_blocks(asking, std::integral_constant<int, 8>{});
     add_blocks(asking, std::integral_constant<int, 4>{});
     add_blocks(asking, std::integral_constant<int, 2>{});
@@ -8105,21 +8154,21 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   sums sum[padded];
   unrolled<padded>([&](auto i) { sum[i] = Products::zero(); });
   // Inlined by force, because they are called several times: GCC keeps sums in memory across a call.
-  const auto multiply = [&](Index d, const auto& load_from) __attribute__((always_inline)) {
+  const auto multiply = [&](Index d, const auto& load_from) ROPE_DETAIL_INLINE_LAMBDA {
     if constexpr (rows == 1) {  // for the reason that score_packet gives
       const pairs query = in_register(load_from(queries + d));
       ((sum[n] = Products::multiply_add(query, load_from(keys.rows + Index(n) * keys.stride + d), sum[n])),
        ...);
     } else {
       const pairs key[] = {in_register(load_from(keys.rows + Index(n) * keys.stride + d))...};
-      unrolled<std::size_t(rows)>([&](auto r) __attribute__((always_inline)) {
+      unrolled<std::size_t(rows)>([&](auto r) ROPE_DETAIL_INLINE_LAMBDA {
         const pairs query = in_register(load_from(queries + Index(r) * depth + d));
         sums* of_row = sum + r * sizeof...(n);
         ((of_row[n] = Products::multiply_add(query, key[n], of_row[n])), ...);
       });
     }
   };
-  const auto whole = [](const auto* from) __attribute__((always_inline)) { return Products::load(from); };
+  const auto whole = [](const auto* from) ROPE_DETAIL_INLINE_LAMBDA { return Products::load(from); };
   std::uintptr_t next = 0;
   if (ahead != nullptr) next = ahead->take(count * depth * Index(sizeof(stored)));
   Index d = 0;
@@ -8158,8 +8207,7 @@ EIGEN_DONT_INLINE void score_rows_of_pairs(const typename Products::number* quer
   Index n = 0;
   repeated_prefetch again = {};
   if (ahead != nullptr) again = ahead->again(keys, count);
-  const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key)
-      __attribute__((always_inline)) {
+  const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) ROPE_DETAIL_INLINE_LAMBDA {
     score_block_of_pairs<Products, rows>(queries, block_type{keys.rows + n * keys.stride, keys.stride}, depth,
                                          scores + n, ahead, again.address, each_key);
     again.advance(Index(sizeof...(key)));
@@ -8213,10 +8261,10 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
     sum[place(i) + rows] = both.odd;
   });
   const auto multiply = [&]<std::size_t... r>(Index even_token, const auto& load_even, const auto& load_odd,
-                                              std::index_sequence<r...>) __attribute__((always_inline)) {
+                                              std::index_sequence<r...>) ROPE_DETAIL_INLINE_LAMBDA {
     const pairs weight[] = {
         in_register(Products::fill(values.weights + Index(r) * values.weight_stride + even_token))...};
-    unrolled<std::size_t(blocks)>([&](auto n) __attribute__((always_inline)) {
+    unrolled<std::size_t(blocks)>([&](auto n) ROPE_DETAIL_INLINE_LAMBDA {
       const auto tokens = Products::of_tokens(in_register(load_even(n)), in_register(load_odd(n)));
       sums *even = sum + 2 * n * rows, *odd = even + rows;
       ((even[r] = Products::multiply_add(weight[r], tokens.even, even[r])), ...);
@@ -8228,7 +8276,7 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   };
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
   const auto token = [&](Index j) {
-    return [&, j ](int n) __attribute__((always_inline)) { return load(values.at(j), n); };
+    return [&, j](int n) ROPE_DETAIL_INLINE_LAMBDA { return load(values.at(j), n); };
   };
   const auto nothing = [&](int) { return Products::load_first(values.rows.rows, 0); };
   Index j = values.first;
@@ -8262,9 +8310,8 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
   const repeated_prefetch first =
       ahead != nullptr ? ahead->again(values.rows, values.last - values.first) : repeated_prefetch{};
   const auto again = [&](Index c) { return first.behind(c * Index(sizeof(stored))); };
-  const auto whole = [](const stored* from, int n) __attribute__((always_inline)) {
-    return Products::load(from + n * width);
-  };
+  const auto whole = [](const stored* from, int n)
+                         ROPE_DETAIL_INLINE_LAMBDA { return Products::load(from + n * width); };
   Index c = 0;
   for (; c + blocks * width <= channels; c += blocks * width)
     value_block_of_pairs<rows, blocks>(values.from_channel(c), sums + c, channels, whole, ahead, again(c));
@@ -8773,8 +8820,8 @@ EIGEN_ALWAYS_INLINE even_odd<pair_lanes<P>> pairs_of_tokens(const pair_lanes<P>&
 /// x with the flushing of the x86 instruction, which treats inputs and results below 2^-126 as 0.
 inline float flushed_as_products(float x) {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  return (bits & 0x7f800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : x;
+  const auto bits = bit_cast<std::uint32_t>(x);
+  return (bits & 0x7f800000u) == 0 ? bit_cast<float>(bits & 0x80000000u) : x;
 #else
   return x;
 #endif
@@ -8793,8 +8840,7 @@ EIGEN_ALWAYS_INLINE P multiply_add_pairs(const pair_lanes<P>& a, const pair_lane
   } else {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
     static_assert(sizeof(P) == 64);
-    return P(_mm512_dpbf16_ps(__m512(sum), std::bit_cast<__m512bh>(__m512i(a)),
-                              std::bit_cast<__m512bh>(__m512i(b))));
+    return P(_mm512_dpbf16_ps(__m512(sum), bit_cast<__m512bh>(__m512i(a)), bit_cast<__m512bh>(__m512i(b))));
 #else
     const auto upper = fill<pair_lanes<P>>(std::int32_t(0xffff0000u));
     const P odd = multiply_add(from_bits<P>(bitwise_and(a, upper)), from_bits<P>(bitwise_and(b, upper)), sum);
@@ -9069,12 +9115,12 @@ void begin_softmax(const visibility& rules, const strip_rows& strip, const softm
   }
 }
 /// Channels divided by `divisor`. The address of a row decides which channels a loop processes in vectors and
-/// which one by one, and -ffast-math divides in vectors differently (by an estimated reciprocal). So under
-/// -ffast-math the reciprocal is computed once, outside of the loop. The loop only multiplies by it, which
-/// rounds equally with and without vectors.
+/// which one by one. In vectors -ffast-math divides differently (by an estimated reciprocal), and so does
+/// 32-bit NEON. There the reciprocal is computed once, outside of the loop. The loop only multiplies by it,
+/// which rounds equally with and without vectors.
 template <class A>
 auto divided(const const_channels_map<A>& channels, A divisor) {
-#if defined(__FAST_MATH__)
+#if ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS
   return channels * as_computed(A(1) / divisor);
 #else
   return channels / divisor;
@@ -14305,7 +14351,7 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
     rotation.table = 0;
     return rotation;
   }
-  const auto factor = std::bit_cast<std::uint64_t>(table.attention_factor());
+  const auto factor = bit_cast<std::uint64_t>(table.attention_factor());
   rotation.table =
       mix(factor, table.pairs(), table.axes(), [&](Index i, Index a) { return table.inv_freq(i, a); });
   rotation.text = mix(mix(factor, static_cast<std::uint64_t>(table.pairs())), 1);
@@ -14321,7 +14367,7 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
       rotation.text = 0;
       break;
     }
-    rotation.text = mix(rotation.text, std::bit_cast<std::uint64_t>(speed));
+    rotation.text = mix(rotation.text, bit_cast<std::uint64_t>(speed));
   }
   return rotation;
 }
@@ -15369,7 +15415,7 @@ Scalar largest_coordinate(const owned_array<Scalar>& coordinates) {
 /// Whether |x| <= 2^53, as tables need. Tests the bits, so that NaN is rejected under -ffast-math too.
 inline bool is_within_2_53(double x) {
   constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
-  return (std::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
+  return (detail::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
 }
 /// The largest number of tokens of a prompt: the bytes of their coordinates fit an Index.
 inline constexpr Index max_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
@@ -22317,7 +22363,7 @@ struct given_entries {
                         " and sin = ", s, " at row ", r, ", pair ", i);
         if (!equal(c, 1) || !equal(s, 0)) table.at_origin_(r) = 0;
         table.fingerprint_ =
-            mix(mix(table.fingerprint_, std::bit_cast<std::uint64_t>(c)), std::bit_cast<std::uint64_t>(s));
+            mix(mix(table.fingerprint_, bit_cast<std::uint64_t>(c)), bit_cast<std::uint64_t>(s));
       }
     }
     return table;
@@ -22512,9 +22558,9 @@ class xpos {
                 angles, i, [position](Index) { return position; }, size, cos[i], sin[i]);
           }
         });
-    std::uint64_t rule = detail::mix_inv_freq(std::bit_cast<std::uint64_t>(m), of);
+    std::uint64_t rule = detail::mix_inv_freq(detail::bit_cast<std::uint64_t>(m), of);
     for (const double number : {growth.center, growth.scale_base, static_cast<double>(sign)})
-      rule = detail::mix(rule, std::bit_cast<std::uint64_t>(number));
+      rule = detail::mix(rule, detail::bit_cast<std::uint64_t>(number));
     detail::given_entries::identify(
         result, detail::mix(rule, growth.rates.size(), 1, [&](Index i, Index) { return growth.rates(i); }));
     return result;

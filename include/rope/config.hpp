@@ -96,8 +96,8 @@
 // Whether Eigen's packets multiply and add in one rounding; the scalar code then does the same. Where there
 // is the instruction and no packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE) it does so too:
 // left alone, a compiler uses it in some places only.
-#if defined(EIGEN_VECTORIZE_FMA) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) || \
-    defined(__VSX__) || (defined(__riscv_flen) && __riscv_flen >= 64) ||                  \
+#if defined(EIGEN_VECTORIZE_FMA) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) ||     \
+    defined(_M_ARM64) || defined(__VSX__) || (defined(__riscv_flen) && __riscv_flen >= 64) || \
     (defined(__s390x__) && !defined(__VEC__)) || (defined(EIGEN_DONT_VECTORIZE) && defined(__FMA__))
 #define ROPE_DETAIL_FMA fma
 #define ROPE_DETAIL_FUSED 1
@@ -106,13 +106,29 @@
 #define ROPE_DETAIL_FUSED 0
 #endif
 
-#if defined(__F16C__)
+// Instructions that convert half. MSVC has no macro for them and uses them with AVX2.
+#if defined(__F16C__) || (defined(_MSC_VER) && !defined(__clang__) && defined(__AVX2__))
 #define ROPE_DETAIL_F16C f16c
+#define ROPE_DETAIL_HALF_INSTRUCTIONS 1
 #else
 #define ROPE_DETAIL_F16C nof16c
+#define ROPE_DETAIL_HALF_INSTRUCTIONS 0
 #endif
 
-#if defined(__FAST_MATH__)
+// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, 100 ulp off.
+#if defined(EIGEN_VECTORIZE_NEON) && !EIGEN_ARCH_ARM64
+#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 1
+#else
+#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 0
+#endif
+
+#if defined(__FAST_MATH__) || defined(_M_FP_FAST)  // -ffast-math, /fp:fast
+#define ROPE_DETAIL_FAST_MATH 1
+#else
+#define ROPE_DETAIL_FAST_MATH 0
+#endif
+
+#if ROPE_DETAIL_FAST_MATH
 #define ROPE_DETAIL_MATH fast
 #elif defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
 #define ROPE_DETAIL_MATH finite
@@ -136,8 +152,8 @@
   ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
 
-// What GCC says of code on SIMD registers without a reason, switched off from ROPE_DETAIL_QUIET_BEGIN to
-// ROPE_DETAIL_QUIET_END.
+// What GCC and MSVC say of code on SIMD registers without a reason, switched off from
+// ROPE_DETAIL_QUIET_BEGIN to ROPE_DETAIL_QUIET_END.
 //
 // A register type loses its may_alias attribute as a template argument. It is read and written through
 // Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of
@@ -151,9 +167,20 @@
           _Pragma("GCC diagnostic ignored \"-Wuninitialized\"")                             \
               _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")
 #define ROPE_DETAIL_QUIET_END _Pragma("GCC diagnostic pop")
+#elif defined(_MSC_VER)  // functions that are not inlined, conditions that a template makes constant
+#define ROPE_DETAIL_QUIET_BEGIN __pragma(warning(push)) __pragma(warning(disable : 4714 4127))
+#define ROPE_DETAIL_QUIET_END __pragma(warning(pop))
 #else
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
+#endif
+
+// Stands after the parameters of a lambda that must be inlined: clang keeps the state of a lambda in memory
+// if it calls it.
+#if defined(__GNUC__)
+#define ROPE_DETAIL_INLINE_LAMBDA __attribute__((always_inline))
+#else
+#define ROPE_DETAIL_INLINE_LAMBDA
 #endif
 
 // On what the result refers to: clang then warns of a variable that refers to a temporary, not of a call.

@@ -109,7 +109,8 @@ struct attention_options {
   /// the type in their name.
   product_precision products = product_precision::full;
   /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, including the sink
-  /// logit; `no_keys` for padding and for queries without a visible key.
+  /// logit. A query without a visible key has its sink logit, which merge_attention takes, or `no_keys` if
+  /// there is none. Padding has `no_keys`.
   std::span<double> log_sum_exp = {};
   /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
   /// throws if it is false and the cache rotated its keys. rotate_layer sets it.

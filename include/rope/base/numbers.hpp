@@ -18,6 +18,16 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
+/// The bytes of `from` as a `To`. Early standard libraries of C++20 have no std::bit_cast.
+template <class To, class From>
+constexpr To bit_cast(const From& from) {
+#if defined(__cpp_lib_bit_cast)
+  return std::bit_cast<To>(from);
+#else
+  return __builtin_bit_cast(To, from);
+#endif
+}
+
 /// a == b, for intended exact comparisons: an option that is off, a factor of exactly 1.
 template <class A, class B>
 constexpr bool equal(A a, B b) {
@@ -28,7 +38,7 @@ constexpr bool equal(A a, B b) {
 /// to true.
 constexpr bool is_finite(double x) {
   constexpr std::uint64_t exponent = 0x7ff0000000000000u;
-  return (std::bit_cast<std::uint64_t>(x) & exponent) != exponent;
+  return (bit_cast<std::uint64_t>(x) & exponent) != exponent;
 }
 
 /// Whether an Index holds the count.
@@ -62,8 +72,8 @@ A saturated(A x) {
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
   constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
                  infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = std::bit_cast<bits>(x);
-  return std::bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+  const bits word = bit_cast<bits>(x);
+  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
 }
 
 /// Calls body(i) for each i in [first, last), 16 in a loop of constant length. g++ -O2 vectorises only those.
@@ -83,7 +93,7 @@ bool all_finite(const X* x, Index count) {
   constexpr bits exponent = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
   bits largest = 0;
   for_each_index(0, count, [&](Index i) {
-    largest = (std::max)(largest, std::bit_cast<bits>(static_cast<A>(x[i])) & exponent);
+    largest = (std::max)(largest, bit_cast<bits>(static_cast<A>(x[i])) & exponent);
   });
   return largest != exponent;
 }
@@ -112,7 +122,7 @@ template <class Value>
 std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& value) {
   hash = mix(mix(hash, static_cast<std::uint64_t>(rows)), static_cast<std::uint64_t>(columns));
   for (Index c = 0; c < columns; ++c)
-    for (Index r = 0; r < rows; ++r) hash = mix(hash, std::bit_cast<std::uint64_t>(value(r, c)));
+    for (Index r = 0; r < rows; ++r) hash = mix(hash, bit_cast<std::uint64_t>(value(r, c)));
   return hash;
 }
 

@@ -3,10 +3,11 @@
 #define ROPE_BASE_QUANTIZED_CHANNELS_HPP
 
 #include <algorithm>  // std::max, std::fill_n
-#include <bit>        // std::bit_cast, std::bit_width
+#include <bit>        // std::bit_width
 #include <cstdint>
 #include <type_traits>
 
+#include <rope/base/numbers.hpp>
 #include <rope/base/simd/exp2.hpp>  // as_computed
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
@@ -22,14 +23,14 @@ inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
 /// The scale that integers are multiplied by: NaN if `scale` is NaN or infinite, so that every channel of
 /// such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or infinities.
 inline float usable_scale(float scale) {
-  const auto bits = std::bit_cast<std::uint32_t>(scale);
+  const auto bits = bit_cast<std::uint32_t>(scale);
   const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
-  return std::bit_cast<float>(bits | quiet);
+  return bit_cast<float>(bits | quiet);
 }
 
 /// Whether |x| < limit. False for NaN. Compares bits, to be correct under -ffast-math too.
 inline bool is_below(float x, float limit) {
-  return (std::bit_cast<std::uint32_t>(x) & 0x7fffffffu) < std::bit_cast<std::uint32_t>(limit);
+  return (bit_cast<std::uint32_t>(x) & 0x7fffffffu) < bit_cast<std::uint32_t>(limit);
 }
 
 /// out[i] = scale integers[i], each rounded once.
@@ -57,24 +58,23 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
   // Magnitudes have the order of their bits, with NaN after infinity.
   std::int32_t largest = 0;
   for_each_index(0, count, [&](Index i) {
-    largest = (std::max)(largest, std::bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
+    largest = (std::max)(largest, bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
   });
   constexpr std::int32_t infinity = 0x7f800000;
   const auto digits = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(most)));
   const std::int32_t smallest = (127 - 125 + digits) << 23;
   if (largest >= infinity || largest < smallest) {
     std::fill_n(out, count, Integer{0});
-    return std::bit_cast<float>(largest < smallest ? std::int32_t{0} : std::int32_t{0x7fc00000});
+    return bit_cast<float>(largest < smallest ? std::int32_t{0} : std::int32_t{0x7fc00000});
   }
-  const float scale = as_computed(std::bit_cast<float>(largest) / static_cast<float>(most)),
+  const float scale = as_computed(bit_cast<float>(largest) / static_cast<float>(most)),
               inverse = as_computed(1.0f / scale);
   // A sum with 1.5 * 2^23 has the nearest integer in its last bits. -ffast-math would cancel a difference of
   // floats, but not one of their bits.
   constexpr float shift = 0x1.8p23f;
-  constexpr auto bits_of_shift = std::bit_cast<std::int32_t>(shift);
+  constexpr auto bits_of_shift = bit_cast<std::int32_t>(shift);
   for_each_index(0, count, [&](Index i) {
-    out[i] =
-        static_cast<Integer>(std::bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
+    out[i] = static_cast<Integer>(bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
   });
   return scale;
 }

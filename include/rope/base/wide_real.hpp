@@ -3,11 +3,12 @@
 #define ROPE_BASE_WIDE_REAL_HPP
 
 #include <array>
-#include <bit>       // std::bit_cast, std::countl_zero
+#include <bit>       // std::countl_zero
 #include <concepts>  // std::integral
 #include <cstdint>
 #include <limits>
 
+#include <rope/base/numbers.hpp>
 #include <rope/base/wide_integer.hpp>
 #include <rope/config.hpp>
 
@@ -38,7 +39,7 @@ class wide_real {
       : wide_real(x < 0, {0, x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x)}, 0) {}
   /// A double, exactly. Infinity and NaN become infinite.
   constexpr wide_real(double x) {
-    const auto bits = std::bit_cast<std::uint64_t>(x);
+    const auto bits = detail::bit_cast<std::uint64_t>(x);
     const std::uint64_t fraction = bits & 0x000fffffffffffffu;
     const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
     *this = wide_real(bits >> 63 != 0, {0, exponent == 0 ? fraction : fraction | std::uint64_t{1} << 52},
@@ -64,7 +65,7 @@ class wide_real {
       // If rounding up overflows the significand, the carry correctly increments the exponent.
       bits = (first < -1022 ? 0 : static_cast<std::uint64_t>(first + 1022) << 52) + kept.lo + (up ? 1 : 0);
     }
-    return std::bit_cast<double>(bits | static_cast<std::uint64_t>(negative_) << 63);
+    return detail::bit_cast<double>(bits | static_cast<std::uint64_t>(negative_) << 63);
   }
 
   /// Whether the number is above 2^1048576 or comes from a division by 0.

@@ -3,7 +3,6 @@
 #define ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
 
 #include <algorithm>  // std::max, std::max_element
-#include <bit>        // std::bit_cast
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>
 
@@ -115,7 +115,7 @@ Scalar largest_coordinate(const owned_array<Scalar>& coordinates) {
 /// Whether |x| <= 2^53, as tables need. Tests the bits, so that NaN is rejected under -ffast-math too.
 inline bool is_within_2_53(double x) {
   constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
-  return (std::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
+  return (detail::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
 }
 
 /// The largest number of tokens of a prompt: the bytes of their coordinates fit an Index.

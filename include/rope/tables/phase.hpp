@@ -2,7 +2,7 @@
 #ifndef ROPE_TABLES_PHASE_HPP
 #define ROPE_TABLES_PHASE_HPP
 
-#include <bit>  // std::bit_cast, std::countr_zero
+#include <bit>  // std::countr_zero
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -66,7 +66,7 @@ struct binary {
 };
 
 inline binary binary_of(double x) {
-  const auto bits = std::bit_cast<std::uint64_t>(x);
+  const auto bits = detail::bit_cast<std::uint64_t>(x);
   const std::uint64_t fraction = bits & 0x000fffffffffffffu;
   const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
   return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
@@ -203,11 +203,11 @@ EIGEN_ALWAYS_INLINE constexpr quadrant_distance nearest_quadrant(phase p) {
 /// the quadrants of a row are in no order that a processor could predict.
 EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle, cos_sin distance) {
   constexpr std::uint64_t sign_bit = std::uint64_t{1} << 63;
-  const auto c = std::bit_cast<std::uint64_t>(distance.cos),
-             s = std::bit_cast<std::uint64_t>(distance.sin) ^ (angle.sign & sign_bit);
+  const auto c = detail::bit_cast<std::uint64_t>(distance.cos),
+             s = detail::bit_cast<std::uint64_t>(distance.sin) ^ (angle.sign & sign_bit);
   const std::uint64_t exchanged = (c ^ s) & (0 - (angle.quadrant & 1));
-  return {std::bit_cast<double>(c ^ exchanged ^ ((angle.quadrant + 1) << 62 & sign_bit)),
-          std::bit_cast<double>(s ^ exchanged ^ (angle.quadrant << 62 & sign_bit))};
+  return {detail::bit_cast<double>(c ^ exchanged ^ ((angle.quadrant + 1) << 62 & sign_bit)),
+          detail::bit_cast<double>(s ^ exchanged ^ (angle.quadrant << 62 & sign_bit))};
 }
 
 /// cos and sin of an angle of at most an eighth of a turn, computed in words of 64 bits.

@@ -2,7 +2,6 @@
 #ifndef ROPE_TABLES_XPOS_HPP
 #define ROPE_TABLES_XPOS_HPP
 
-#include <bit>  // std::bit_cast
 #include <cmath>
 #include <concepts>  // std::integral
 #include <cstddef>
@@ -201,9 +200,9 @@ class xpos {
                 angles, i, [position](Index) { return position; }, size, cos[i], sin[i]);
           }
         });
-    std::uint64_t rule = detail::mix_inv_freq(std::bit_cast<std::uint64_t>(m), of);
+    std::uint64_t rule = detail::mix_inv_freq(detail::bit_cast<std::uint64_t>(m), of);
     for (const double number : {growth.center, growth.scale_base, static_cast<double>(sign)})
-      rule = detail::mix(rule, std::bit_cast<std::uint64_t>(number));
+      rule = detail::mix(rule, detail::bit_cast<std::uint64_t>(number));
     detail::given_entries::identify(
         result, detail::mix(rule, growth.rates.size(), 1, [&](Index i, Index) { return growth.rates(i); }));
     return result;

@@ -61,12 +61,12 @@ void begin_softmax(const visibility& rules, const strip_rows& strip, const softm
 }
 
 /// Channels divided by `divisor`. The address of a row decides which channels a loop processes in vectors and
-/// which one by one, and -ffast-math divides in vectors differently (by an estimated reciprocal). So under
-/// -ffast-math the reciprocal is computed once, outside of the loop. The loop only multiplies by it, which
-/// rounds equally with and without vectors.
+/// which one by one. In vectors -ffast-math divides differently (by an estimated reciprocal), and so does
+/// 32-bit NEON. There the reciprocal is computed once, outside of the loop. The loop only multiplies by it,
+/// which rounds equally with and without vectors.
 template <class A>
 auto divided(const const_channels_map<A>& channels, A divisor) {
-#if defined(__FAST_MATH__)
+#if ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS
   return channels * as_computed(A(1) / divisor);
 #else
   return channels / divisor;

@@ -42,21 +42,21 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   sums sum[padded];
   unrolled<padded>([&](auto i) { sum[i] = Products::zero(); });
   // Inlined by force, because they are called several times: GCC keeps sums in memory across a call.
-  const auto multiply = [&](Index d, const auto& load_from) __attribute__((always_inline)) {
+  const auto multiply = [&](Index d, const auto& load_from) ROPE_DETAIL_INLINE_LAMBDA {
     if constexpr (rows == 1) {  // for the reason that score_packet gives
       const pairs query = in_register(load_from(queries + d));
       ((sum[n] = Products::multiply_add(query, load_from(keys.rows + Index(n) * keys.stride + d), sum[n])),
        ...);
     } else {
       const pairs key[] = {in_register(load_from(keys.rows + Index(n) * keys.stride + d))...};
-      unrolled<std::size_t(rows)>([&](auto r) __attribute__((always_inline)) {
+      unrolled<std::size_t(rows)>([&](auto r) ROPE_DETAIL_INLINE_LAMBDA {
         const pairs query = in_register(load_from(queries + Index(r) * depth + d));
         sums* of_row = sum + r * sizeof...(n);
         ((of_row[n] = Products::multiply_add(query, key[n], of_row[n])), ...);
       });
     }
   };
-  const auto whole = [](const auto* from) __attribute__((always_inline)) { return Products::load(from); };
+  const auto whole = [](const auto* from) ROPE_DETAIL_INLINE_LAMBDA { return Products::load(from); };
   std::uintptr_t next = 0;
   if (ahead != nullptr) next = ahead->take(count * depth * Index(sizeof(stored)));
   Index d = 0;
@@ -97,8 +97,7 @@ EIGEN_DONT_INLINE void score_rows_of_pairs(const typename Products::number* quer
   Index n = 0;
   repeated_prefetch again = {};
   if (ahead != nullptr) again = ahead->again(keys, count);
-  const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key)
-      __attribute__((always_inline)) {
+  const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key) ROPE_DETAIL_INLINE_LAMBDA {
     score_block_of_pairs<Products, rows>(queries, block_type{keys.rows + n * keys.stride, keys.stride}, depth,
                                          scores + n, ahead, again.address, each_key);
     again.advance(Index(sizeof...(key)));
@@ -156,10 +155,10 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
     sum[place(i) + rows] = both.odd;
   });
   const auto multiply = [&]<std::size_t... r>(Index even_token, const auto& load_even, const auto& load_odd,
-                                              std::index_sequence<r...>) __attribute__((always_inline)) {
+                                              std::index_sequence<r...>) ROPE_DETAIL_INLINE_LAMBDA {
     const pairs weight[] = {
         in_register(Products::fill(values.weights + Index(r) * values.weight_stride + even_token))...};
-    unrolled<std::size_t(blocks)>([&](auto n) __attribute__((always_inline)) {
+    unrolled<std::size_t(blocks)>([&](auto n) ROPE_DETAIL_INLINE_LAMBDA {
       const auto tokens = Products::of_tokens(in_register(load_even(n)), in_register(load_odd(n)));
       sums *even = sum + 2 * n * rows, *odd = even + rows;
       ((even[r] = Products::multiply_add(weight[r], tokens.even, even[r])), ...);
@@ -171,7 +170,7 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   };
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
   const auto token = [&](Index j) {
-    return [&, j ](int n) __attribute__((always_inline)) { return load(values.at(j), n); };
+    return [&, j](int n) ROPE_DETAIL_INLINE_LAMBDA { return load(values.at(j), n); };
   };
   const auto nothing = [&](int) { return Products::load_first(values.rows.rows, 0); };
   Index j = values.first;
@@ -206,9 +205,8 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
   const repeated_prefetch first =
       ahead != nullptr ? ahead->again(values.rows, values.last - values.first) : repeated_prefetch{};
   const auto again = [&](Index c) { return first.behind(c * Index(sizeof(stored))); };
-  const auto whole = [](const stored* from, int n) __attribute__((always_inline)) {
-    return Products::load(from + n * width);
-  };
+  const auto whole = [](const stored* from, int n)
+                         ROPE_DETAIL_INLINE_LAMBDA { return Products::load(from + n * width); };
   Index c = 0;
   for (; c + blocks * width <= channels; c += blocks * width)
     value_block_of_pairs<rows, blocks>(values.from_channel(c), sums + c, channels, whole, ahead, again(c));

@@ -3,7 +3,6 @@
 #define ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
 
 #include <algorithm>  // std::min, std::max, std::fill
-#include <bit>        // std::bit_cast
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -113,10 +113,10 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
   constexpr int block = stream_sums / rows;
   // Always inlined, because clang keeps the state of a lambda in memory if it calls it. One loop prefetches
   // and one does not, because clang spills sums in a loop that tests whether to prefetch.
-  const auto score_with = [&](auto asks, repeated_prefetch again) __attribute__((always_inline)) {
+  const auto score_with = [&](auto asks, repeated_prefetch again) ROPE_DETAIL_INLINE_LAMBDA {
     Index n = 0;
     const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key)
-        __attribute__((always_inline)) {
+        ROPE_DETAIL_INLINE_LAMBDA {
       constexpr Index scored = sizeof...(key);
       score_block<A, rows, asks()>(queries, query_stride,
                                    row_block<K>{keys.rows + n * keys.stride, keys.stride}, depth, scores + n,
@@ -158,9 +158,8 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
     return sums_in_memory + Index(i % rows) * sum_stride + Index(i / rows) * L;
   };
   unrolled<std::size_t(rows * packets)>([&](auto i) { sums[i] = load<P>(in_memory(i)); });
-  const auto step = [&]<std::size_t... r, std::size_t... n>(const V* value, std::index_sequence<r...> all,
-                                                            std::index_sequence<n...>)
-      __attribute__((always_inline)) {
+  const auto step = [&]<std::size_t... r, std::size_t... n>(
+      const V* value, std::index_sequence<r...> all, std::index_sequence<n...>) ROPE_DETAIL_INLINE_LAMBDA {
     const P weight[] = {in_register(fill<P>(weights[Index(r) * panel_shape<A>::tile]))...};
     (multiply_add_each<int(n) * rows>(
          in_register(load<P>(value + Index(n) * L)), sums, [&](Index row) { return weight[row]; }, all),
@@ -169,7 +168,7 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
   for (const value_run<V>& run : runs) {
     const V* value = run.rows.rows + c;
     repeated_prefetch again = run.again.behind(c * Index(sizeof(V)));
-    const auto add = [&](auto tokens) __attribute__((always_inline)) {
+    const auto add = [&](auto tokens) ROPE_DETAIL_INLINE_LAMBDA {
       if constexpr (asks) prefetch_batch<tokens(), bytes>(*run.ahead, again);
       for (Index token = 0; token < tokens(); ++token, ++weights, value += run.rows.stride)
         step(value, std::make_index_sequence<std::size_t(rows)>{},
@@ -191,12 +190,12 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<V>
   Index c = 0;
   // The sums of one packet are a dependency chain, so several packets are added up in parallel while enough
   // are left.
-  const auto add_blocks = [&](auto asking, auto packets) __attribute__((always_inline)) {
+  const auto add_blocks = [&](auto asking, auto packets) ROPE_DETAIL_INLINE_LAMBDA {
     if constexpr (packets() <= most)
       for (; c + packets() * L <= channels; c += packets() * L)
         value_block<A, rows, packets(), asking()>(weights, runs, c, sums + c, sum_stride);
   };
-  const auto add_all = [&](auto asking) __attribute__((always_inline)) {
+  const auto add_all = [&](auto asking) ROPE_DETAIL_INLINE_LAMBDA {
     add_blocks(asking, std::integral_constant<int, 8>{});
     add_blocks(asking, std::integral_constant<int, 4>{});
     add_blocks(asking, std::integral_constant<int, 2>{});

@@ -3,12 +3,12 @@
 #define ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
 
 #include <algorithm>  // std::copy_n
-#include <bit>        // std::bit_cast
 #include <cstddef>
 #include <cstdint>
 #include <cstring>  // std::memcpy
 #include <type_traits>
 
+#include <rope/base/numbers.hpp>
 #include <rope/base/simd/narrow_channels.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>
@@ -94,8 +94,8 @@ EIGEN_ALWAYS_INLINE even_odd<pair_lanes<P>> pairs_of_tokens(const pair_lanes<P>&
 /// x with the flushing of the x86 instruction, which treats inputs and results below 2^-126 as 0.
 inline float flushed_as_products(float x) {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  return (bits & 0x7f800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : x;
+  const auto bits = bit_cast<std::uint32_t>(x);
+  return (bits & 0x7f800000u) == 0 ? bit_cast<float>(bits & 0x80000000u) : x;
 #else
   return x;
 #endif
@@ -115,8 +115,7 @@ EIGEN_ALWAYS_INLINE P multiply_add_pairs(const pair_lanes<P>& a, const pair_lane
   } else {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
     static_assert(sizeof(P) == 64);
-    return P(_mm512_dpbf16_ps(__m512(sum), std::bit_cast<__m512bh>(__m512i(a)),
-                              std::bit_cast<__m512bh>(__m512i(b))));
+    return P(_mm512_dpbf16_ps(__m512(sum), bit_cast<__m512bh>(__m512i(a)), bit_cast<__m512bh>(__m512i(b))));
 #else
     const auto upper = fill<pair_lanes<P>>(std::int32_t(0xffff0000u));
     const P odd = multiply_add(from_bits<P>(bitwise_and(a, upper)), from_bits<P>(bitwise_and(b, upper)), sum);

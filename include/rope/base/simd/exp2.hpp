@@ -5,7 +5,8 @@
 #include <cfloat>  // FLT_EVAL_METHOD
 #include <cstddef>
 #include <cstdint>
-#include <cstring>  // std::memcpy
+#include <cstring>   // std::memcpy
+#include <iterator>  // std::size
 #include <type_traits>
 
 #include <rope/base/simd/packet.hpp>
@@ -17,11 +18,15 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
+#if defined(_M_FP_FAST)
+#pragma float_control(precise, on, push)  // what the barrier below does for other compilers
+#endif
+
 /// x in the precision of its type, as a barrier to the algebra of -ffast-math, which could make an exact
 /// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
 template <class P>
 EIGEN_ALWAYS_INLINE P as_computed(P x) {
-#if defined(__FAST_MATH__)
+#if ROPE_DETAIL_FAST_MATH
   EIGEN_OPTIMIZATION_BARRIER(x)
 #endif
 #if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD > 0
@@ -68,15 +73,20 @@ inline constexpr double ln_2 = 0.69314718055994530942;
 
 /// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error in
 /// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
-template <class A>
-inline constexpr A exp2_coefficients[] = {A(0.00015453162945120690177), A(0.0013390863364671234381),
-                                          A(0.0096180825572778514913),  A(0.055503571142190778186),
-                                          A(0.24022650760568126945),    A(0.69314718802622878106)};
-template <>
-inline constexpr double exp2_coefficients<double>[] = {
+inline constexpr float exp2_coefficients_of_float[] = {
+    float(0.00015453162945120690177), float(0.0013390863364671234381), float(0.0096180825572778514913),
+    float(0.055503571142190778186),   float(0.24022650760568126945),   float(0.69314718802622878106)};
+inline constexpr double exp2_coefficients_of_double[] = {
     4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
     0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
     0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
+template <class A>
+constexpr const auto& exp2_coefficients() {
+  if constexpr (std::is_same_v<A, float>)
+    return exp2_coefficients_of_float;
+  else
+    return exp2_coefficients_of_double;
+}
 
 /// 2^x for x < 128 (float) or 1024 (double). 0 if x is below -125.5 (float) or -1021.5 (double), including
 /// -infinity, so no weight is denormal: denormals are slow on some processors. Exactly 1 at 0. NaN if x is
@@ -90,11 +100,16 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
   const auto [n, power] = nearest_power(bounded);
   const P r = as_computed(subtract(bounded, n));
   // Twice the polynomial, times half of 2^n.
-  P p = fill<P>(2 * exp2_coefficients<A>[0]);
-  for (std::size_t i = 1; i < sizeof(exp2_coefficients<A>) / sizeof(A); ++i)
-    p = multiply_add(p, r, fill<P>(2 * exp2_coefficients<A>[i]));
+  constexpr const auto& coefficients = exp2_coefficients<A>();
+  P p = fill<P>(2 * coefficients[0]);
+  for (std::size_t i = 1; i < std::size(coefficients); ++i)
+    p = multiply_add(p, r, fill<P>(2 * coefficients[i]));
   return multiply(multiply_add(p, r, fill<P>(A(2))), power);
 }
+
+#if defined(_M_FP_FAST)
+#pragma float_control(pop)
+#endif
 
 }  // namespace rope::inline ROPE_ABI::detail
 

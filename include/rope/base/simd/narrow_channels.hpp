@@ -2,11 +2,11 @@
 #ifndef ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 #define ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 
-#include <bit>  // std::bit_cast
 #include <cstdint>
 #include <cstring>  // std::memcpy
 #include <type_traits>
 
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 
 /// Converts 16-bit and 8-bit channels to float and back, in scalars and in x86 registers.
@@ -21,7 +21,7 @@ namespace rope::inline ROPE_ABI::detail {
 template <class T, class A>
 EIGEN_ALWAYS_INLINE T rounded(A value) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
-    auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
+    auto bits = bit_cast<std::uint32_t>(static_cast<float>(value));
     if (ROPE_DETAIL_BFLOAT16_INSTRUCTIONS && (bits & 0x7f800000u) == 0) bits &= 0x80000000u;
     return Eigen::numext::bit_cast<T>(
         static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
@@ -30,7 +30,7 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
   }
 }
 
-#if defined(__F16C__) && defined(EIGEN_VECTORIZE_SSE2)
+#if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
 // Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
   return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));

@@ -2,7 +2,7 @@
 #ifndef ROPE_BASE_SIMD_PACKET_HPP
 #define ROPE_BASE_SIMD_PACKET_HPP
 
-#include <bit>    // std::bit_cast
+#include <bit>    // std::endian
 #include <cmath>  // std::fma
 #include <complex>
 #include <cstddef>
@@ -168,16 +168,20 @@ EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
 #if defined(EIGEN_VECTORIZE_FMA) && defined(EIGEN_VECTORIZE_SSE)  // Eigen 5 defines the first on ARM too
   using A = typename Eigen::internal::unpacket_traits<P>::type;
   constexpr std::size_t bytes = sizeof(P);
-  if constexpr (bytes == 16)
-    return std::is_same_v<A, float> ? P(_mm_fmsub_ps(__m128(a), __m128(b), __m128(c)))
-                                    : P(_mm_fmsub_pd(__m128d(a), __m128d(b), __m128d(c)));
+  constexpr bool is_float = std::is_same_v<A, float>;
+  if constexpr (bytes == 16 && is_float)
+    return P(_mm_fmsub_ps(__m128(a), __m128(b), __m128(c)));
+  else if constexpr (bytes == 16)
+    return P(_mm_fmsub_pd(__m128d(a), __m128d(b), __m128d(c)));
+  else if constexpr (bytes == 32 && is_float)
+    return P(_mm256_fmsub_ps(__m256(a), __m256(b), __m256(c)));
   else if constexpr (bytes == 32)
-    return std::is_same_v<A, float> ? P(_mm256_fmsub_ps(__m256(a), __m256(b), __m256(c)))
-                                    : P(_mm256_fmsub_pd(__m256d(a), __m256d(b), __m256d(c)));
+    return P(_mm256_fmsub_pd(__m256d(a), __m256d(b), __m256d(c)));
 #if defined(EIGEN_VECTORIZE_AVX512)
+  else if constexpr (bytes == 64 && is_float)
+    return P(_mm512_fmsub_ps(__m512(a), __m512(b), __m512(c)));
   else if constexpr (bytes == 64)
-    return std::is_same_v<A, float> ? P(_mm512_fmsub_ps(__m512(a), __m512(b), __m512(c)))
-                                    : P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
+    return P(_mm512_fmsub_pd(__m512d(a), __m512d(b), __m512d(c)));
 #endif
 #else
   return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
@@ -274,6 +278,8 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
 #if defined(__GNUC__)
   __builtin_prefetch(target, 0, 3);  // GCC 12 removes calls of Eigen's function as without effect
+#elif defined(EIGEN_VECTORIZE_SSE)   // Eigen's function does nothing for 8-bit and 16-bit types
+  _mm_prefetch(reinterpret_cast<const char*>(target), _MM_HINT_T0);
 #else
   Eigen::internal::prefetch(target);
 #endif

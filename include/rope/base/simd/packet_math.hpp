@@ -140,14 +140,14 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 /// from the first number on, aligned or not: an Eigen expression of dynamic length computes the numbers
 /// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
 /// number, computes tanh in double and rounds to A, because the compiler may or may not fuse the sums of
-/// Eigen's polynomial.
+/// Eigen's polynomial. Also where packets divide by estimates, because Eigen's tanh is a quotient.
 template <class A>
 void hyperbolic_tangents(const A* from, Index count, A* to) {
   constexpr int L = int{lanes<packet<A>>};
   using numbers = Eigen::Array<A, 1, L>;
   for (Index n = 0; n < count; n += L)
-    if constexpr (L == 1)
-      to[n] = static_cast<A>(std::tanh(static_cast<double>(from[n])));
+    if constexpr (L == 1 || ROPE_DETAIL_ESTIMATED_QUOTIENTS)
+      for (Index i = n; i < n + L; ++i) to[i] = static_cast<A>(std::tanh(static_cast<double>(from[i])));
     else
       Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
 }

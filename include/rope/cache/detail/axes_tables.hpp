@@ -2,7 +2,6 @@
 #ifndef ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 #define ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 
-#include <bit>  // std::bit_cast
 #include <cstddef>
 #include <cstdint>
 #include <utility>  // std::move
@@ -84,7 +83,7 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
     rotation.table = 0;
     return rotation;
   }
-  const auto factor = std::bit_cast<std::uint64_t>(table.attention_factor());
+  const auto factor = bit_cast<std::uint64_t>(table.attention_factor());
   rotation.table =
       mix(factor, table.pairs(), table.axes(), [&](Index i, Index a) { return table.inv_freq(i, a); });
   rotation.text = mix(mix(factor, static_cast<std::uint64_t>(table.pairs())), 1);
@@ -100,7 +99,7 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
       rotation.text = 0;
       break;
     }
-    rotation.text = mix(rotation.text, std::bit_cast<std::uint64_t>(speed));
+    rotation.text = mix(rotation.text, bit_cast<std::uint64_t>(speed));
   }
   return rotation;
 }

@@ -3,12 +3,12 @@
 #define ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
 
 #include <array>
-#include <bit>  // std::bit_cast
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
 
+#include <rope/base/numbers.hpp>
 #include <rope/base/wide_integer.hpp>
 #include <rope/config.hpp>
 
@@ -20,7 +20,7 @@ namespace rope::inline ROPE_ABI::detail {
 
 /// 2^exponent, a normal number.
 constexpr double scale_of_bits(int exponent) {
-  return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
+  return bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
 }
 
 /// The coefficients of sin x = x (1 - h^2 (s_0 - h^2 (s_1 - ...))), h = x / 2, in units of the last bit of a
@@ -119,7 +119,7 @@ EIGEN_ALWAYS_INLINE constexpr fixed_pair<Word> fixed_sine_cosine(uint192 turn) {
 ///
 /// Requires:  mantissa > 0; m > 0 and the product below 2^128 - 2^103
 constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
-  const auto bits = std::bit_cast<std::uint64_t>(m);
+  const auto bits = bit_cast<std::uint64_t>(m);
   const std::uint64_t factor = (bits & 0x000fffffffffffffu) << 11 | std::uint64_t{1} << 63;  // m, normalized
   const int zeros = leading_zeros(mantissa);
   mantissa = mantissa << zeros;
@@ -138,7 +138,7 @@ constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
 ///
 /// Requires:  places is a power of two
 constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
-  const std::uint64_t bits = std::bit_cast<std::uint64_t>(x), middle = std::uint64_t{1} << 28;
+  const std::uint64_t bits = bit_cast<std::uint64_t>(x), middle = std::uint64_t{1} << 28;
   const bool near_middle = ((bits - middle + places) & (2 * middle - 1) & ~(2 * places - 1)) == 0;
   const bool subnormal = (bits >> 52 & 0x7ff) < 1023 - 126;
   return !near_middle && !subnormal;

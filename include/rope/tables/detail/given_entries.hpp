@@ -2,7 +2,6 @@
 #ifndef ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP
 #define ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP
 
-#include <bit>  // std::bit_cast
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -66,7 +65,7 @@ struct given_entries {
                         " and sin = ", s, " at row ", r, ", pair ", i);
         if (!equal(c, 1) || !equal(s, 0)) table.at_origin_(r) = 0;
         table.fingerprint_ =
-            mix(mix(table.fingerprint_, std::bit_cast<std::uint64_t>(c)), std::bit_cast<std::uint64_t>(s));
+            mix(mix(table.fingerprint_, bit_cast<std::uint64_t>(c)), bit_cast<std::uint64_t>(s));
       }
     }
     return table;

@@ -3,7 +3,7 @@
 #define ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 
 #include <algorithm>  // std::max, std::min
-#include <bit>        // std::bit_cast, std::bit_ceil
+#include <bit>        // std::bit_ceil
 #include <cmath>
 #include <cstdint>
 #include <numbers>
@@ -184,15 +184,14 @@ struct float_block {
     }
     for (Index k = 0; k < size; ++k) {
       const std::uint64_t quadrant = (turns[k] + (sign_bit >> 2)) >> 62, rest = turns[k] - (quadrant << 62);
-      const auto s = std::bit_cast<std::uint64_t>(m * sines[k]),
-                 c = std::bit_cast<std::uint64_t>(m * cosines[k]);
+      const auto s = bit_cast<std::uint64_t>(m * sines[k]), c = bit_cast<std::uint64_t>(m * cosines[k]);
       const std::uint64_t exchanged = (s ^ c) & (0 - (quadrant & 1));
       // 0 where a value is close to the middle between two floats, or the distance is small.
       const std::uint64_t s_apart = (s - (middle - places)) & outside,
                           c_apart = (c - (middle - places)) & outside;
       doubtful[k] = ((s_apart - 1) | (c_apart - 1) | (((rest + smallest) & distances) - 1)) >> 63;
-      cos[k] = std::bit_cast<double>(c ^ exchanged ^ ((quadrant + 1) << 62 & sign_bit));
-      sin[k] = std::bit_cast<double>(s ^ exchanged ^ (quadrant << 62 & sign_bit));
+      cos[k] = bit_cast<double>(c ^ exchanged ^ ((quadrant + 1) << 62 & sign_bit));
+      sin[k] = bit_cast<double>(s ^ exchanged ^ (quadrant << 62 & sign_bit));
     }
   }
 };
