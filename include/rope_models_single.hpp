@@ -2390,7 +2390,8 @@ void check_products(const char* function, product_precision products, Index head
 
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
-/// Rank, extents and memory order of Eigen::Tensor and TensorMap, without including their headers.
+/// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
+/// their headers.
 namespace rope::inline ROPE_ABI::detail {
 /// A contiguous tensor of this rank.
 template <class X, int rank>
@@ -2414,6 +2415,27 @@ Index extent(const X& x) {
 template <class X, int... axis>
 std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
   return {extent<axis>(x)...};
+}
+/// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
+/// any strides. An accessor that changes numbers as they are read returns values, not references.
+template <class X, int rank>
+concept strided_span = requires(const std::remove_cvref_t<X>& x) {
+  requires int(std::remove_cvref_t<X>::rank()) == rank;
+  requires std::is_pointer_v<std::remove_cvref_t<decltype(x.data_handle())>>;
+  requires std::is_same_v < typename std::remove_cvref_t<X>::reference,
+  typename std::remove_cvref_t<X>::element_type& > ;
+  { x.data_handle() } -> std::convertible_to<const typename std::remove_cvref_t<X>::element_type*>;
+  { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
+  { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
+};
+/// Extent and stride number `axis` of an mdspan.
+template <class X>
+Index span_extent(const X& x, int axis) {
+  return static_cast<Index>(x.extent(static_cast<std::size_t>(axis)));
+}
+template <class X>
+Index span_stride(const X& x, int axis) {
+  return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
 }
 /// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
 /// Compilers warn if the address of a temporary X is kept (ROPE_DETAIL_LIFETIMEBOUND).
@@ -2493,9 +2515,14 @@ concept contiguous_integers =
     std::is_constructible_v<std::span<const element_of<X>>, const X&> && requires(const X& x) {
   std::end(x);
 };
+/// An mdspan of integers, [n] or [rows, columns], of any strides.
+template <class X>
+concept span_of_integers = (strided_span<X, 1> ||
+                            strided_span<X, 2>)&&whole_number<std::remove_cv_t<typename X::element_type>>;
 /// Integers that can be read in place.
 template <class X>
-concept integers_in_memory = dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X>;
+concept integers_in_memory =
+    dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
 template <integers_in_memory X>
 auto list_of(const X& x) {
   if constexpr (dense_integers<X>) {
@@ -2506,6 +2533,13 @@ auto list_of(const X& x) {
       return integer_list<integer>(list.data(), list.size(), list.innerStride());
     else
       return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
+  } else if constexpr (span_of_integers<X>) {
+    using integer = std::remove_cv_t<typename X::element_type>;
+    if constexpr (strided_span<X, 1>)
+      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_stride(x, 0));
+    else
+      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_extent(x, 1), span_stride(x, 0),
+                                   span_stride(x, 1));
   } else {
     using integer = element_of<X>;
     if constexpr (tensor<const X, 1>)
@@ -2536,6 +2570,10 @@ struct integer_in<X> {
 template <class X>
 requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
   using type = element_of<X>;
+};
+template <span_of_integers X>
+struct integer_in<X> {
+  using type = std::remove_cv_t<typename X::element_type>;
 };
 template <class X>
 using integer_of = typename integer_in<X>::type;
@@ -2730,6 +2768,34 @@ auto score_matrix(const X& x) {
                             "; leave the option out where there is no matrix");
     return view;
   }
+}
+/// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.
+///
+/// Requires:  what the mdspan shows outlives the view
+/// Throws:    std::invalid_argument if it has no entry
+template <class X>
+requires(detail::strided_span<X, 2> || detail::strided_span<X, 4>) auto score_matrix(const X& x) {
+  using entry = std::remove_cv_t<typename X::element_type>;
+  static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
+                "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
+                "Eigen::Array<float, ...> first");
+  constexpr int rank = int(X::rank());
+  score_view<entry> view = {.data = x.data_handle()};
+  view.queries = detail::span_extent(x, rank - 2);
+  view.keys = detail::span_extent(x, rank - 1);
+  view.query_stride = detail::span_stride(x, rank - 2);
+  view.key_stride = detail::span_stride(x, rank - 1);
+  if constexpr (rank == 4) {
+    view.batch = detail::span_extent(x, 0);
+    view.heads = detail::span_extent(x, 1);
+    view.batch_stride = detail::span_stride(x, 0);
+    view.head_stride = detail::span_stride(x, 1);
+  }
+  if (view.data == nullptr)
+    detail::throw_invalid("score_matrix", "the mdspan must have entries, got ",
+                          detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
+                          "; leave the option out where there is no matrix");
+  return view;
 }
 template <detail::owns_memory X>
 auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
@@ -3720,6 +3786,46 @@ auto view_of_tensor(const char* name, X& x) {
     return head_view<float>{};
   }
 }
+/// The view of an mdspan whose indices have these letters, the first or the last of them a d. Other strides
+/// than that of the channels are the caller's, but indices of one letter must be contiguous.
+///
+/// Throws:  std::invalid_argument, or std::length_error if the extents exceed the address space
+template <index_letters letters, class X>
+auto view_of_span(const char* name, const X& x) {
+  using value = typename X::element_type;
+  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
+  constexpr bool from_the_last = letters.letter[rank - 1] == 'd';
+  head_view<value> view = {x.data_handle(), 1, 1, 1, 1, 1, 1, 1};
+  Index channel_stride = 1, reach = 1;
+  char before = 0;
+  for (int n = 0; n < rank; ++n) {
+    const int axis = from_the_last ? rank - 1 - n : n;
+    const char c = letters.letter[axis];
+    const Index extent = span_extent(x, axis), stride = span_stride(x, axis);
+    const Index most = (std::max)(extent, Index{1});
+    if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
+    if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(value))))
+      throw_length(name, "the mdspan must not exceed the address space");
+    reach *= most;
+    const auto take = [&](Index& of_letter, Index& of_stride) {
+      if (c != before || of_letter == 1)
+        of_stride = stride;
+      else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
+        throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
+                      of_letter, " entries and then ", stride);
+      of_letter *= extent;
+    };
+    if (c == 'b') take(view.batch, view.batch_stride);
+    if (c == 's') take(view.tokens, view.token_stride);
+    if (c == 'h') take(view.heads, view.head_stride);
+    if (c == 'd') take(view.head_dim, channel_stride);
+    before = c;
+  }
+  if (view.head_dim > 1 && channel_stride != 1)
+    throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
+                  "; copy the mdspan to one with the channels side by side");
+  return view;
+}
 /// The view of a matrix [batch * tokens, heads * head_dim] with a row stride of `row` elements.
 template <class T>
 head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
@@ -3774,12 +3880,19 @@ concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMa
   auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                          \
     return function(x);                                                                                     \
   }                                                                                                         \
+  template <detail::strided_span<rank> X>                                                                   \
+  auto function(X&& x) {                                                                                    \
+    return detail::view_of_span<#function>(#function, x);                                                   \
+  }                                                                                                         \
   static_assert(true)
 // Views of an Eigen::Tensor or TensorMap, named by its own index order: row-major tensors with channels last,
-// column-major tensors with channels first.
+// column-major tensors with channels first. Also of a std::mdspan of any strides with contiguous channels:
+//
+//     rotate<half_split>(bshd(std::mdspan(data, batch, tokens, heads, head_dim)), table);
 //
 // Requires:  the tensor outlives the view
-// Throws:    std::length_error as bshd of a pointer
+// Throws:    std::length_error as bshd of a pointer; std::invalid_argument if channels of an mdspan are not
+//            contiguous
 #define ROPE_DETAIL_ROW_MAJOR_VIEW(function, rank, order, reversed) \
   ROPE_DETAIL_TENSOR_VIEW(function, rank, true, "column-major", "with", order, reversed)
 #define ROPE_DETAIL_COLUMN_MAJOR_VIEW(function, rank, order, reversed) \

@@ -6,12 +6,14 @@
 #include <memory>
 #include <rope/rope.hpp>
 #include <string>
+#include <unsupported/Eigen/CXX11/Tensor>
 #include <vector>
 
 #include "support/block.hpp"
 #include "support/catch.hpp"
 #include "support/own_threads.hpp"
 #include "support/random.hpp"
+#include "support/span_of_strides.hpp"
 
 using namespace rope;
 
@@ -100,6 +102,10 @@ TEST_CASE("calls of the pages: rotation", "[library]") {
   const ones x_memory, q_memory, k_memory(kv_heads), out_memory, pope_memory(heads, 2 * head_dim);
   const head_view<float> x = x_memory.view, q = q_memory.view, k = k_memory.view, out = out_memory.view;
   const testing::own_threads threads(2);
+  const testing::span_of_strides<const float, 4> span(x_memory.memory.data(), {2, 3, 4, 128});
+  CHECK(bshd(span).heads == 4);
+  Eigen::Tensor<float, 5, Eigen::RowMajor> tensor(2, 3, 4, 5, 6);
+  CHECK(view_as<"bsssd">(tensor).tokens == 60);
   rotate<Layout>(x, table, start);
   rotate<Layout>(x, table, ids);
   rotate<Layout>(q, k, table, start);

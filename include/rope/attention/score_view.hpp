@@ -138,6 +138,34 @@ auto score_matrix(const X& x) {
     return view;
   }
 }
+/// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.
+///
+/// Requires:  what the mdspan shows outlives the view
+/// Throws:    std::invalid_argument if it has no entry
+template <class X>
+requires(detail::strided_span<X, 2> || detail::strided_span<X, 4>) auto score_matrix(const X& x) {
+  using entry = std::remove_cv_t<typename X::element_type>;
+  static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
+                "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
+                "Eigen::Array<float, ...> first");
+  constexpr int rank = int(X::rank());
+  score_view<entry> view = {.data = x.data_handle()};
+  view.queries = detail::span_extent(x, rank - 2);
+  view.keys = detail::span_extent(x, rank - 1);
+  view.query_stride = detail::span_stride(x, rank - 2);
+  view.key_stride = detail::span_stride(x, rank - 1);
+  if constexpr (rank == 4) {
+    view.batch = detail::span_extent(x, 0);
+    view.heads = detail::span_extent(x, 1);
+    view.batch_stride = detail::span_stride(x, 0);
+    view.head_stride = detail::span_stride(x, 1);
+  }
+  if (view.data == nullptr)
+    detail::throw_invalid("score_matrix", "the mdspan must have entries, got ",
+                          detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
+                          "; leave the option out where there is no matrix");
+  return view;
+}
 template <detail::owns_memory X>
 auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
   return score_matrix<const X&>(x);

@@ -96,9 +96,15 @@ concept contiguous_integers =
   std::end(x);
 };
 
+/// An mdspan of integers, [n] or [rows, columns], of any strides.
+template <class X>
+concept span_of_integers = (strided_span<X, 1> ||
+                            strided_span<X, 2>)&&whole_number<std::remove_cv_t<typename X::element_type>>;
+
 /// Integers that can be read in place.
 template <class X>
-concept integers_in_memory = dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X>;
+concept integers_in_memory =
+    dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
 
 template <integers_in_memory X>
 auto list_of(const X& x) {
@@ -110,6 +116,13 @@ auto list_of(const X& x) {
       return integer_list<integer>(list.data(), list.size(), list.innerStride());
     else
       return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
+  } else if constexpr (span_of_integers<X>) {
+    using integer = std::remove_cv_t<typename X::element_type>;
+    if constexpr (strided_span<X, 1>)
+      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_stride(x, 0));
+    else
+      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_extent(x, 1), span_stride(x, 0),
+                                   span_stride(x, 1));
   } else {
     using integer = element_of<X>;
     if constexpr (tensor<const X, 1>)
@@ -142,6 +155,10 @@ struct integer_in<X> {
 template <class X>
 requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
   using type = element_of<X>;
+};
+template <span_of_integers X>
+struct integer_in<X> {
+  using type = std::remove_cv_t<typename X::element_type>;
 };
 template <class X>
 using integer_of = typename integer_in<X>::type;

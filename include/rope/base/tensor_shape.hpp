@@ -4,12 +4,14 @@
 
 #include <array>
 #include <concepts>
+#include <cstddef>
 #include <type_traits>
 #include <utility>  // std::integer_sequence
 
 #include <rope/config.hpp>
 
-/// Rank, extents and memory order of Eigen::Tensor and TensorMap, without including their headers.
+/// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
+/// their headers.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -38,6 +40,29 @@ Index extent(const X& x) {
 template <class X, int... axis>
 std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
   return {extent<axis>(x)...};
+}
+
+/// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
+/// any strides. An accessor that changes numbers as they are read returns values, not references.
+template <class X, int rank>
+concept strided_span = requires(const std::remove_cvref_t<X>& x) {
+  requires int(std::remove_cvref_t<X>::rank()) == rank;
+  requires std::is_pointer_v<std::remove_cvref_t<decltype(x.data_handle())>>;
+  requires std::is_same_v < typename std::remove_cvref_t<X>::reference,
+  typename std::remove_cvref_t<X>::element_type& > ;
+  { x.data_handle() } -> std::convertible_to<const typename std::remove_cvref_t<X>::element_type*>;
+  { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
+  { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
+};
+
+/// Extent and stride number `axis` of an mdspan.
+template <class X>
+Index span_extent(const X& x, int axis) {
+  return static_cast<Index>(x.extent(static_cast<std::size_t>(axis)));
+}
+template <class X>
+Index span_stride(const X& x, int axis) {
+  return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
 }
 
 /// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.

@@ -45,6 +45,7 @@ constexpr bool name_a_view(const index_letters<size>& letters) {
 /// Without h or b the view has one head or one sequence. Adjacent equal letters form one axis, numbered in
 /// memory order, as `grid_positions({frames, height, width})` numbers tokens. Channels must be the fastest
 /// index: the last of a row-major tensor, the first of a column-major one. `staged` copies other tensors.
+/// Also takes a std::mdspan of any strides. Throws std::invalid_argument if its channels are not contiguous.
 ///
 /// Requires:  the tensor outlives the view. The letters must be right: extents do not reveal that a tensor
 ///            (batch, heads, tokens, head_dim) was called "bshd"
@@ -64,6 +65,16 @@ auto view_as(X&& x) {
         "view_as: channels must be the fastest index, the last letter for a row-major tensor and the "
         "first for a column-major one; copy the tensor with staged<letters>(x)");
   return detail::view_of_tensor<letters>("view_as", x);
+}
+template <detail::index_letters letters, class X>
+requires detail::strided_span < X, static_cast<int>(sizeof(letters))
+- 1 > auto view_as(X&& x) {
+  constexpr std::size_t rank = sizeof(letters) - 1;
+  static_assert(
+      detail::name_a_view(letters) && (letters.letter[0] == 'd' || letters.letter[rank - 1] == 'd'),
+      "view_as: letters are b, s or t, h and d, one for each index of the mdspan, with a d first or "
+      "last and an s or t; equal letters stand side by side");
+  return detail::view_of_span<letters>("view_as", x);
 }
 template <detail::index_letters letters, detail::owns_memory X>
 auto view_as(X&& x ROPE_DETAIL_LIFETIMEBOUND) {

@@ -215,6 +215,47 @@ auto view_of_tensor(const char* name, X& x) {
   }
 }
 
+/// The view of an mdspan whose indices have these letters, the first or the last of them a d. Other strides
+/// than that of the channels are the caller's, but indices of one letter must be contiguous.
+///
+/// Throws:  std::invalid_argument, or std::length_error if the extents exceed the address space
+template <index_letters letters, class X>
+auto view_of_span(const char* name, const X& x) {
+  using value = typename X::element_type;
+  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
+  constexpr bool from_the_last = letters.letter[rank - 1] == 'd';
+  head_view<value> view = {x.data_handle(), 1, 1, 1, 1, 1, 1, 1};
+  Index channel_stride = 1, reach = 1;
+  char before = 0;
+  for (int n = 0; n < rank; ++n) {
+    const int axis = from_the_last ? rank - 1 - n : n;
+    const char c = letters.letter[axis];
+    const Index extent = span_extent(x, axis), stride = span_stride(x, axis);
+    const Index most = (std::max)(extent, Index{1});
+    if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
+    if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(value))))
+      throw_length(name, "the mdspan must not exceed the address space");
+    reach *= most;
+    const auto take = [&](Index& of_letter, Index& of_stride) {
+      if (c != before || of_letter == 1)
+        of_stride = stride;
+      else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
+        throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
+                      of_letter, " entries and then ", stride);
+      of_letter *= extent;
+    };
+    if (c == 'b') take(view.batch, view.batch_stride);
+    if (c == 's') take(view.tokens, view.token_stride);
+    if (c == 'h') take(view.heads, view.head_stride);
+    if (c == 'd') take(view.head_dim, channel_stride);
+    before = c;
+  }
+  if (view.head_dim > 1 && channel_stride != 1)
+    throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
+                  "; copy the mdspan to one with the channels side by side");
+  return view;
+}
+
 /// The view of a matrix [batch * tokens, heads * head_dim] with a row stride of `row` elements.
 template <class T>
 head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
@@ -274,13 +315,20 @@ concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMa
   auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                          \
     return function(x);                                                                                     \
   }                                                                                                         \
+  template <detail::strided_span<rank> X>                                                                   \
+  auto function(X&& x) {                                                                                    \
+    return detail::view_of_span<#function>(#function, x);                                                   \
+  }                                                                                                         \
   static_assert(true)
 
 // Views of an Eigen::Tensor or TensorMap, named by its own index order: row-major tensors with channels last,
-// column-major tensors with channels first.
+// column-major tensors with channels first. Also of a std::mdspan of any strides with contiguous channels:
+//
+//     rotate<half_split>(bshd(std::mdspan(data, batch, tokens, heads, head_dim)), table);
 //
 // Requires:  the tensor outlives the view
-// Throws:    std::length_error as bshd of a pointer
+// Throws:    std::length_error as bshd of a pointer; std::invalid_argument if channels of an mdspan are not
+//            contiguous
 #define ROPE_DETAIL_ROW_MAJOR_VIEW(function, rank, order, reversed) \
   ROPE_DETAIL_TENSOR_VIEW(function, rank, true, "column-major", "with", order, reversed)
 #define ROPE_DETAIL_COLUMN_MAJOR_VIEW(function, rank, order, reversed) \
