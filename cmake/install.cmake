@@ -26,3 +26,16 @@ install(FILES ${PROJECT_BINARY_DIR}/rope-config.cmake ${PROJECT_BINARY_DIR}/rope
 file(RELATIVE_PATH rope_pc_to_include ${CMAKE_INSTALL_PREFIX}/${rope_pc_dir} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
 configure_file(${CMAKE_CURRENT_LIST_DIR}/rope.pc.in ${PROJECT_BINARY_DIR}/rope.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/rope.pc DESTINATION ${rope_pc_dir})
+
+# `cpack -G DEB` makes a package of the headers for Debian and Ubuntu.
+if(PROJECT_IS_TOP_LEVEL)
+  set(CPACK_PACKAGE_NAME librope-dev)
+  set(CPACK_PACKAGE_CONTACT "rope <rope@rope.invalid>")
+  set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+  set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+  set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE all)
+  set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS "libeigen3-dev (>= 3.4)")
+  set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+  include(CPack)
+endif()

@@ -1,0 +1,10 @@
+# Makes the Debian package of the build in BUILD, and unpacks it in PREFIX as it would be installed.
+cmake_minimum_required(VERSION 3.24)
+file(REMOVE_RECURSE ${PREFIX})
+execute_process(COMMAND ${CPACK} -G DEB --config ${BUILD}/CPackConfig.cmake -B ${PREFIX}/made COMMAND_ERROR_IS_FATAL ANY)
+file(GLOB package ${PREFIX}/made/librope-dev_*_all.deb)
+execute_process(COMMAND ${DPKG_DEB} -f ${package} Depends OUTPUT_VARIABLE depends COMMAND_ERROR_IS_FATAL ANY)
+if(NOT depends MATCHES "libeigen3-dev")
+  message(FATAL_ERROR "the package must depend on libeigen3-dev, and depends on `${depends}`")
+endif()
+execute_process(COMMAND ${DPKG_DEB} -x ${package} ${PREFIX}/unpacked COMMAND_ERROR_IS_FATAL ANY)
