@@ -3575,7 +3575,8 @@ template <class Threads, class Body>
 void parallel_tasks(const Threads& threads, Index tasks, double work, const Body& body) {
   constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
   const Index pieces = (std::min)(available_threads(threads), tasks);
-  if (pieces <= 1 || work < static_cast<double>(smallest / tasks)) {
+  const Index least = tasks > 0 ? smallest / tasks : smallest;
+  if (pieces <= 1 || work < static_cast<double>(least)) {
     for (Index task = 0; task < tasks; ++task) body(task);
     return;
   }
@@ -12355,7 +12356,7 @@ class hugging_face_importer {
     std::string name = name_of_part(text_);
     for (std::size_t i = outer_.size(); name.empty() && i > 0; --i) {
       name = name_of_part(outer_[i - 1]);
-      const std::string by_default = default_text_architecture(name);
+      std::string by_default = default_text_architecture(name);
       if (by_default.empty()) continue;
       warn(text_.path() + "model_type is not given; assumed " + by_default + ", the default of " + name);
       return by_default;

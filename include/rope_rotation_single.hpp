@@ -288,7 +288,8 @@ template <class Threads, class Body>
 void parallel_tasks(const Threads& threads, Index tasks, double work, const Body& body) {
   constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
   const Index pieces = (std::min)(available_threads(threads), tasks);
-  if (pieces <= 1 || work < static_cast<double>(smallest / tasks)) {
+  const Index least = tasks > 0 ? smallest / tasks : smallest;
+  if (pieces <= 1 || work < static_cast<double>(least)) {
     for (Index task = 0; task < tasks; ++task) body(task);
     return;
   }

@@ -77,7 +77,7 @@ class hugging_face_importer {
     std::string name = name_of_part(text_);
     for (std::size_t i = outer_.size(); name.empty() && i > 0; --i) {
       name = name_of_part(outer_[i - 1]);
-      const std::string by_default = default_text_architecture(name);
+      std::string by_default = default_text_architecture(name);
       if (by_default.empty()) continue;
       warn(text_.path() + "model_type is not given; assumed " + by_default + ", the default of " + name);
       return by_default;
