@@ -13719,7 +13719,8 @@ void turn_stored(Turn& turn, const View& keys, Index b, Index slot, const By& by
     turn.turn(keys, b, slot, by);
   }
 }
-/// Whether heads of X can be stored as channels of type T with at most one rounding.
+/// Whether heads of X can be stored as channels of type T with at most one rounding. Integers with scales are
+/// stored as they are.
 template <class X, class T>
 inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
 /// Checks that new heads of K and V can be stored as channels of type T.
@@ -13734,12 +13735,20 @@ inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double
   static_assert(detail::is_or_widens<T, C> && !std::is_const_v<T>, name                                \
                 ": q and out have the channel type of the stored keys and values, or are float where " \
                 "that is a 16-bit type or std::int8_t")
-/// Copies heads of one shape, rounding or widening each channel once if the types differ.
+/// Copies heads of one shape, rounding or widening each channel once if the types differ. Integers and their
+/// scales keep their bits.
 template <class From, class To>
 void copy_channels(const From& x, const To& out) {
   using X = typename From::value_type;
   using T = typename To::value_type;
-  if constexpr (is_quantized<T>) {
+  if constexpr (is_quantized<T> && is_quantized<X>) {
+    for (Index b = 0; b < x.batch; ++b)
+      for (Index h = 0; h < x.heads; ++h)
+        for (Index t = 0; t < x.tokens; ++t) {
+          std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
+          *out.scale_at(b, t, h) = *x.scale_at(b, t, h);
+        }
+  } else if constexpr (is_quantized<T>) {
     quantize_all(x, out);
   } else if constexpr (is_quantized<X>) {
     dequantize_all(x, out);
@@ -13969,6 +13978,17 @@ class newest_tokens {
   void copy_row(Index from, Index to) {
     counts_[static_cast<std::size_t>(to)] = counts_[static_cast<std::size_t>(from)];
   }
+  /// Row `to` becomes a copy of row `from` of another cache. Unless both caches have one row, its newest
+  /// tokens and those of the other rows come from different calls.
+  void copy_row(const newest_tokens& other, Index from, Index to) {
+    if (counts_.size() == 1 && other.counts_.size() == 1) {
+      *this = other;
+      return;
+    }
+    counts_[static_cast<std::size_t>(to)] = other.counts_[static_cast<std::size_t>(from)];
+    even_ = 0;
+    width_ = unknown;
+  }
   void swap_rows(Index a, Index b) {
     std::swap(counts_[static_cast<std::size_t>(a)], counts_[static_cast<std::size_t>(b)]);
   }
@@ -14008,6 +14028,66 @@ class newest_tokens {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
+
+#ifndef ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
+#define ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
+/// Lists of tokens of a row.
+namespace rope::inline ROPE_ABI::detail {
+/// Indices of tokens, any integers, as the caller gives them.
+class token_indices : public row_counts {
+ public:
+  template <integers_in_memory X>
+  token_indices(const X& list) : row_counts("indices", list) {}
+};
+/// Different tokens of a row in ascending order, in the scratch memory of the thread: valid until the next
+/// list on this thread is made.
+class token_list {
+ public:
+  /// Throws:  std::out_of_range if an index is not in [0, held), std::invalid_argument if one is given twice
+  token_list(const char* function, const token_indices& given, Index held)
+      : size_(static_cast<Index>(given.size())) {
+    struct listed_tokens {};
+    tokens_ = workspace<listed_tokens, Index>(size_);
+    for (Index i = 0; i < size_; ++i) {
+      const std::int64_t index = given.given(static_cast<std::size_t>(i));
+      if (index < 0 || index >= held)
+        throw_out_of_range(function, "an index must be in [0, ", held, "), the tokens that are held, got ",
+                           index);
+      tokens_[i] = to_index(index);
+    }
+    std::sort(tokens_, tokens_ + size_);
+    for (Index i = 1; i < size_; ++i)
+      if (tokens_[i] == tokens_[i - 1])
+        throw_invalid(function, "indices must differ, got ", tokens_[i], " twice");
+  }
+  Index size() const { return size_; }
+  /// Requires:  size() > 0
+  Index first() const { return tokens_[0]; }
+  /// Calls visit(first, last) for each run [first, last) of listed tokens, in ascending order.
+  template <class Visit>
+  void for_each_run(const Visit& visit) const {
+    for (Index i = 0, next; i < size_; i = next) {
+      for (next = i + 1; next < size_ && tokens_[next] == tokens_[next - 1] + 1;) ++next;
+      visit(tokens_[i], tokens_[next - 1] + 1);
+    }
+  }
+  /// Calls visit(from, to, count) for each run of the other tokens of a row of `size` tokens that moves from
+  /// index `from` to the lower index `to`, in ascending order.
+  template <class Visit>
+  void for_each_kept(Index size, const Visit& visit) const {
+    Index listed = 0;
+    for (Index i = 0; i < size_; ++i) {
+      ++listed;
+      const Index from = tokens_[i] + 1, end = i + 1 < size_ ? tokens_[i + 1] : size;
+      if (from < end) visit(from, from - listed, end - from);
+    }
+  }
+ private:
+  Index* tokens_;
+  Index size_;
+};
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
 /// The number of tokens in each row of a cache, and their positions.
 namespace rope::inline ROPE_ABI::detail {
 /// How many tokens of a row, from its first one on, are at positions 0, 1, 2, ... (`counted`), and how many
@@ -14068,11 +14148,26 @@ void for_each_run(const Threads& threads, Index batch, Index tokens, const row_c
     }
   });
 }
+/// The largest magnitude of a position in a cache.
+inline constexpr std::int64_t position_limit = std::int64_t{1} << 53;
+/// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as range() of
+///          `positions`
+template <class Source>
+void check_new_positions(const char* function, Index batch, Index tokens, const Source& positions,
+                         const row_counts& counts) {
+  position_range range = positions.range(function, batch, tokens);
+  if (!counts.empty()) range = {};
+  for (Index b = 0; b < batch && !counts.empty(); ++b)
+    for (Index t = 0; t < count_of(b, tokens, counts); ++t) range.include(positions(b, t));
+  if (!range.empty() && (range.smallest < -position_limit || range.largest > position_limit))
+    throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ",
+                       range.smallest < -position_limit ? range.smallest : range.largest);
+}
 /// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows
 /// counts one row, so that it also has a size.
 ///
-/// Invariant: next(b) is one more than the largest position of row b, 0 if the row is empty. A moved-from
-///            object has no rows.
+/// Invariant: next(b) is one more than the largest position of row b, evicted tokens included, 0 if the row
+///            is empty. A moved-from object has no rows.
 class cache_rows {
  public:
   cache_rows(Index batch, Index capacity)
@@ -14080,6 +14175,7 @@ class cache_rows {
         capacity_(capacity),
         sizes_(at((std::max)(Index{1}, batch))),
         next_(sizes_.size()),
+        evicted_next_(sizes_.size(), none_evicted),
         order_(sizes_.size()),
         positions_(batch * capacity),
         newest_(batch) {}
@@ -14113,12 +14209,12 @@ class cache_rows {
     return {checked(function, row.index), row.index + 1};
   }
   Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
-  /// Throws:  std::length_error unless the new tokens fit; as check_positions
+  /// Throws:  std::length_error unless the new tokens fit; as check_new_positions
   template <class Source>
-  void check_new(const char* function, Index tokens, const Source& positions,
-                 const row_counts& counts) const {
+  void check_new(const char* function, Index tokens, const Source& positions, const row_counts& counts,
+                 bool /*on_axes*/) const {
     check_room(function, tokens, counts);
-    check_positions(function, tokens, positions, counts);
+    check_new_positions(function, batch_, tokens, positions, counts);
   }
   /// Throws:  std::length_error unless the new tokens fit
   void check_room(const char* function, Index tokens, const row_counts& counts) const {
@@ -14128,32 +14224,19 @@ class cache_rows {
         throw_length(function, count, " tokens do not fit, the cache holds ", sizes_[b], " of ", capacity_);
     }
   }
-  /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as range()
-  ///          of `positions`
-  template <class Source>
-  void check_positions(const char* function, Index tokens, const Source& positions,
-                       const row_counts& counts) const {
-    position_range range = positions.range(function, batch_, tokens);
-    if (!counts.empty()) range = {};
-    for (Index b = 0; b < batch_ && !counts.empty(); ++b)
-      for (Index t = 0; t < count_of(b, tokens, counts); ++t) range.include(positions(b, t));
-    if (!range.empty() && (range.smallest < -position_limit || range.largest > position_limit))
-      throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ",
-                         range.smallest < -position_limit ? range.smallest : range.largest);
-  }
   /// Calls write(b, first, count, slot) for runs of new tokens to be stored from `slot` on.
-  template <class Threads, class Write, class Forget>
+  template <class Threads, class Positions, class Write, class Forget>
   void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
-                    const Write& write, const Forget& /*forget*/) const {
+                    const Positions& /*positions*/, const Write& write, const Forget& /*forget*/) const {
     for_each_run(threads, batch_, tokens, counts, bytes,
                  [&](Index b, Index first, Index count) { write(b, first, count, size(b) + first); });
   }
-  /// Records new tokens. `positions` may read next().
-  template <class Source>
-  void append(Index tokens, const row_counts& counts, const Source& positions) {
+  /// Records new tokens, token t of row b at positions(b, t), which may read next().
+  template <class Source, class Skipped>
+  void append(Index tokens, const row_counts& counts, const Source& positions, const Skipped& /*skipped*/) {
     for (Index b = 0; b < batch_; ++b) {
       position_range held;
-      if (size(b) > 0) held.include(next(b) - 1);
+      if (size(b) > 0 || evicted_next_[at(b)] != none_evicted) held.include(next(b) - 1);
       for (Index t = 0; t < count_of(b, tokens, counts); ++t) {
         row(at(b))[size(b) + t] = positions(b, t);
         held.include(positions(b, t));
@@ -14181,6 +14264,7 @@ class cache_rows {
     const auto size = to_index(first_lost);
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
     for (Index b = rows.first; b < rows.last; ++b) {
+      if (size < this->size(b)) evicted_next_[at(b)] = none_evicted;
       sizes_[at(b)] = size;
       look_again(b, size);
     }
@@ -14189,8 +14273,30 @@ class cache_rows {
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{size(b) - last, last - first}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       if (b < batch_) std::copy(row(at(b)) + last, row(at(b)) + size(b), row(at(b)) + first);
+      if (first < last && last == size(b)) evicted_next_[at(b)] = none_evicted;
       sizes_[at(b)] -= last - first;
       look_again(b, first);
+    }
+  }
+  /// Removes the tokens of an ascending list. next(b) stays. With `on_axes` the remaining tokens are numbered
+  /// 0, 1, 2, ...
+  ///
+  /// Requires:  rows of one size, at least one token in the list
+  void evict(row_range rows, const token_list& tokens, bool on_axes) {
+    tokens.for_each_run([&](Index first, Index last) {
+      newest_.forget(rows.first, rows.last, [&](Index b) {
+        return lost_tokens{size(b) - last, last - first};
+      });
+    });
+    for (Index b = rows.first; b < rows.last; ++b) {
+      evicted_next_[at(b)] = on_axes ? none_evicted : next(b);
+      if (b < batch_)
+        tokens.for_each_kept(size(b), [&](Index from, Index to, Index count) {
+          std::copy_n(row(at(b)) + from, count, row(at(b)) + to);
+        });
+      sizes_[at(b)] -= tokens.size();
+      if (on_axes && b < batch_) std::iota(row(at(b)), row(at(b)) + size(b), std::int64_t{0});
+      look_again(b, tokens.first());
     }
   }
   /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]
@@ -14216,6 +14322,8 @@ class cache_rows {
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
     for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b) {
       for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
+      if (first < last && last == size(b) && evicted_next_[at(b)] != none_evicted)
+        evicted_next_[at(b)] += delta;
       look_again(b, first);
     }
   }
@@ -14223,38 +14331,75 @@ class cache_rows {
     std::copy_n(row(at(from)), size(from), row(at(to)));
     sizes_[at(to)] = sizes_[at(from)];
     next_[at(to)] = next_[at(from)];
+    evicted_next_[at(to)] = evicted_next_[at(from)];
     order_[at(to)] = order_[at(from)];
     newest_.copy_row(from, to);
+  }
+  /// Makes row `to` a copy of row `from` of another object.
+  ///
+  /// Requires:  its tokens fit
+  void copy_row(const cache_rows& other, Index from, Index to) {
+    const std::span<const std::int64_t> held = other.positions(from);
+    std::copy(held.begin(), held.end(), row(at(to)));
+    sizes_[at(to)] = other.sizes_[at(from)];
+    next_[at(to)] = other.next_[at(from)];
+    evicted_next_[at(to)] = other.evicted_next_[at(from)];
+    order_[at(to)] = other.order_[at(from)];
+    newest_.copy_row(other.newest_, from, to);
+  }
+  /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
+  void check_copy(const char* function, const cache_rows& other, Index from) const {
+    if (other.size(from) > capacity_)
+      throw_length(function, other.size(from), " tokens do not fit, a row holds ", Index{capacity_});
+  }
+  /// Whether no row except `row` holds a token.
+  bool empty_but(Index row) const {
+    for (std::size_t b = 0; b < sizes_.size(); ++b)
+      if (b != at(row) && sizes_[b] > 0) return false;
+    return true;
+  }
+  /// Requires:  capacity is at least that of now, and a cache has checked the extents
+  void reserve(Index capacity) {
+    number_array<std::int64_t> larger(batch_ * capacity);
+    for (Index b = 0; b < batch_; ++b) std::copy_n(row(at(b)), size(b), larger.data() + b * capacity);
+    positions_ = std::move(larger);
+    capacity_ = capacity;
   }
   void swap_rows(Index a, Index b) {
     std::swap_ranges(row(at(a)), row(at(a)) + (std::max)(size(a), size(b)), row(at(b)));
     std::swap(sizes_[at(a)], sizes_[at(b)]);
     std::swap(next_[at(a)], next_[at(b)]);
+    std::swap(evicted_next_[at(a)], evicted_next_[at(b)]);
     std::swap(order_[at(a)], order_[at(b)]);
     newest_.swap_rows(a, b);
   }
   void clear() {
     std::fill(sizes_.begin(), sizes_.end(), Index{0});
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
+    std::fill(evicted_next_.begin(), evicted_next_.end(), none_evicted);
     std::fill(order_.begin(), order_.end(), ordered_tokens{});
     newest_.clear();
   }
   const newest_tokens& newest() const { return newest_; }
  private:
-  static constexpr std::int64_t position_limit = std::int64_t{1} << 53;
+  static constexpr std::int64_t none_evicted = (std::numeric_limits<std::int64_t>::min)();
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
   /// Updates next(b) and order(b) after a change of tokens from `first` on.
   void look_again(Index b, Index first) {
     if (b >= batch_) return;  // a batch without rows has sizes, but no positions
     const std::span<const std::int64_t> held = positions(b);
-    next_[at(b)] = held.empty() ? 0 : *std::max_element(held.begin(), held.end()) + 1;
+    const std::int64_t evicted = evicted_next_[at(b)];
+    next_[at(b)] = !held.empty() ? (std::max)(evicted, *std::max_element(held.begin(), held.end()) + 1)
+                   : evicted == none_evicted ? 0
+                                             : evicted;
     order_[at(b)].forget_from(first);
     order_[at(b)].extend(held);
   }
   moved_index batch_, capacity_;
   std::vector<Index> sizes_;
   std::vector<std::int64_t> next_;
+  std::vector<std::int64_t> evicted_next_;  // next(b) when tokens were last evicted, or none_evicted
   std::vector<ordered_tokens> order_;
   number_array<std::int64_t> positions_;  // [batch, capacity]
   newest_tokens newest_;
@@ -14274,31 +14419,60 @@ void check_new_rotation(const char* function, const head_view<K>& k, const row_c
 
 #ifndef ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
 #define ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
-/// The rotation of the keys of a cache, and the error messages for calls that would rotate them differently.
-namespace rope::inline ROPE_ABI::detail {
-/// The table, its first channel and the layout by which keys were rotated. `known` is false for keys that
-/// were rotated before they were appended.
+
+#ifndef ROPE_CACHE_KEY_ROTATION_HPP
+#define ROPE_CACHE_KEY_ROTATION_HPP
+/// The rotation of stored keys as a value.
+namespace rope::inline ROPE_ABI {
+/// The rotation of the keys that a cache stores: store it next to saved keys, and compare it before they are
+/// appended again.
+///
+///     const key_rotation saved = cache.rotation();
+///     const bool same = saved == restored.rotation_by<Layout>(table);
+///     if (same) restored.append_rotated<Layout>(keys, values, table, positions);
+///
+/// Four integers of 64 bits without padding. They have the same bits on every machine, with every compiler
+/// and for tables of float and of double. Two different rotations are equal with a chance of 2^-64.
+///
+/// In a cache with axes the value does not depend on the coordinates of tokens. A table of positions has
+/// `frequencies` 0 there, because it determines only the rotation of text; a table of coordinates sets both
+/// hashes. The cache keeps the value of the table of coordinates once one was used.
 struct key_rotation {
-  std::uint64_t table = 0, layout = 0;
-  Index first_channel = 0;
-  bool known = false;
-  std::uint64_t text = 0;  // only for a cache with axes, see detail/axes_tables.hpp
+  /// A hash of inv_freq, the attention_factor and how angles are computed. Without axes it is the fingerprint
+  /// of the table. With axes it does not cover coordinates, and is 0 for a table of positions.
+  std::uint64_t frequencies = 0;
+  /// With axes, the hash of the rotation of text, whose coordinates are equal on all axes; 0 if a pair is
+  /// rotated along several axes. Without axes 0.
+  std::uint64_t text = 0;
+  /// 1 for half_split, 2 for interleaved, a hash of the pairs for other layouts.
+  std::uint64_t layout = 0;
+  /// The first rotated channel of a stored key.
+  std::int64_t first_channel = 0;
+  /// Whether the rotation is known. It is not for raw keys, keys that were rotated before they were appended
+  /// by a call without a table, and in an empty cache; all members are then 0.
+  bool known() const { return frequencies != 0 || text != 0; }
+  /// Whether all members are equal.
   friend bool operator==(const key_rotation&, const key_rotation&) = default;
 };
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_CACHE_KEY_ROTATION_HPP
+/// The rotation by a table, and the error messages for calls that would rotate them differently.
+namespace rope::inline ROPE_ABI::detail {
+/// The rotation of keys by a table, in a cache without axes.
 template <class Layout, class S>
 key_rotation rotation_by(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
-  return {table.fingerprint(), layout_fingerprint<Layout>(table.pairs()), placed.first_channel(), true};
+  return {table.fingerprint(), 0, layout_fingerprint<Layout>(table.pairs()), placed.first_channel()};
 }
 /// Throws:  std::invalid_argument unless `stored` is the rotation by this layout and table
 template <class Layout, class S>
 void require_rotation(const char* owner, const key_rotation& stored, const placed_table<S>& table) {
   const key_rotation given = rotation_by<Layout>(table);
   if (stored == given) return;
-  const char* got = !stored.known                 ? "a table, but they were rotated before they were appended"
-                    : stored.table != given.table ? "a table with different angles"
-                    : stored.layout != given.layout ? "the right table in another layout"
-                                                    : "the right table at another channel";
+  const char* got = !stored.known() ? "a table, but they were rotated before they were appended"
+                    : stored.frequencies != given.frequencies ? "a table with different angles"
+                    : stored.layout != given.layout           ? "the right table in another layout"
+                                                              : "the right table at another channel";
   throw_invalid(owner, "give the layout and the table that the keys were rotated by, got ", got);
 }
 /// Throws:  std::invalid_argument, because a cache of raw keys was given a table
@@ -14452,21 +14626,21 @@ bool is_coordinate_table(const char* function, Index axes, const frequency_table
   check_axes(function, axes, table.axes());
   return true;
 }
-/// The frequencies of a table, its first channel and the layout. `table` is a hash of the frequencies on all
-/// axes. It is 0 for a table of positions, which determines only the rotation of text. `text` is the
-/// fingerprint of the table of positions that rotates text the same way (all coordinates of a token equal).
-/// It is 0 if a pair is rotated along several axes: no such table exists.
+/// The rotation of keys by a table in a cache with axes. `frequencies` is a hash of those on all axes. It is
+/// 0 for a table of positions, which determines only the rotation of text. `text` is the fingerprint of the
+/// table of positions that rotates text the same way (all coordinates of a token equal). It is 0 if a pair is
+/// rotated along several axes: no such table exists.
 template <class Layout, class S>
 key_rotation rotation_on_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   key_rotation rotation = rotation_by<Layout>(placed);
-  rotation.text = rotation.table;
+  rotation.text = rotation.frequencies;
   if (table.source() == table_source::positions) {
-    rotation.table = 0;
+    rotation.frequencies = 0;
     return rotation;
   }
   const auto factor = bit_cast<std::uint64_t>(table.attention_factor());
-  rotation.table =
+  rotation.frequencies =
       mix(factor, table.pairs(), table.axes(), [&](Index i, Index a) { return table.inv_freq(i, a); });
   rotation.text = mix(mix(factor, static_cast<std::uint64_t>(table.pairs())), 1);
   for (Index i = 0; i < table.pairs(); ++i) {
@@ -14488,13 +14662,13 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
 /// Throws:  std::invalid_argument unless `stored` and `given` rotate keys the same way
 inline void require_rotation_on_axes(const char* owner, const key_rotation& stored,
                                      const key_rotation& given) {
-  const bool both = stored.table != 0 && given.table != 0;
+  const bool both = stored.frequencies != 0 && given.frequencies != 0;
   const char* got = nullptr;
-  if (!stored.known)
+  if (!stored.known())
     got = "a table, but they were rotated before they were appended";
   else if (!both && (stored.text == 0 || given.text == 0))
     got = "a table of positions beside one of coordinates, for pairs that turn along several axes";
-  else if (both ? stored.table != given.table : stored.text != given.text)
+  else if (both ? stored.frequencies != given.frequencies : stored.text != given.text)
     got = "other frequencies";
   else if (stored.layout != given.layout)
     got = "the right ones in another layout";
@@ -14972,7 +15146,7 @@ class attended_call {
         throw_invalid(
             "attention", "the keys of the ", rows_.seen(b), " tokens in row ", b,
             " were rotated before they were appended; rotate q yourself and leave out the layout and "
-            "the table");
+            "the table, or append the keys with their table by append_rotated");
   }
   void check_row(Index b) const {
     const token_source<C> k = keys(b), v = values(b);
@@ -15338,9 +15512,8 @@ class cache_memory {
   ///
   /// Throws:  std::invalid_argument
   template <class K, class V>
-  void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
-                 const row_counts& counts) const {
-    ROPE_DETAIL_CHECK_STORED("append", K, V, T);
+  void check_new(const char* function, const K& k, const V& v, const row_counts& counts) const {
+    ROPE_DETAIL_CHECK_STORED("append", typename K::value_type, typename V::value_type, T);
     check_shape(function, shared ? "rotated_part" : "k", k, head_dim_ - first_new_channel());
     check_shape(function, shared ? "latent" : "v", v, value_dim_);
     check_equal(function, shared ? "rotated_part and latent" : "k and v", "tokens", k.tokens, v.tokens);
@@ -15348,7 +15521,7 @@ class cache_memory {
   }
   /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
   template <class K, class V>
-  void write(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count, Index slot) {
+  void write(const K& k, const V& v, Index b, Index first, Index count, Index slot) {
     copy_channels(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count));
     write_values(v, b, first, count, slot);
   }
@@ -15370,6 +15543,36 @@ class cache_memory {
       for_each_part(keys(), h, b, from, b, to, count, copy);
       if constexpr (!shared) for_each_part(values(), h, b, from, b, to, count, copy);
     }
+  }
+  /// As above, for runs of tokens: runs(visit) calls visit(from, to, count) for each, in ascending order.
+  template <class Runs>
+  void move_down(Index b, const Runs& runs) {
+    const auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
+    for (Index h = 0; h < heads_; ++h) {
+      runs([&](Index from, Index to, Index count) { for_each_part(keys(), h, b, from, b, to, count, copy); });
+      if constexpr (!shared)
+        runs([&](Index from, Index to, Index count) {
+          for_each_part(values(), h, b, from, b, to, count, copy);
+        });
+    }
+  }
+  /// Makes the channels of a slot of row b zero.
+  void clear_slot(Index b, Index slot) {
+    const auto clear = [](const auto* /*x*/, Index size, auto* y) {
+      std::fill_n(y, size, std::remove_pointer_t<decltype(y)>(0));
+    };
+    for (Index h = 0; h < heads_; ++h) {
+      for_each_part(keys(), h, b, slot, b, slot, 1, clear);
+      if constexpr (!shared) for_each_part(values(), h, b, slot, b, slot, 1, clear);
+    }
+  }
+  /// Copies the first `count` slots of row `from` of another memory of the same heads to those of row `to`.
+  void copy_row(const cache_memory& other, Index from, Index to, Index count) {
+    const auto row_of = [count](const auto& heads, Index b) {
+      return heads.batch_range(b, 1).token_range(0, count);
+    };
+    copy_channels(row_of(other.keys(), from), row_of(keys(), to));
+    if constexpr (!shared) copy_channels(row_of(other.values(), from), row_of(values(), to));
   }
   /// Copies the first `count` slots of row `from` to those of row `to`.
   void copy_row(Index from, Index to, Index count) {
@@ -15396,17 +15599,17 @@ class cache_memory {
       return those;
   }
   template <class V>
-  void write_values(const head_view<V>& v, Index b, Index first, Index count, Index slot) {
+  void write_values(const V& v, Index b, Index first, Index count, Index slot) {
     copy_channels(v.batch_range(b, 1).token_range(first, count),
                   values().batch_range(b, 1).token_range(slot, count));
   }
   template <class X>
-  void check_shape(const char* function, const char* name, const head_view<X>& x, Index head_dim) const {
-    check_view(function, x);
+  void check_shape(const char* function, const char* name, const X& x, Index head_dim) const {
+    check_view(function, shape_of(x));
     if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
       throw_invalid(function, name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim, "], got ",
                     shape_text(x));
-    check_memory(function, x);
+    check_stored(function, x);
   }
   head_memory<T> memory_of(const char* owner, Index head_dim) const {
     const std::size_t channels = checked_size(owner, head_dim);
@@ -15736,6 +15939,26 @@ class token_coordinates {
 #endif  // ROPE_CACHE_TOKEN_COORDINATES_HPP
 /// Checks of the argument types of calls that store or rotate tokens: each error is reported in one sentence.
 namespace rope::inline ROPE_ABI::detail {
+template <class X>
+inline constexpr bool is_quantized_view = false;
+template <class T>
+inline constexpr bool is_quantized_view<quantized_view<T>> = true;
+/// Views of new tokens that are stored as they are.
+template <class X>
+concept new_heads = is_head_view<X> || is_quantized_view<X>;
+/// In place of positions: new tokens are at the next positions, or at the coordinates of their table.
+struct next_tokens {};
+/// Where tokens of append_rotated are.
+template <class P>
+concept place_form =
+    position_form<P> || std::is_same_v<P, token_coordinates> || std::is_same_v<P, next_tokens>;
+/// Positions as a source, others as they are.
+template <position_form P>
+auto place_source(const P& positions, Index tokens) {
+  return position_source(positions, tokens);
+}
+template <place_form P>
+requires(!position_form<P>) const P& place_source(const P& place, Index /*tokens*/) { return place; }
 /// How a cache stores a token: heads may be normalised before rotation and may have coordinates, latents may
 /// not.
 enum class stored_as { heads, latents };
@@ -15776,6 +15999,22 @@ constexpr bool misplaced_in_shift() {
   return (place == 0 && !std::is_same_v<Layout, unnamed_layout>) || sizeof...(More) > place + 1 ||
          lacks_list<batch_row, More...>(place);
 }
+/// Whether the arguments of append_rotated after its two views are not a table, then positions or coordinates
+/// or {}, counts and threads, in this order.
+template <class K, class V, class... More>
+constexpr bool misplaced_in_append_rotated() {
+  constexpr bool places[] = {place_form<std::remove_cvref_t<More>>..., true, true};
+  return !begins_with_table<stored_as::latents, More...>() || !places[1] ||
+         lacks_list<row_counts, More...>(2);
+}
+/// Whether a call has no views of new tokens. Without a layout, views may have integers with scales.
+template <class Layout, class K, class... More>
+constexpr bool lacks_tokens() {
+  if constexpr (std::is_same_v<Layout, unnamed_layout> && new_heads<std::remove_cvref_t<K>>)
+    return has_memory_at<0b10, K, More...>();
+  else
+    return lacks_view<2, K, More...>();
+}
 /// Whether `Arguments` are not `count` tables.
 template <class... Arguments>
 constexpr bool lacks_tables(std::size_t count) {
@@ -15783,19 +16022,20 @@ constexpr bool lacks_tables(std::size_t count) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 /// As ROPE_DETAIL_ASK, for functions that need a table only with a layout, and have another name in messages.
-#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, views)             \
-  ROPE_DETAIL_ASK(function, name, (detail::lacks_view<views, Arguments...>()), \
+#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name)                       \
+  ROPE_DETAIL_ASK(function, name, (detail::lacks_tokens<Layout, Arguments...>()), \
                   (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
 /// Overloads of `function` for calls that match no other: without a view, without the table of a layout, or
 /// with misplaced arguments after the views.
-#define ROPE_DETAIL_ASK_FOR_TOKENS(function, name, misplaced, sentence)                                    \
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, 2);                                                  \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
-  requires(!detail::lacks_view<2, Arguments...>() && (std::is_same_v<Layout, detail::unnamed_layout> ||    \
-                                                      !detail::lacks_table<Arguments...>)&&misplaced) void \
-  function(Arguments&&...) {                                                                               \
-    static_assert(!misplaced, name ": " sentence);                                                         \
-  }                                                                                                        \
+#define ROPE_DETAIL_ASK_FOR_TOKENS(function, name, misplaced, sentence) \
+  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name);                  \
+  template <class Layout = detail::unnamed_layout, class... Arguments>  \
+  requires(!detail::lacks_tokens<Layout, Arguments...>() &&             \
+           (std::is_same_v<Layout, detail::unnamed_layout> ||           \
+            !detail::lacks_table<Arguments...>)&&misplaced) void        \
+  function(Arguments&&...) {                                            \
+    static_assert(!misplaced, name ": " sentence);                      \
+  }                                                                     \
   static_assert(true)
 #define ROPE_DETAIL_ASK_FOR_APPEND(cache, as)                                                         \
   ROPE_DETAIL_ASK_FOR_TOKENS(                                                                         \
@@ -15811,6 +16051,19 @@ constexpr bool lacks_tables(std::size_t count) {
       "), then counts (any integers, [batch], or {}), then the threads")
 #define ROPE_DETAIL_COORDINATES_OF_heads " or, without a table, token_coordinates"
 #define ROPE_DETAIL_COORDINATES_OF_latents
+#define ROPE_DETAIL_ASK_FOR_APPEND_ROTATED(cache)                                                         \
+  template <class Layout = detail::unnamed_layout, class K, class V, class... More>                       \
+  requires(!detail::new_heads<std::remove_cvref_t<K>> || !detail::new_heads<std::remove_cvref_t<V>> ||    \
+           detail::misplaced_in_append_rotated<K, V, More...>()) void                                     \
+  append_rotated(const K&, const V&, const More&...) {                                                    \
+    static_assert(detail::new_heads<std::remove_cvref_t<K>> && detail::new_heads<std::remove_cvref_t<V>>, \
+                  ROPE_DETAIL_VIEW_SENTENCE(cache "::append_rotated"));                                   \
+    static_assert(                                                                                        \
+        !detail::misplaced_in_append_rotated<K, V, More...>(), cache                                      \
+        "::append_rotated: behind both views come the table that rotated the keys, then positions "       \
+        "or {}, then counts (any integers, [batch], or {}), then the threads");                           \
+  }                                                                                                       \
+  static_assert(true)
 /// Overloads of check_table, rebase and shift for calls with missing or misplaced tables.
 #define ROPE_DETAIL_ASK_FOR_TURNS()                                                                         \
   template <class Layout = detail::unnamed_layout, class... Arguments>                                      \
@@ -15850,9 +16103,9 @@ using coordinate_map = Eigen::Map<
     const Eigen::Array<typename doubles<T>::type, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
 /// The coordinates of the tokens of a cache, and the next position of text in each row.
 ///
-/// Invariant: largest(b) is the largest coordinate of row b on any axis, -1 if the row is empty, and next_[b]
-///            = floor(largest(b)) + 1. A moved-from object has no axes and no rows. Without axes there is no
-///            memory.
+/// Invariant: largest(b) is the largest coordinate of row b on any axis, evicted tokens included, -1 if the
+///            row is empty, and next_[b] = floor(largest(b)) + 1. A moved-from object has no axes and no
+///            rows. Without axes there is no memory.
 class axes_rows {
  public:
   /// No axes: every token has one position, stored in cache_rows or ring_rows.
@@ -15864,6 +16117,7 @@ class axes_rows {
         capacity_(capacity),
         axes_(axes.count),
         largest_(at(batch), -1.0),
+        evicted_(at(batch), none_evicted),
         next_(at(batch), 0),
         coordinates_(checked_size(owner, batch, capacity, axes.count)) {}
   Index axes() const { return axes_; }
@@ -15925,7 +16179,7 @@ class axes_rows {
       const Index size = rows.size(b), count = count_of(b, tokens, counts);
       for (Index t = 0; t < count; ++t)
         for (Index a = 0; a < axes_; ++a) row(b)[(size + t) * axes_ + a] = coordinate(b, t, a);
-      find_largest(b, size > 0, size, size + count);
+      find_largest(b, size > 0 || is_evicted(b), size, size + count);
     }
   }
   /// Puts token t of row b at coordinate(a) on every axis a.
@@ -15943,8 +16197,11 @@ class axes_rows {
   void check_next(const char* /*function*/, Index /*tokens*/) const {}
   /// Reduces rows to their first `size` tokens.
   template <class Rows>
-  void keep(const Rows& /*all*/, row_range rows, std::int64_t size) {
-    for (Index b = rows.first; b < last_of(rows); ++b) find_largest(b, false, 0, to_index(size));
+  void keep(const Rows& all, row_range rows, std::int64_t size) {
+    for (Index b = rows.first; b < last_of(rows); ++b) {
+      if (size < all.size(b)) evicted_[at(b)] = none_evicted;
+      find_largest(b, false, 0, to_index(size));
+    }
   }
   /// Removes tokens [first, last) of rows, which still have size(b) tokens. Later tokens move up.
   template <class Rows>
@@ -15952,7 +16209,18 @@ class axes_rows {
     for (Index b = range.first; b < last_of(range); ++b) {
       const Index size = rows.size(b);
       std::copy(row(b) + last * axes_, row(b) + size * axes_, row(b) + first * axes_);
+      if (first < last && last == size) evicted_[at(b)] = none_evicted;
       find_largest(b, false, 0, size - (last - first));
+    }
+  }
+  /// Removes the listed tokens of rows, which still have size(b) tokens. largest(b) stays.
+  template <class Rows>
+  void evict(row_range range, const Rows& rows, const token_list& tokens) {
+    for (Index b = range.first; b < last_of(range); ++b) {
+      evicted_[at(b)] = largest(b);
+      tokens.for_each_kept(rows.size(b), [&](Index from, Index to, Index count) {
+        std::copy_n(row(b) + from * axes_, count * axes_, row(b) + to * axes_);
+      });
     }
   }
   /// Throws:  std::out_of_range if a coordinate would leave [-2^53, 2^53]
@@ -15969,6 +16237,8 @@ class axes_rows {
   void shift(row_range range, const Rows& rows, Index first, Index last, std::int64_t delta) {
     for (Index b = range.first; b < last_of(range); ++b) {
       for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] += static_cast<double>(delta);
+      if (first < last && last == rows.size(b) && is_evicted(b))
+        evicted_[at(b)] += static_cast<double>(delta);
       find_largest(b, false, 0, rows.size(b));
     }
   }
@@ -15976,21 +16246,44 @@ class axes_rows {
     if (axes_ == 0) return;
     std::copy_n(row(from), size * axes_, row(to));
     largest_[at(to)] = largest_[at(from)];
+    evicted_[at(to)] = evicted_[at(from)];
     next_[at(to)] = next_[at(from)];
+  }
+  /// Copies the first `size` tokens of row `from` of another object with as many axes to row `to`.
+  void copy_row(const axes_rows& other, Index from, Index to, Index size) {
+    if (axes_ == 0) return;
+    std::copy_n(other.row(from), size * axes_, row(to));
+    largest_[at(to)] = other.largest_[at(from)];
+    evicted_[at(to)] = other.evicted_[at(from)];
+    next_[at(to)] = other.next_[at(from)];
+  }
+  /// Throws:  std::length_error if the coordinates exceed the address space
+  template <class Rows>
+  void reserve(const char* owner, const Rows& rows, Index capacity) {
+    number_array<double> larger(checked_size(owner, batch_, capacity, axes_));
+    for (Index b = 0; b < batch_ && axes_ > 0; ++b)
+      std::copy_n(row(b), rows.size(b) * axes_, larger.data() + b * capacity * axes_);
+    coordinates_ = std::move(larger);
+    capacity_ = capacity;
   }
   void swap_rows(Index a, Index b, Index size) {
     if (axes_ == 0) return;
     std::swap_ranges(row(a), row(a) + size * axes_, row(b));
     std::swap(largest_[at(a)], largest_[at(b)]);
+    std::swap(evicted_[at(a)], evicted_[at(b)]);
     std::swap(next_[at(a)], next_[at(b)]);
   }
   void clear() {
     std::fill(largest_.begin(), largest_.end(), -1.0);
+    std::fill(evicted_.begin(), evicted_.end(), none_evicted);
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
   }
  private:
   static constexpr double limit = 0x1p53;
   static constexpr std::int64_t integer_limit = std::int64_t{1} << 53;
+  /// Below every coordinate.
+  static constexpr double none_evicted = -0x1p60;
+  bool is_evicted(Index b) const { return evicted_[at(b)] > none_evicted; }
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {
     constexpr Index most = static_cast<Index>(static_cast<std::size_t>(-1) / 2 / sizeof(double));
@@ -16009,11 +16302,15 @@ class axes_rows {
     if (first < last) {
       const double newest = *std::max_element(row(b) + first * axes_, row(b) + last * axes_);
       largest = more ? (std::max)(largest, newest) : newest;
+      if (is_evicted(b)) largest = (std::max)(largest, evicted_[at(b)]);
+    } else if (is_evicted(b)) {
+      largest = evicted_[at(b)];
     }
     go_on_behind(b, largest);
   }
   moved_index batch_, capacity_, axes_;
   std::vector<double> largest_;
+  std::vector<double> evicted_;  // largest(b) when tokens were last evicted, or none_evicted
   std::vector<std::int64_t> next_;
   number_array<double> coordinates_;  // [batch, capacity, axes]
 };
@@ -16077,6 +16374,11 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
 /// The token store of all caches: memory, the tokens in its slots, their coordinates, and the rotation of the
 /// keys.
 namespace rope::inline ROPE_ABI::detail {
+/// Whether new tokens are at a list of coordinates: token_coordinates, or a table of coordinates.
+template <class At>
+inline constexpr bool are_coordinates = requires(const At& at) {
+  at.coordinate(Index{}, Index{});
+};
 /// Memory, rows and the rotation of the keys, changed together. Tables are placed in the head of a stored
 /// key. `function` is the name of the public function, for messages.
 ///
@@ -16120,36 +16422,63 @@ class stored_tokens {
     if (on_axes()) coordinates_.check_next(function, tokens);
     return started_rows<std::int64_t>{next_positions(function)};
   }
-  bool rotates_keys() const { return !rows_.empty() && rotation_.known; }
-  /// Throws:  std::invalid_argument if the cache holds keys that it rotated itself
+  bool rotates_keys() const { return rotation().known(); }
+  key_rotation rotation() const { return rows_.empty() ? key_rotation{} : rotation_; }
+  /// The rotation of keys that are appended by this table.
+  ///
+  /// Throws:  std::invalid_argument if tokens have coordinates and the table is of other axes or given
+  ///          entries
+  template <class Layout, class S>
+  key_rotation rotation_of(const char* function, const placed_table<S>& table) const {
+    if (!on_axes()) return rotation_by<Layout>(table);
+    is_coordinate_table(function, coordinates_.axes(), table.table());
+    return rotation_on_axes<Layout>(table);
+  }
+  /// Throws:  std::invalid_argument if the cache holds keys of a known rotation
   void check_given(const char* function) const {
-    if (!rows_.empty() && rotation_.known)
+    if (rotates_keys())
       throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
   }
-  template <class K, class V, class Source, class Threads>
-  void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
-             const row_counts& counts, const Threads& threads) {
+  /// Stores keys as they are: raw, or rotated in a way that the cache does not know.
+  ///
+  /// \param at  a source of positions, or token_coordinates
+  template <class K, class V, class At, class Threads>
+  void store(const char* function, const K& k, const V& v, const At& at, const row_counts& counts,
+             const Threads& threads) {
     memory_.check_new(function, k, v, counts);
-    rows_.check_new(function, k.tokens, positions, counts);
+    check_places(function, k.tokens, at, counts);
     check_given(function);
+    write(k, v, at, counts, threads);
     rotation_ = {};
-    write(k, v, counts, threads);
-    note(k.tokens, counts, positions);
+    note(k.tokens, counts, at);
   }
-  template <class K, class V, class Threads>
-  void store_at(const char* function, const head_view<K>& k, const head_view<V>& v,
-                const token_coordinates& at, const row_counts& counts, const Threads& threads) {
-    if (!on_axes())
-      throw_invalid(function, "a cache of positions takes no coordinates, make it with token_axes{",
-                    at.axes(), "}");
-    check_axes(function, coordinates_.axes(), at.axes());
-    memory_.check_new(function, k, v, counts);
-    const token_rows tokens = checked_token_rows(function, at.rows(), memory_.batch(), k.tokens);
-    rows_.check_room(function, k.tokens, counts);
-    check_given(function);
-    rotation_ = {};
-    write(k, v, counts, threads);
-    note(k.tokens, counts, [&](Index b, Index t, Index a) { return at.coordinate(tokens(b, t), a); });
+  /// Stores keys as they are, and records that `table` rotated them.
+  ///
+  /// \param at  a source of positions, token_coordinates, or next_tokens: as in store_next
+  template <class Layout, class K, class V, class S, class At, class Threads>
+  void store_as_rotated(const char* owner, const char* function, const K& k, const V& v,
+                        const placed_table<S>& table, const At& at, const row_counts& counts,
+                        const Threads& threads) {
+    if constexpr (std::is_same_v<At, next_tokens>) {
+      if (on_axes() && is_coordinate_table(function, coordinates_.axes(), table.table()))
+        store_as_rotated<Layout>(owner, function, k, v, table, table.table(), counts, threads);
+      else
+        store_as_rotated<Layout>(owner, function, k, v, table, next_source(function, k.tokens), counts,
+                                 threads);
+    } else {
+      memory_.check_new(function, k, v, counts);
+      check_places(function, k.tokens, at, counts);
+      if (storage_ == key_storage::raw)
+        throw_invalid(function,
+                      "this cache stores raw keys; unrotate the keys and append them without a "
+                      "table, or store rotated keys (key_storage::rotated)");
+      check_table<Layout>(owner, table);
+      check_rotation<Layout>(function, memory_.batch(), k.tokens, memory_.keys().head_dim, table,
+                             known_range{});
+      write(k, v, at, counts, threads);
+      remember<Layout>(function, table);
+      note(k.tokens, counts, at);
+    }
   }
   /// Rotates new keys by a table of coordinates, with one row per token, or otherwise by their next
   /// positions.
@@ -16172,7 +16501,7 @@ class stored_tokens {
     const placed_table<S>& table = transform.table;
     const placed_table<S> in_new(table.table(), table.first_channel() - memory_.first_new_channel());
     memory_.check_new(function, k, v, counts);
-    rows_.check_new(function, k.tokens, positions, counts);
+    rows_.check_new(function, k.tokens, positions, counts, on_axes());
     if (storage_ == key_storage::raw) refuse_raw_keys(function);
     check_table<Layout>(owner, table);
     constexpr bool by_rows = std::is_same_v<Source, token_rows>;
@@ -16181,17 +16510,13 @@ class stored_tokens {
                     "a table of coordinates says where its tokens are, append them without positions");
     check_new_rotation<Layout>(function, k, counts, in_new, positions);
     const auto norm = checked_norm(function, transform.norm, k);
-    for_each_new(k.tokens, counts, threads, [&](Index b, Index first, Index count, Index slot) {
+    for_each_new(k.tokens, counts, threads, positions, [&](Index b, Index first, Index count, Index slot) {
       memory_.template write_rotated<Layout>(k, v, b, first, count, slot, in_new,
                                              positions_of_row(positions, b, first), norm);
     });
-    // Of two equivalent rotations, keep the one with the frequencies on all axes, if either has them.
-    if (const key_rotation given = rotation_of<Layout>(table);
-        !on_axes() || rows_.empty() || given.table != 0)
-      rotation_ = given;
+    remember<Layout>(function, table);
     if constexpr (by_rows)
-      note(k.tokens, counts,
-           [&](Index b, Index t, Index a) { return table.table().coordinate(positions(b, t), a); });
+      note(k.tokens, counts, table.table());
     else
       note(k.tokens, counts, positions);
   }
@@ -16200,7 +16525,7 @@ class stored_tokens {
     if (on_axes()) is_coordinate_table(owner, coordinates_.axes(), table.table());
     if (rows_.empty() || storage_ == key_storage::raw) return;
     if (on_axes())
-      require_rotation_on_axes(owner, rotation_, rotation_of<Layout>(table));
+      require_rotation_on_axes(owner, rotation_, rotation_on_axes<Layout>(table));
     else
       require_rotation<Layout>(owner, rotation_, table);
   }
@@ -16212,7 +16537,7 @@ class stored_tokens {
     check_table<Layout>(owner, from);
     if (on_axes()) {
       turn_between_axes<Layout, numbers_of<T>, From, To> turn(
-          function, coordinates_.axes(), rows_.empty() || rotation_.table == 0, from, to);
+          function, coordinates_.axes(), rows_.empty() || rotation_.frequencies == 0, from, to);
       for (Index b = 0; b < memory_.batch(); ++b)
         for (Index t = 0; t < rows_.size(b); ++t)
           turn_stored(turn, memory_.keys(), b, t, coordinates_.token(b, t));
@@ -16223,7 +16548,7 @@ class stored_tokens {
           if (t < rows_.size(b))
             turn_stored(turn, memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
     }
-    rotation_ = rotation_of<Layout>(to);
+    rotation_ = rotation_of<Layout>(function, to);
   }
   void truncate(const char* function, std::int64_t size, batch_row row) {
     const row_range rows = rows_.rows(function, row);
@@ -16240,6 +16565,30 @@ class stored_tokens {
     coordinates_.remove(rows, rows_, first, last);
     rows_.remove(rows, first, last);
     if (on_axes()) rows_.shift(rows, first, rows_.size(rows.first), -count);
+  }
+  void evict(const char* function, const token_indices& indices, batch_row row) {
+    const row_range rows = rows_.rows(function, row);
+    const token_list tokens(function, indices, rows_.size(rows.first));
+    if (tokens.size() == 0) return;
+    for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
+      memory_.move_down(b, [&](const auto& visit) { tokens.for_each_kept(rows_.size(b), visit); });
+    coordinates_.evict(rows, rows_, tokens);
+    rows_.evict(rows, tokens, on_axes());
+  }
+  /// Throws:  std::invalid_argument if capacity is negative, std::length_error if memory cannot hold it
+  void reserve(const char* owner, const char* function, Index capacity) {
+    if (capacity < 0) throw_invalid(function, "capacity must not be negative, got ", capacity);
+    if (capacity <= memory_.slot_count()) return;
+    cache_memory<T, place> memory(owner, memory_.batch(), capacity, memory_.keys().heads,
+                                  memory_.keys().head_dim, memory_.values().head_dim);
+    for (Index b = 0; b < memory_.batch(); ++b) memory.copy_row(memory_, b, b, rows_.used(b));
+    Coordinates coordinates = coordinates_;
+    coordinates.reserve(owner, rows_, capacity);
+    Rows rows = rows_;
+    rows.reserve(capacity);
+    memory_ = std::move(memory);
+    coordinates_ = std::move(coordinates);
+    rows_ = std::move(rows);
   }
   /// For raw keys, whose positions change without a rotation.
   void shift(const char* function, Index first, Index count, std::int64_t delta, batch_row row) {
@@ -16266,6 +16615,17 @@ class stored_tokens {
   void copy_row(const char* function, Index from, Index to) {
     detail::copy_row(function, from, to, rows_, memory_, coordinates_);
   }
+  void copy_row(const char* owner, const char* function, const stored_tokens& other, Index from, Index to) {
+    if (&other == this) return copy_row(function, from, to);
+    other.rows_.checked(function, from);
+    rows_.checked(function, to);
+    check_copy(owner, function, other, from, to);
+    const bool other_rotation = rows_.empty_but(to) || (on_axes() && other.rotation_.frequencies != 0);
+    memory_.copy_row(other.memory_, from, to, other.rows_.used(from));
+    coordinates_.copy_row(other.coordinates_, from, to, other.rows_.used(from));
+    rows_.copy_row(other.rows_, from, to);
+    if (other.rows_.used(from) > 0 && other_rotation) rotation_ = other.rotation_;
+  }
   /// \param from  row b becomes what row from[b] is
   void reorder(const char* function, const row_list& from) {
     detail::reorder(function, from, memory_.batch(), rows_, memory_, coordinates_);
@@ -16289,33 +16649,89 @@ class stored_tokens {
     return memory_.values().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.used(b));
   }
  private:
+  /// Records the rotation of new keys. Of two equivalent ones, keeps the one with the frequencies on all
+  /// axes, if either has them.
   template <class Layout, class S>
-  key_rotation rotation_of(const placed_table<S>& table) const {
-    return on_axes() ? rotation_on_axes<Layout>(table) : rotation_by<Layout>(table);
+  void remember(const char* function, const placed_table<S>& table) {
+    if (const key_rotation given = rotation_of<Layout>(function, table);
+        !on_axes() || rows_.empty() || given.frequencies != 0)
+      rotation_ = given;
   }
-  template <class Threads, class Write>
-  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, const Write& write) {
-    rows_.for_each_new(tokens, counts, threads, memory_.bytes_of(memory_.batch() * tokens), write,
-                       [&] { clear(); });
+  /// Throws:  as check_new and check_room of the rows; std::invalid_argument if coordinates do not fit
+  template <class At>
+  void check_places(const char* function, Index tokens, const At& at, const row_counts& counts) const {
+    if constexpr (are_coordinates<At>) {
+      if (!on_axes())
+        throw_invalid(function, "a cache of positions takes no coordinates, make it with token_axes{",
+                      at.axes(), "}");
+      check_axes(function, coordinates_.axes(), at.axes());
+      checked_token_rows(function, at.rows(), memory_.batch(), tokens);
+      rows_.check_room(function, tokens, counts);
+    } else {
+      rows_.check_new(function, tokens, at, counts, on_axes());
+    }
   }
-  template <class K, class V, class Threads>
-  void write(const head_view<K>& k, const head_view<V>& v, const row_counts& counts, const Threads& threads) {
-    for_each_new(k.tokens, counts, threads, [&](Index b, Index first, Index count, Index slot) {
+  /// Throws:  std::invalid_argument unless row `from` of `other` can be row `to` of this store;
+  ///          std::length_error unless its tokens fit
+  void check_copy(const char* owner, const char* function, const stored_tokens& other, Index from,
+                  Index to) const {
+    const auto shape = [](const stored_tokens& x) {
+      return std::array<Index, 3>{x.memory_.keys().heads, x.memory_.keys().head_dim,
+                                  x.memory_.values().head_dim};
+    };
+    const auto own = shape(*this), theirs = shape(other);
+    if (own != theirs)
+      throw_invalid(function, "both caches must have the same [kv_heads, head_dim, value_dim], got ",
+                    shape_text({own[0], own[1], own[2]}), " and ",
+                    shape_text({theirs[0], theirs[1], theirs[2]}));
+    if (storage_ != other.storage_)
+      throw_invalid(function, "both caches must store keys alike, got rotated and raw keys");
+    check_equal(function, "both caches", "axes", coordinates_.axes(), other.coordinates_.axes());
+    rows_.check_copy(function, other.rows_, from);
+    if (other.rows_.used(from) == 0 || rows_.empty_but(to) || storage_ == key_storage::raw) return;
+    if (!rotation_.known() && !other.rotation_.known()) return;
+    if (on_axes() && rotation_.known() && other.rotation_.known())
+      require_rotation_on_axes(owner, rotation_, other.rotation_);
+    else if (rotation_ != other.rotation_)
+      throw_invalid(function, "the keys of both caches must be rotated by one table and layout, got ",
+                    !rotation_.known() || !other.rotation_.known() ? "keys of an unknown rotation in one"
+                                                                   : "keys of different rotations");
+  }
+  /// Calls write(b, first, count, slot) for runs of new tokens.
+  template <class Threads, class At, class Write>
+  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, const At& at,
+                    const Write& write) {
+    rows_.for_each_new(
+        tokens, counts, threads, memory_.bytes_of(memory_.batch() * tokens),
+        [&](Index b, Index t) { return position_in_row(at, b, t); }, write, [&] { clear(); });
+  }
+  /// The position by which rows_ knows a new token. With axes, rows number their tokens.
+  template <class At>
+  std::int64_t position_in_row(const At& at, Index b, Index t) const {
+    if constexpr (std::is_invocable_v<const At&, Index, Index> && !std::is_same_v<At, token_rows>)
+      if (!on_axes()) return at(b, t);
+    return rows_.next()[static_cast<std::size_t>(b)] + t;
+  }
+  template <class K, class V, class At, class Threads>
+  void write(const K& k, const V& v, const At& at, const row_counts& counts, const Threads& threads) {
+    for_each_new(k.tokens, counts, threads, at, [&](Index b, Index first, Index count, Index slot) {
       memory_.write(k, v, b, first, count, slot);
     });
   }
-  /// Records new tokens at positions. With axes, a position is the coordinate on all axes.
-  template <class Source>
-  void note(Index tokens, const row_counts& counts, const Source& positions) {
-    if constexpr (std::is_invocable_v<const Source&, Index, Index>) {
-      if (!on_axes()) return rows_.append(tokens, counts, positions);
-      coordinates_.append(rows_, tokens, counts, [&](Index b, Index t, Index /*a*/) {
-        return static_cast<double>(positions(b, t));
-      });
-    } else {
-      coordinates_.append(rows_, tokens, counts, positions);
+  /// Records new tokens at positions or coordinates. With axes, a position is the coordinate on all axes.
+  template <class At>
+  void note(Index tokens, const row_counts& counts, const At& at) {
+    if constexpr (are_coordinates<At>) {
+      const token_rows of = checked_token_rows("append", at.rows(), memory_.batch(), tokens);
+      coordinates_.append(rows_, tokens, counts,
+                          [&](Index b, Index t, Index a) { return at.coordinate(of(b, t), a); });
+    } else if (on_axes()) {
+      coordinates_.append(rows_, tokens, counts,
+                          [&](Index b, Index t, Index /*a*/) { return static_cast<double>(at(b, t)); });
     }
-    rows_.append(tokens, counts, started_rows<std::int64_t>{rows_.next()});
+    rows_.append(
+        tokens, counts, [&](Index b, Index t) { return position_in_row(at, b, t); },
+        [&](Index b, Index slot) { memory_.clear_slot(b, slot); });
   }
   /// Checks a shift and returns its rows.
   ///
@@ -16346,17 +16762,19 @@ class stored_tokens {
 namespace rope::inline ROPE_ABI::detail {
 /// The names of a cache and its functions in error messages.
 struct cache_names {
-  const char *cache, *size, *positions, *next_positions, *rebase, *truncate, *remove, *shift, *copy_row,
-      *reorder, *keys, *values, *order;
+  const char *cache, *size, *positions, *next_positions, *rebase, *truncate, *remove, *evict, *shift,
+      *copy_row, *reorder, *reserve, *keys, *values, *order, *rotation_by;
 };
 }  // namespace rope::inline ROPE_ABI::detail
 /// A macro, because only string literals are concatenated.
-#define ROPE_DETAIL_CACHE_NAMES(name)                                                                      \
-  {                                                                                                        \
-    .cache = name, .size = name "::size", .positions = name "::positions",                                 \
-    .next_positions = name "::next_positions", .rebase = name "::rebase", .truncate = name "::truncate",   \
-    .remove = name "::remove", .shift = name "::shift", .copy_row = name "::copy_row",                     \
-    .reorder = name "::reorder", .keys = name "::keys", .values = name "::values", .order = name "::order" \
+#define ROPE_DETAIL_CACHE_NAMES(name)                                                                    \
+  {                                                                                                      \
+    .cache = name, .size = name "::size", .positions = name "::positions",                               \
+    .next_positions = name "::next_positions", .rebase = name "::rebase", .truncate = name "::truncate", \
+    .remove = name "::remove", .evict = name "::evict", .shift = name "::shift",                         \
+    .copy_row = name "::copy_row", .reorder = name "::reorder", .reserve = name "::reserve",             \
+    .keys = name "::keys", .values = name "::values", .order = name "::order",                           \
+    .rotation_by = name "::rotation_by"                                                                  \
   }
 namespace rope::inline ROPE_ABI {
 /// The base class of kv_cache and latent_cache: one growing sequence per row of the batch. In a latent_cache
@@ -16378,8 +16796,24 @@ class growing_cache {
   Index capacity() const { return tokens_.memory().slot_count(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
-  /// Whether the cache rotated the keys that it stores: false for raw keys and in an empty cache.
+  /// Whether the rotation of the stored keys is known: by a table of `append` or append_rotated. False for
+  /// raw keys and in an empty cache.
   bool rotates_keys() const { return tokens_.rotates_keys(); }
+  /// The rotation of the stored keys, to store next to them; unknown where rotates_keys() is false.
+  key_rotation rotation() const { return tokens_.rotation(); }
+  /// The rotation() of a cache whose keys were appended with this table and layout.
+  ///
+  /// Throws:  std::invalid_argument if tokens have coordinates and the table is of other axes or given
+  ///          entries; in a latent_cache, unless the table rotates exactly the rotated part
+  template <class Layout = detail::unnamed_layout, rotation_table Table>
+  key_rotation rotation_by(const Table& table) const {
+    ROPE_DETAIL_CHECK_LAYOUT("rotation_by", Layout);
+    if constexpr (pair_layout<Layout>)
+      return tokens_.template rotation_of<Layout>(Cache::names.rotation_by,
+                                                  placed(Cache::names.rotation_by, table));
+    else
+      return {};
+  }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ in size; call size(b) then
   Index size() const { return rows().common_size(Cache::names.size); }
   /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row, as do all functions of b
@@ -16459,6 +16893,24 @@ class growing_cache {
   void remove(Index first, Index count, batch_row row = every_row) {
     tokens_.remove(Cache::names.remove, first, count, row);
   }
+  /// Removes the tokens of a list, such as those of the lowest attention scores (H2O, SnapKV). Other tokens
+  /// move up and keep their positions or coordinates, and the next position of the row stays, even if its
+  /// newest token goes. `remove` of the newest tokens is a rollback instead: the next token takes their
+  /// positions.
+  ///
+  ///     cache.evict(std::vector{3, 5, 4});
+  ///
+  /// With axes, the order of tokens is numbered anew, so a window counts the tokens that remain.
+  ///
+  /// \param indices  any integers in any order: indices of tokens in the row, not positions
+  ///
+  /// Throws:  std::out_of_range if an index is not in [0, size()), std::invalid_argument if one is given
+  ///          twice
+  /// Cost:    one pass over the tokens after the first that goes; no allocation after the first call on the
+  ///          thread
+  void evict(const detail::token_indices& indices, batch_row row = every_row) {
+    tokens_.evict(Cache::names.evict, indices, row);
+  }
   /// Adds `delta` to the positions of tokens [first, first + count) of raw keys. Exact, and reads no key.
   ///
   /// Throws:  as `remove`, also if a position would leave [-2^53, 2^53]; std::invalid_argument for rotated
@@ -16491,6 +16943,20 @@ class growing_cache {
   ///
   /// Throws:  std::out_of_range if there is no such row
   void copy_row(Index from, Index to) { tokens_.copy_row(Cache::names.copy_row, from, to); }
+  /// Makes row `to` a copy of row `from` of another cache, positions included: a prompt that was processed in
+  /// a cache of its own joins a batch. Integers are copied with their scales, without another rounding.
+  ///
+  ///     cache.copy_row(prefilled, 0, 2);
+  ///
+  /// If rows had tokens of different calls, the next attention before another `append` needs counts.
+  ///
+  /// Throws:  std::out_of_range if there is no such row, std::invalid_argument if the caches differ in the
+  ///          shape of heads, storage() or axes, or other rows store keys of another rotation;
+  ///          std::length_error if the tokens do not fit
+  /// Cost:    one copy of the tokens of the row
+  void copy_row(const Cache& other, Index from, Index to) {
+    tokens_.copy_row(Cache::names.cache, Cache::names.copy_row, other.tokens_, from, to);
+  }
   /// Makes every row b a copy of what row rows[b] was before the call, positions included: beam search, in
   /// which some beams continue more than once and others end.
   ///
@@ -16503,13 +16969,21 @@ class growing_cache {
   ///          is not a row
   /// Cost:    one copy, or one swap, of every row that changes
   void reorder(const detail::row_list& rows) { tokens_.reorder(Cache::names.reorder, rows); }
+  /// Makes room for at least `capacity` tokens per row. Views and spans of the cache are no longer valid.
+  ///
+  ///     cache.reserve(2 * cache.capacity());
+  ///
+  /// Throws:  std::invalid_argument if capacity is negative, std::length_error if memory cannot hold it
+  /// Cost:    nothing if capacity() is enough, otherwise one copy of the tokens; until it is done, the old
+  ///          and the new memory are in use
+  void reserve(Index capacity) { tokens_.reserve(Cache::names.cache, Cache::names.reserve, capacity); }
   /// Removes every token. The capacity does not change.
   void clear() { tokens_.clear(); }
-  /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives. For a latent_cache,
+  /// The stored keys [batch, size(), kv_heads, head_dim]; valid until the cache changes. For a latent_cache,
   /// each key is a latent followed by its rotated part, [batch, size(), 1, latent_dim + rotary_dim].  Throws:
   /// std::invalid_argument if rows differ in size
   detail::stored_view<const T> keys() const { return tokens_.keys(Cache::names.keys); }
-  /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives. For a latent_cache,
+  /// The stored values [batch, size(), kv_heads, value_dim]; valid until the cache changes. For a latent_cache,
   /// the latents, [batch, size(), 1, latent_dim], in the memory of the keys.  Throws: as keys()
   detail::stored_view<const T> values() const { return tokens_.values(Cache::names.values); }
   /// keys() of row b alone, [1, size(b), ...].  Throws: std::out_of_range
@@ -16598,7 +17072,8 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   /// Appends copies of new tokens.
   ///
   /// \param k        [batch, tokens, kv_heads, head_dim]; unrotated for raw storage, otherwise already
-  ///                 rotated
+  ///                 rotated. A cache of std::int8_t also takes quantized views: integers and scales are
+  ///                 copied without another rounding
   /// \param v        [batch, tokens, kv_heads, value_dim]
   /// \param counts   any integers, [batch]: row b takes its first counts[b] tokens; empty: all of them
   /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
@@ -16606,9 +17081,9 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself; std::length_error if the tokens do not fit
   /// Cost:    one copy of k and v
-  template <int no_layout = 0, class K, class V, class Threads = this_thread>  // append<Layout> is another
-  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
-              const Threads& threads = {}) {
+  template <int no_layout = 0, detail::new_heads K, detail::new_heads V,
+            class Threads = this_thread>  // append<Layout> is another
+  void append(const K& k, const V& v, const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
     tokens_.store("kv_cache::append", k, v, tokens_.next_source("kv_cache::append", k.tokens), counts,
                   threads);
@@ -16644,8 +17119,9 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   /// \param positions  as in `rotate`
   ///
   /// Throws:  as above; std::out_of_range unless positions are within 2^53 in magnitude
-  template <int no_layout = 0, class K, class V, position_form P, class Threads = this_thread>
-  void append_at(head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {},
+  template <int no_layout = 0, detail::new_heads K, detail::new_heads V, position_form P,
+            class Threads = this_thread>
+  void append_at(const K& k, const V& v, const P& positions, const detail::row_counts& counts = {},
                  const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts, threads);
@@ -16667,11 +17143,37 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   /// table.
   ///
   /// Throws:  as above; std::invalid_argument unless there is a row of axes() coordinates for every token
-  template <int no_layout = 0, class K, class V, class Threads = this_thread>
-  void append_at(head_view<K> k, head_view<V> v, const token_coordinates& coordinates,
+  template <int no_layout = 0, detail::new_heads K, detail::new_heads V, class Threads = this_thread>
+  void append_at(const K& k, const V& v, const token_coordinates& coordinates,
                  const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
-    tokens_.store_at("kv_cache::append_at", k, v, coordinates, counts, threads);
+    tokens_.store("kv_cache::append_at", k, v, coordinates, counts, threads);
+  }
+  /// Appends copies of keys that were rotated by `table` before: saved to disk, in another cache or on
+  /// another machine. They are then keys that the cache rotated: `append`, `attention`, `shift` and `rebase`
+  /// go on.
+  ///
+  ///     restored.append_rotated<Layout>(keys, values, table, positions);
+  ///
+  /// \param k          as in `append` without a table
+  /// \param table      the table that rotated k. It is not applied again, and no position has to be in it;
+  ///                   compare rotation_by<Layout>(table) with the rotation() that was stored beside k
+  /// \param positions  as in append_at, or token_coordinates; `{}`: the next positions, or the coordinates of
+  ///                   a table of coordinates
+  ///
+  /// Throws:  as append_at; std::invalid_argument if the cache stores raw keys, or keys of another, or an
+  ///          unknown, table or layout
+  /// Cost:    one copy of k and v
+  template <class Layout = detail::unnamed_layout, detail::new_heads K, detail::new_heads V,
+            rotation_table Table, detail::place_form P = detail::next_tokens, class Threads = this_thread>
+  void append_rotated(const K& k, const V& v, const Table& table, const P& positions = {},
+                      const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append_rotated", Layout);
+    ROPE_DETAIL_CHECK_THREADS("kv_cache::append_rotated", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_as_rotated<Layout>("kv_cache", "kv_cache::append_rotated", k, v,
+                                                detail::placed(table),
+                                                detail::place_source(positions, k.tokens), counts, threads);
   }
   /// The table at the channel at which it rotates a stored key: its own.
   template <class Table>
@@ -16680,6 +17182,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   }
   ROPE_DETAIL_ASK_FOR_APPEND("kv_cache", heads);
   ROPE_DETAIL_ASK_FOR_APPEND_AT("kv_cache", heads);
+  ROPE_DETAIL_ASK_FOR_APPEND_ROTATED("kv_cache");
  private:
   friend base;
   friend class cache_shape<kv_cache<T>>;
@@ -16701,10 +17204,10 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
 #define ROPE_CACHE_DETAIL_RING_ROWS_HPP
 /// The tokens that each row of a ring holds, and their slots.
 namespace rope::inline ROPE_ABI::detail {
-/// The bookkeeping of a ring_cache: per row, the number of tokens appended and not rolled back, and the token
-/// in each slot.
+/// The bookkeeping of a ring_cache: per row, the next token, and the token in each slot.
 ///
-/// Invariant: of the seen(b) tokens of row b, the sinks and those from max(oldest, sinks) on are held.
+/// Invariant: of the tokens of row b before seen(b), the sinks and those from max(oldest, sinks) on are held,
+///            except positions that append_at skipped. None is skipped from run_start(b) on.
 class ring_rows {
  public:
   static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
@@ -16715,6 +17218,7 @@ class ring_rows {
         seen_(at(batch)),
         oldest_(seen_.size(), policy.sinks),
         used_(seen_.size()),
+        run_start_(seen_.size()),
         newest_(batch),
         positions_(batch * slot_count) {}
   const ring_policy& policy() const { return policy_; }
@@ -16722,6 +17226,12 @@ class ring_rows {
   std::span<const std::int64_t> seen() const { return {seen_.data(), seen_.size()}; }
   std::int64_t seen(Index b) const { return seen_[at(b)]; }
   Index size(Index b) const {
+    if (run_start(b) > 0) {
+      Index held = 0;
+      for (const std::int64_t token : positions(b))
+        if (token != no_position) ++held;
+      return held;
+    }
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
                     (std::max)(std::int64_t{0}, seen(b) - oldest_[at(b)]));
   }
@@ -16729,6 +17239,12 @@ class ring_rows {
   Index used(Index b) const { return used_[at(b)]; }
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * slots_), at(used(b))};
+  }
+  /// The first token of row b after which no position was skipped; 0 if none ever was.
+  std::int64_t run_start(Index b) const { return run_start_[at(b)]; }
+  /// Whether token `token` is in its slot.  Requires: token >= 0
+  bool holds_token(Index b, std::int64_t token) const {
+    return slot(token) < used(b) && positions(b)[at(slot(token))] == token;
   }
   bool empty() const {
     for (const std::int64_t n : seen_)
@@ -16753,10 +17269,27 @@ class ring_rows {
     if (position < 0)
       throw_out_of_range(function, "a position in a sequence must not be negative, got ", position);
   }
-  /// Checks nothing: a ring accepts any number of tokens and sets their positions itself.
+  /// Throws:  std::invalid_argument unless the positions of each row ascend, from its next one or a later one
+  ///          on; std::out_of_range if one is negative or above 2^53; as range() of `positions`. With axes,
+  ///          only as check_new_positions: positions are then coordinates
   template <class Source>
-  void check_new(const char* /*function*/, Index /*tokens*/, const Source& /*positions*/,
-                 const row_counts& /*counts*/) const {}
+  void check_new(const char* function, Index tokens, const Source& positions, const row_counts& counts,
+                 bool on_axes) const {
+    check_new_positions(function, batch_, tokens, positions, counts);
+    for (Index b = 0; b < batch_ && !on_axes; ++b) {
+      std::int64_t next = seen(b);
+      for (Index t = 0; t < count_of(b, tokens, counts); ++t) {
+        const std::int64_t position = positions(b, t);
+        check_position(function, position);
+        if (position < next)
+          throw_invalid(function, "a ring takes tokens in the order of their positions; give row ", b,
+                        " position ", next, " or a later one, got ", position);
+        next = position + 1;
+      }
+    }
+  }
+  /// Any number of tokens fits.
+  void check_room(const char* /*function*/, Index /*tokens*/, const row_counts& /*counts*/) const {}
   std::span<const std::int64_t> next() const { return seen(); }
   /// Throws:  std::out_of_range unless `row` is a row or every_row
   row_range rows(const char* /*function*/, batch_row row) const {
@@ -16766,9 +17299,9 @@ class ring_rows {
   /// Calls write(b, t, 1, slot) for every new token that is not overwritten by the same append. These tokens
   /// have different slots, so threads may write them in any order. If threads fail after overwriting recorded
   /// tokens, forget() is called.
-  template <class Threads, class Write, class Forget>
+  template <class Threads, class Positions, class Write, class Forget>
   void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
-                    const Write& write, const Forget& forget) const {
+                    const Positions& positions, const Write& write, const Forget& forget) const {
     struct unless_done {
       const Forget& forget;
       std::atomic<bool> overwritten = false, done = false;
@@ -16777,35 +17310,57 @@ class ring_rows {
       }
     } otherwise{forget};
     for_each_run(threads, batch_, tokens, counts, bytes, [&](Index b, Index first, Index count) {
+      const std::int64_t kept = first_kept(positions(b, count_of(b, tokens, counts) - 1));
       for (Index t = first; t < first + count; ++t)
-        if (const std::int64_t i = seen(b) + t; stays(b, i, end_of(b, tokens, counts))) {
+        if (const std::int64_t i = positions(b, t); stays(i, kept)) {
           write(b, t, Index{1}, slot(i));
           if (slot(i) < used(b) && !otherwise.overwritten) otherwise.overwritten = true;
         }
     });
     otherwise.done = true;
   }
-  /// Records new tokens.
-  template <class Source>
-  void append(Index tokens, const row_counts& counts, const Source& /*positions*/) {
+  /// Records new tokens, token t of row b at positions(b, t), which may read next(). Calls skipped(b, slot)
+  /// for every slot that is in use from now on without a token, because positions were skipped.
+  template <class Positions, class Skipped>
+  void append(Index tokens, const row_counts& counts, const Positions& positions, const Skipped& skipped) {
     for (Index b = 0; b < batch_; ++b) {
-      const std::int64_t end = end_of(b, tokens, counts);
-      for (std::int64_t i = seen(b); i < end; ++i) {
-        if (!stays(b, i, end)) continue;
+      const Index count = count_of(b, tokens, counts);
+      if (count == 0) continue;
+      const std::int64_t last = positions(b, count - 1), kept = first_kept(last);
+      for (Index t = 0; t < count; ++t)
+        if (const std::int64_t i = positions(b, t); i != (t == 0 ? seen(b) : positions(b, t - 1) + 1))
+          run_start_[at(b)] = i;
+      if (run_start(b) > 0 && oldest_[at(b)] < run_start(b))
+        drop_before(b, kept);
+      else
+        oldest_[at(b)] = (std::max)(oldest_[at(b)], kept);
+      const Index used_before = used(b);
+      for (Index t = 0; t < count; ++t) {
+        const std::int64_t i = positions(b, t);
+        if (!stays(i, kept)) {
+          oldest_[at(b)] = (std::max)(oldest_[at(b)], i + 1);
+          continue;
+        }
+        for (; used(b) <= slot(i); ++used_[at(b)]) position_in(b, used(b)) = no_position;
         position_in(b, slot(i)) = i;
-        used_[at(b)] = (std::max)(used(b), slot(i) + 1);
       }
-      oldest_[at(b)] = (std::max)(oldest_[at(b)], end - (slots_ - policy_.sinks));
-      seen_[at(b)] = end;
+      for (Index slot = used_before; slot < used(b); ++slot)
+        if (position_in(b, slot) == no_position) skipped(b, slot);
+      seen_[at(b)] = last + 1;
     }
     newest_.append(tokens, counts);
   }
   /// Throws:  std::out_of_range unless 0 <= size <= seen and every token visible to the next query is held,
-  ///          and with `last_token` (tokens have coordinates) also token size - 1
+  ///          and with `last_token` (tokens have coordinates) also token size - 1, or if size is between 0
+  ///          and run_start
   void check_truncate(const char* function, row_range rows, std::int64_t size, bool last_token) const {
     for (Index b = rows.first; b < rows.last; ++b) {
       if (size < 0 || size > seen(b))
         throw_out_of_range(function, "size must be in [0, ", seen(b), "], got ", size);
+      if (size > 0 && size < run_start(b))
+        throw_out_of_range(function, "positions before ", run_start(b), " of row ", b,
+                           " were skipped; size must be 0 or in [", run_start(b), ", ", seen(b), "], got ",
+                           size);
       if (!holds(b, size + 1 - policy_.window, size) || (last_token && !holds(b, size - 1, size)))
         throw_out_of_range(function, "tokens before ", oldest_[at(b)],
                            " were overwritten and the window of token ", size, " needs them");
@@ -16817,6 +17372,7 @@ class ring_rows {
       for (Index slot = 0; slot < used(b); ++slot)
         if (position_in(b, slot) >= size) position_in(b, slot) = no_position;
       seen_[at(b)] = size;
+      if (size == 0) run_start_[at(b)] = 0;
       oldest_[at(b)] = (std::min)(oldest_[at(b)], (std::max)(size, std::int64_t{policy_.sinks}));
     }
   }
@@ -16825,7 +17381,36 @@ class ring_rows {
     seen_[at(to)] = seen(from);
     oldest_[at(to)] = oldest_[at(from)];
     used_[at(to)] = used(from);
+    run_start_[at(to)] = run_start(from);
     newest_.copy_row(from, to);
+  }
+  /// Makes row `to` a copy of row `from` of another object.
+  ///
+  /// Requires:  the same policy
+  void copy_row(const ring_rows& other, Index from, Index to) {
+    const std::span<const std::int64_t> held = other.positions(from);
+    std::copy(held.begin(), held.end(), &position_in(to, 0));
+    seen_[at(to)] = other.seen(from);
+    oldest_[at(to)] = other.oldest_[at(from)];
+    used_[at(to)] = other.used(from);
+    run_start_[at(to)] = other.run_start(from);
+    newest_.copy_row(other.newest_, from, to);
+  }
+  /// Throws:  std::invalid_argument unless another object has the same policy
+  void check_copy(const char* function, const ring_rows& other, Index /*from*/) const {
+    const auto check = [function](const char* name, Index own, Index theirs) {
+      check_equal(function, "both rings", name, own, theirs);
+    };
+    check("sinks", policy_.sinks, other.policy_.sinks);
+    check("window", policy_.window, other.policy_.window);
+    check("chunk", policy_.chunk, other.policy_.chunk);
+    check("positions", static_cast<Index>(policy_.positions), static_cast<Index>(other.policy_.positions));
+  }
+  /// Whether no row except `row` has seen a token.
+  bool empty_but(Index row) const {
+    for (Index b = 0; b < batch_; ++b)
+      if (b != row && seen(b) > 0) return false;
+    return true;
   }
   void swap_rows(Index a, Index b) {
     std::swap_ranges(&position_in(a, 0), &position_in(a, 0) + (std::max)(used(a), used(b)),
@@ -16833,29 +17418,38 @@ class ring_rows {
     std::swap(seen_[at(a)], seen_[at(b)]);
     std::swap(oldest_[at(a)], oldest_[at(b)]);
     std::swap(used_[at(a)], used_[at(b)]);
+    std::swap(run_start_[at(a)], run_start_[at(b)]);
     newest_.swap_rows(a, b);
   }
   void clear() {
     std::fill(seen_.begin(), seen_.end(), std::int64_t{0});
     std::fill(oldest_.begin(), oldest_.end(), std::int64_t{policy_.sinks});
     std::fill(used_.begin(), used_.end(), Index{0});
+    std::fill(run_start_.begin(), run_start_.end(), std::int64_t{0});
     newest_.clear();
   }
  private:
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t& position_in(Index b, Index slot) { return positions_(b * slots_ + slot); }
-  std::int64_t end_of(Index b, Index tokens, const row_counts& counts) const {
-    return seen(b) + count_of(b, tokens, counts);
-  }
-  /// Whether token i is held once tokens up to `end` are appended.
-  bool stays(Index b, std::int64_t i, std::int64_t end) const {
-    return i < policy_.sinks || i >= (std::max)(oldest_[at(b)], end - (slots_ - policy_.sinks));
+  /// The first token after the sinks that a row keeps whose newest token is `last`.
+  std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots_ - policy_.sinks); }
+  /// Whether a new token is held once its append is over.
+  bool stays(std::int64_t i, std::int64_t kept) const { return i < policy_.sinks || i >= kept; }
+  /// Drops the tokens after the sinks and before `kept`. Because of skipped positions, newer tokens may not
+  /// overwrite them yet.
+  void drop_before(Index b, std::int64_t kept) {
+    for (Index slot = policy_.sinks; slot < used(b); ++slot)
+      if (std::int64_t& held = position_in(b, slot); held < kept) {
+        oldest_[at(b)] = (std::max)(oldest_[at(b)], held + 1);
+        held = no_position;
+      }
   }
   moved_index batch_, slots_;
   ring_policy policy_;
-  std::vector<std::int64_t> seen_;    // tokens of each row so far
-  std::vector<std::int64_t> oldest_;  // of the tokens after the sinks, the first that is held
-  std::vector<Index> used_;           // slots of each row that were ever written
+  std::vector<std::int64_t> seen_;       // the next token of each row
+  std::vector<std::int64_t> oldest_;     // of the tokens after the sinks, the first that is held
+  std::vector<Index> used_;              // slots of each row that were ever used
+  std::vector<std::int64_t> run_start_;  // see run_start()
   newest_tokens newest_;
   number_array<std::int64_t> positions_;  // [batch, slots]
 };
@@ -16904,6 +17498,10 @@ class ring_axes : public axes_rows {
     axes_rows::copy_row(from, to, count);
     if (slots_ > 0) std::copy_n(&largest_(at(from, 0)), count, &largest_(at(to, 0)));
   }
+  void copy_row(const ring_axes& other, Index from, Index to, Index count) {
+    axes_rows::copy_row(other, from, to, count);
+    if (slots_ > 0) std::copy_n(&other.largest_(other.at(from, 0)), count, &largest_(at(to, 0)));
+  }
   void swap_rows(Index a, Index b, Index count) {
     axes_rows::swap_rows(a, b, count);
     if (slots_ > 0) std::swap_ranges(&largest_(at(a, 0)), &largest_(at(a, 0)) + count, &largest_(at(b, 0)));
@@ -16933,14 +17531,15 @@ namespace rope::inline ROPE_ABI {
 ///            rounded once
 ///
 /// Invariant: of the n tokens appended to row b, the sinks and tokens [max(oldest, sinks), n) are held, with
-///            oldest <= max(0, n + 1 - window), so all keys visible to the next query are held. A function
-///            that throws leaves the cache unchanged, except if your threads fail while tokens are
-///            overwritten: the cache is then empty.
+///            oldest <= max(0, n + 1 - window), so all keys visible to the next query are held; positions
+///            that append_at skipped have no token. A function that throws leaves the cache unchanged, except
+///            if your threads fail while tokens are overwritten: the cache is then empty.
 template <class T>
 class ring_cache : public cache_shape<ring_cache<T>> {
  public:
   using value_type = T;  // a channel as it is stored
-  /// The value in `positions` for a slot whose token was rolled back: greater than every position.
+  /// The value in `positions` for a slot without a token, because it was rolled back or skipped: greater than
+  /// every position.
   static constexpr std::int64_t no_position = detail::ring_rows::no_position;
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
@@ -16967,8 +17566,19 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   const ring_policy& policy() const { return rows().policy(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
-  /// Whether the cache rotated the keys that it stores: false for raw keys and in an empty cache.
+  /// Whether the rotation of the stored keys is known, as in kv_cache.
   bool rotates_keys() const { return tokens_.rotates_keys(); }
+  /// The rotation of the stored keys, as in kv_cache.
+  key_rotation rotation() const { return tokens_.rotation(); }
+  /// The rotation() of a ring whose keys were appended with this table and layout.  Throws: as in kv_cache
+  template <class Layout = detail::unnamed_layout, rotation_table Table>
+  key_rotation rotation_by(const Table& table) const {
+    ROPE_DETAIL_CHECK_LAYOUT("ring_cache::rotation_by", Layout);
+    if constexpr (pair_layout<Layout>)
+      return tokens_.template rotation_of<Layout>("ring_cache::rotation_by", detail::placed(table));
+    else
+      return {};
+  }
   /// Tokens held in row b.  Throws: std::out_of_range if there is no such row, as do all functions of b below
   Index size(Index b) const { return rows().size(rows().checked(b)); }
   /// Position of the token in each slot of row b that was ever used, in the order of keys(b) and values(b);
@@ -16981,9 +17591,10 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   /// The token of the sequence in each of these slots, which decides visibility in attention.  Throws:
   /// std::out_of_range
   std::span<const std::int64_t> order(Index b) const { return rows().positions(rows().checked(b)); }
-  /// Number of tokens appended to each row and not rolled back, [batch].
+  /// One more than the position of the newest token of each row, [batch]: the number of tokens appended and
+  /// not rolled back, and of positions that append_at skipped.
   std::span<const std::int64_t> seen() const { return rows().seen(); }
-  /// Number of tokens appended to row b and not rolled back.  Throws: std::out_of_range
+  /// seen() of row b.  Throws: std::out_of_range
   std::int64_t seen(Index b) const { return rows().seen(rows().checked(b)); }
   /// The position in order(b) of one token, even if it was overwritten.
   std::int64_t order_of(Index /*b*/, std::int64_t token) const { return token; }
@@ -17025,7 +17636,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   ///     cache.append<Layout>(k, v, table);
   ///
   /// \param k        [batch, tokens, kv_heads, head_dim]; unrotated for raw storage, otherwise already
-  ///                 rotated
+  ///                 rotated. A ring of std::int8_t also takes quantized views, as a kv_cache
   /// \param v        [batch, tokens, kv_heads, value_dim]
   /// \param counts   as in kv_cache
   /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
@@ -17033,9 +17644,9 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself
   /// Cost:    one copy of the keys and values that stay
-  template <int no_layout = 0, class K, class V, class Threads = this_thread>  // append<Layout> is another
-  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
-              const Threads& threads = {}) {
+  template <int no_layout = 0, detail::new_heads K, detail::new_heads V,
+            class Threads = this_thread>  // append<Layout> is another
+  void append(const K& k, const V& v, const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     tokens_.check_given("ring_cache::append");
     tokens_.store("ring_cache::append", k, v, tokens_.next_source("ring_cache::append", k.tokens), counts,
@@ -17060,7 +17671,75 @@ class ring_cache : public cache_shape<ring_cache<T>> {
       tokens_.template store_next<Layout>("ring_cache", "ring_cache::append", k, v,
                                           detail::key_transform_of(table), counts, threads);
   }
+  /// Copies new tokens at the given positions: a ring that is restored, or that starts at token n. Positions
+  /// of a row ascend, from next_positions() or a later position on. Positions that are skipped have no token:
+  /// attention does not miss them, and they are not rolled back. A row that starts at or after `sinks` has no
+  /// sinks.
+  ///
+  ///     ring.append_at<Layout>(k, v, table, 1000);
+  ///
+  /// With axes, positions are coordinates on all axes, as in kv_cache, and tokens follow those before.
+  ///
+  /// \param positions  as in `rotate`
+  ///
+  /// Throws:  as `append`; std::invalid_argument if a position is before the next one of its row;
+  ///          std::out_of_range if one is negative or above 2^53
+  template <int no_layout = 0, detail::new_heads K, detail::new_heads V, position_form P,
+            class Threads = this_thread>
+  void append_at(const K& k, const V& v, const P& positions, const detail::row_counts& counts = {},
+                 const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("ring_cache::append_at", Threads);
+    tokens_.store("ring_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts,
+                  threads);
+  }
+  /// Rotates copies of new keys by the given positions, and appends them.  Throws: as above, and as `append`
+  /// with a table
+  template <class Layout = detail::unnamed_layout, class K, class V, key_table Table, position_form P,
+            class Threads = this_thread>
+  void append_at(head_view<K> k, head_view<V> v, const Table& table, const P& positions,
+                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append_at", Layout);
+    ROPE_DETAIL_CHECK_THREADS("ring_cache::append_at", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_rotated<Layout>("ring_cache", "ring_cache::append_at", k, v,
+                                             detail::key_transform_of(table),
+                                             detail::position_source(positions, k.tokens), counts, threads);
+  }
+  /// Appends new tokens at the given coordinates to a ring with axes, as in kv_cache.
+  template <int no_layout = 0, detail::new_heads K, detail::new_heads V, class Threads = this_thread>
+  void append_at(const K& k, const V& v, const token_coordinates& coordinates,
+                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("ring_cache::append_at", Threads);
+    tokens_.store("ring_cache::append_at", k, v, coordinates, counts, threads);
+  }
+  /// Appends copies of keys that were rotated by `table` before: saved to disk, in another cache or on
+  /// another machine. They are then keys that the cache rotated: `append` and `attention` go on. Positions
+  /// ascend, as in append_at, so the tokens of a ring are saved in the order of their positions, not of their
+  /// slots.
+  ///
+  /// \param k          as in `append` without a table
+  /// \param table      the table that rotated k. It is not applied again, and no position has to be in it;
+  ///                   compare rotation_by<Layout>(table) with the rotation() that was stored beside k
+  /// \param positions  as in append_at, or token_coordinates; `{}`: the next positions, or the coordinates of
+  ///                   a table of coordinates
+  ///
+  /// Throws:  as append_at; std::invalid_argument if the cache stores raw keys, or keys of another, or an
+  ///          unknown, table or layout
+  /// Cost:    one copy of k and v
+  template <class Layout = detail::unnamed_layout, detail::new_heads K, detail::new_heads V,
+            rotation_table Table, detail::place_form P = detail::next_tokens, class Threads = this_thread>
+  void append_rotated(const K& k, const V& v, const Table& table, const P& positions = {},
+                      const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append_rotated", Layout);
+    ROPE_DETAIL_CHECK_THREADS("ring_cache::append_rotated", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_as_rotated<Layout>("ring_cache", "ring_cache::append_rotated", k, v,
+                                                detail::placed(table),
+                                                detail::place_source(positions, k.tokens), counts, threads);
+  }
   ROPE_DETAIL_ASK_FOR_APPEND("ring_cache", heads);
+  ROPE_DETAIL_ASK_FOR_APPEND_AT("ring_cache", heads);
+  ROPE_DETAIL_ASK_FOR_APPEND_ROTATED("ring_cache");
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
   /// like this one.  Throws: std::invalid_argument if not
   template <class Layout = detail::unnamed_layout, rotation_table Table>
@@ -17073,12 +17752,17 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   /// tokens do not come back, so at most `chunk` tokens can be removed once all slots are used.
   ///
   /// Throws:  std::out_of_range unless 0 <= size <= seen() and every token visible to the next query is still
-  ///          held, and with axes also token size - 1
+  ///          held, and with axes also token size - 1; after skipped positions, if size is before the token
+  ///          that follows them, and not 0
   void truncate(std::int64_t size, batch_row row = every_row) {
     tokens_.truncate("ring_cache::truncate", size, row);
   }
   /// Makes row `to` a copy of row `from`, as in kv_cache.  Throws: std::out_of_range if there is no such row
   void copy_row(Index from, Index to) { tokens_.copy_row("ring_cache::copy_row", from, to); }
+  /// Makes row `to` a copy of row `from` of another ring of the same policy.  Throws: as in kv_cache
+  void copy_row(const ring_cache& other, Index from, Index to) {
+    tokens_.copy_row("ring_cache", "ring_cache::copy_row", other.tokens_, from, to);
+  }
   /// Makes every row b a copy of what row rows[b] was before the call.  Throws: as in kv_cache
   void reorder(const detail::row_list& rows) { tokens_.reorder("ring_cache::reorder", rows); }
   /// Removes every token.
@@ -17122,8 +17806,11 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     return completed;
   }
   /// Throws:  std::invalid_argument if a key visible to one of the newest `queries` tokens of row b was
-  ///          overwritten; std::out_of_range if there is no such row
+  ///          overwritten, or one of these tokens was skipped, or, with ring_positions::cache, a key visible
+  ///          to them; std::out_of_range if there is no such row
   void check_queries(const char* function, Index b, Index queries) const {
+    if (const std::int64_t start = rows().run_start(rows().checked(b)); start > 0)
+      check_run(function, b, queries, start);
     // Sinks are never overwritten, and of the other queries the first one needs the oldest keys.
     const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
     if (oldest - first < queries && !holds_window(b, oldest))
@@ -17135,6 +17822,21 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   }
  private:
   friend class cache_shape<ring_cache<T>>;
+  /// check_queries for a row in which positions before `start` were skipped.
+  void check_run(const char* function, Index b, Index queries, std::int64_t start) const {
+    if (queries > seen(b) - start)
+      detail::throw_invalid(function, "row ", b, " has ", seen(b) - start,
+                            " tokens since positions were skipped; attend with at most as many queries, got ",
+                            queries);
+    if (policy().positions != ring_positions::cache) return;
+    const std::int64_t first = (std::max)(std::int64_t{0}, seen(b) - queries + 1 - policy().window);
+    for (std::int64_t token = 0; token < seen(b);
+         token = (std::max)(token + 1, token + 1 < policy().sinks ? 0 : first))
+      if (!rows().holds_token(b, token))
+        detail::throw_invalid(function,
+                              "ring_positions::cache needs every key of the window and the sinks, but row ",
+                              b, " has no token at position ", token);
+  }
   const detail::cache_memory<T>& memory() const { return tokens_.memory(); }
   const detail::ring_rows& rows() const { return tokens_.rows(); }
   detail::stored_tokens<T, detail::value_place::own, detail::ring_rows, detail::ring_axes> tokens_;
@@ -17285,8 +17987,7 @@ class projected_context {
   head_view<T> writable_values() { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
   /// Throws:  std::invalid_argument unless the context has the shape of the block, its keys have rotation
   ///          `given` (or none), and it has `segments` segments
-  void check_use(const multi_head_shape& shape, const detail::key_rotation& given,
-                 std::size_t segments) const {
+  void check_use(const multi_head_shape& shape, const key_rotation& given, std::size_t segments) const {
     const char* function = "multi_head_attention";
     if (kv_heads_ != shape.kv_heads || head_dim_ != shape.head_dim || value_dim_ != shape.value_dim)
       detail::throw_invalid(function, "the projected context must have [kv_heads, head_dim, value_dim] = ",
@@ -17295,9 +17996,9 @@ class projected_context {
     if (rotation_ != given)
       detail::throw_invalid(function,
                             "queries and the projected context must rotate by one table and layout, got ",
-                            !rotation_.known ? "a table, and keys that are not rotated"
-                            : !given.known   ? "none, and keys that are rotated"
-                                             : "another one than that of its keys");
+                            !rotation_.known() ? "a table, and keys that are not rotated"
+                            : !given.known()   ? "none, and keys that are rotated"
+                                               : "another one than that of its keys");
     const std::size_t own = offsets_.empty() ? 0 : offsets_.size() - 1;
     if (own != segments)
       detail::throw_invalid(function, "queries and keys must have the same segments, got ", segments, " and ",
@@ -17305,7 +18006,7 @@ class projected_context {
   }
   detail::moved_index batch_, tokens_, kv_heads_, head_dim_, value_dim_;
   detail::storage<T> keys_, values_;
-  detail::key_rotation rotation_;
+  key_rotation rotation_;
   std::vector<std::int64_t> offsets_;  // of the keys, if they are in segments
 };
 }  // namespace rope::inline ROPE_ABI
@@ -17671,6 +18372,29 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
           detail::key_transform_of(placed("latent_cache::append_at", table)),
           detail::position_source(positions, latent.tokens), counts, threads);
   }
+  /// Appends copies of latents, and of parts that were rotated by `table` before: saved to disk, in another
+  /// cache or on another machine. They are then parts that the cache rotated, as in kv_cache.
+  ///
+  /// \param rotated_part  [batch, tokens, 1, rotary_dim]
+  /// \param table         the table that rotated them; it is not applied again
+  /// \param positions     as in append_at; `{}`: the next positions
+  ///
+  /// Throws:  as append_at; std::invalid_argument unless the table rotates exactly the rotated part, or if
+  ///          the cache stores raw parts, or parts of another, or an unknown, table or layout
+  /// Cost:    one copy of latents and parts
+  template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table,
+            detail::place_form P = detail::next_tokens, class Threads = this_thread>
+  requires(!std::is_same_v<P, token_coordinates>) void append_rotated(
+      head_view<L> latent, head_view<R> rotated_part, const Table& table, const P& positions = {},
+      const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("latent_cache::append_rotated", Layout);
+    ROPE_DETAIL_CHECK_THREADS("latent_cache::append_rotated", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_as_rotated<Layout>("latent_cache", "latent_cache::append_rotated", rotated_part,
+                                                latent, placed("latent_cache::append_rotated", table),
+                                                detail::place_source(positions, latent.tokens), counts,
+                                                threads);
+  }
   /// The table at the channel at which it rotates a stored key: the first after the latent.
   ///
   /// Throws:  std::invalid_argument unless it rotates exactly the rotated part
@@ -17690,6 +18414,7 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   }
   ROPE_DETAIL_ASK_FOR_APPEND("latent_cache", latents);
   ROPE_DETAIL_ASK_FOR_APPEND_AT("latent_cache", latents);
+  ROPE_DETAIL_ASK_FOR_APPEND_ROTATED("latent_cache");
  private:
   friend base;
   static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("latent_cache");

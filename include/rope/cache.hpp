@@ -10,6 +10,7 @@
 #include <rope/cache/attention.hpp>
 #include <rope/cache/describe.hpp>
 #include <rope/cache/growing_cache.hpp>
+#include <rope/cache/key_rotation.hpp>
 #include <rope/cache/kv_cache.hpp>
 #include <rope/cache/latent_cache.hpp>
 #include <rope/cache/page_attention.hpp>

@@ -127,6 +127,15 @@ void use_attention() {
   cache.template append<Layout>(k, v, table);
   attention<Layout>(q, cache, out, table);
   expect(agree(x.out, whole), "a cache attends as one call does");
+  kv_cache<T> back(batch, 1, kv_heads, head_dim), row(batch, tokens, kv_heads, head_dim);
+  back.reserve(tokens);
+  back.template append_rotated<Layout>(cache.keys(), cache.values(), table);
+  expect(back.rotation() == row.template rotation_by<Layout>(table), "a rotation is that of its table");
+  for (Index b = 0; b < batch; ++b) row.copy_row(back, b, b);
+  attention<Layout>(q, row, out, table, {}, std::vector<Index>(batch, tokens));
+  expect(agree(x.out, whole), "keys that come back attend as one call does");
+  row.evict(std::vector<int>{0});
+  expect(row.next_positions()[0] == tokens, "the next position stays");
   kv_cache<T> at(batch, tokens, kv_heads, head_dim, 0, key_storage::raw);
   at.append_at(k, v, 5);
   at.truncate(7);

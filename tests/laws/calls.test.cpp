@@ -222,6 +222,16 @@ TEST_CASE("calls of the pages: caches", "[library]") {
   auto ring = ring_cache<T>(batch, {.sinks = 4, .window = 1024}, kv_heads, head_dim);
   ring.append<Layout>(k, v, table);
   CHECK(ring.next_positions()[0] == tokens);
+  auto restored = kv_cache<T>(batch, capacity, kv_heads, head_dim);
+  restored.append_rotated<Layout>(k, v, table, start);
+  const key_rotation saved = restored.rotation();
+  CHECK(saved == restored.rotation_by<Layout>(table));
+  const std::vector<int> indices = {0, 2};
+  restored.evict(indices);
+  CHECK(restored.next_positions()[0] == start + tokens);
+  restored.reserve(2 * capacity);
+  restored.copy_row(cache, 0, 1);
+  CHECK(restored.size(1) == 2 * tokens);
   const Index latent_dim = 96, rotary_dim = 32;
   const frequency_table part_table(frequencies(rotary_dim), 200);
   const ones latent_memory(1, latent_dim), part_memory(1, rotary_dim), latent_out_memory(heads, latent_dim);

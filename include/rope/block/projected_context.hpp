@@ -9,7 +9,8 @@
 #include <rope/base/message.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/block/weights.hpp>
-#include <rope/cache/detail/cache_step.hpp>  // key_rotation
+#include <rope/cache/detail/cache_step.hpp>
+#include <rope/cache/key_rotation.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
@@ -63,8 +64,7 @@ class projected_context {
 
   /// Throws:  std::invalid_argument unless the context has the shape of the block, its keys have rotation
   ///          `given` (or none), and it has `segments` segments
-  void check_use(const multi_head_shape& shape, const detail::key_rotation& given,
-                 std::size_t segments) const {
+  void check_use(const multi_head_shape& shape, const key_rotation& given, std::size_t segments) const {
     const char* function = "multi_head_attention";
     if (kv_heads_ != shape.kv_heads || head_dim_ != shape.head_dim || value_dim_ != shape.value_dim)
       detail::throw_invalid(function, "the projected context must have [kv_heads, head_dim, value_dim] = ",
@@ -73,9 +73,9 @@ class projected_context {
     if (rotation_ != given)
       detail::throw_invalid(function,
                             "queries and the projected context must rotate by one table and layout, got ",
-                            !rotation_.known ? "a table, and keys that are not rotated"
-                            : !given.known   ? "none, and keys that are rotated"
-                                             : "another one than that of its keys");
+                            !rotation_.known() ? "a table, and keys that are not rotated"
+                            : !given.known()   ? "none, and keys that are rotated"
+                                               : "another one than that of its keys");
     const std::size_t own = offsets_.empty() ? 0 : offsets_.size() - 1;
     if (own != segments)
       detail::throw_invalid(function, "queries and keys must have the same segments, got ", segments, " and ",
@@ -84,7 +84,7 @@ class projected_context {
 
   detail::moved_index batch_, tokens_, kv_heads_, head_dim_, value_dim_;
   detail::storage<T> keys_, values_;
-  detail::key_rotation rotation_;
+  key_rotation rotation_;
   std::vector<std::int64_t> offsets_;  // of the keys, if they are in segments
 };
 

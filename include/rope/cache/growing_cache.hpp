@@ -10,6 +10,8 @@
 #include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/stored_tokens.hpp>
+#include <rope/cache/detail/token_list.hpp>
+#include <rope/cache/key_rotation.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/layout.hpp>
@@ -22,19 +24,21 @@ namespace rope::inline ROPE_ABI::detail {
 
 /// The names of a cache and its functions in error messages.
 struct cache_names {
-  const char *cache, *size, *positions, *next_positions, *rebase, *truncate, *remove, *shift, *copy_row,
-      *reorder, *keys, *values, *order;
+  const char *cache, *size, *positions, *next_positions, *rebase, *truncate, *remove, *evict, *shift,
+      *copy_row, *reorder, *reserve, *keys, *values, *order, *rotation_by;
 };
 
 }  // namespace rope::inline ROPE_ABI::detail
 
 /// A macro, because only string literals are concatenated.
-#define ROPE_DETAIL_CACHE_NAMES(name)                                                                      \
-  {                                                                                                        \
-    .cache = name, .size = name "::size", .positions = name "::positions",                                 \
-    .next_positions = name "::next_positions", .rebase = name "::rebase", .truncate = name "::truncate",   \
-    .remove = name "::remove", .shift = name "::shift", .copy_row = name "::copy_row",                     \
-    .reorder = name "::reorder", .keys = name "::keys", .values = name "::values", .order = name "::order" \
+#define ROPE_DETAIL_CACHE_NAMES(name)                                                                    \
+  {                                                                                                      \
+    .cache = name, .size = name "::size", .positions = name "::positions",                               \
+    .next_positions = name "::next_positions", .rebase = name "::rebase", .truncate = name "::truncate", \
+    .remove = name "::remove", .evict = name "::evict", .shift = name "::shift",                         \
+    .copy_row = name "::copy_row", .reorder = name "::reorder", .reserve = name "::reserve",             \
+    .keys = name "::keys", .values = name "::values", .order = name "::order",                           \
+    .rotation_by = name "::rotation_by"                                                                  \
   }
 
 namespace rope::inline ROPE_ABI {
@@ -59,8 +63,24 @@ class growing_cache {
   Index capacity() const { return tokens_.memory().slot_count(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
-  /// Whether the cache rotated the keys that it stores: false for raw keys and in an empty cache.
+  /// Whether the rotation of the stored keys is known: by a table of `append` or append_rotated. False for
+  /// raw keys and in an empty cache.
   bool rotates_keys() const { return tokens_.rotates_keys(); }
+  /// The rotation of the stored keys, to store next to them; unknown where rotates_keys() is false.
+  key_rotation rotation() const { return tokens_.rotation(); }
+  /// The rotation() of a cache whose keys were appended with this table and layout.
+  ///
+  /// Throws:  std::invalid_argument if tokens have coordinates and the table is of other axes or given
+  ///          entries; in a latent_cache, unless the table rotates exactly the rotated part
+  template <class Layout = detail::unnamed_layout, rotation_table Table>
+  key_rotation rotation_by(const Table& table) const {
+    ROPE_DETAIL_CHECK_LAYOUT("rotation_by", Layout);
+    if constexpr (pair_layout<Layout>)
+      return tokens_.template rotation_of<Layout>(Cache::names.rotation_by,
+                                                  placed(Cache::names.rotation_by, table));
+    else
+      return {};
+  }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ in size; call size(b) then
   Index size() const { return rows().common_size(Cache::names.size); }
   /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row, as do all functions of b
@@ -145,6 +165,25 @@ class growing_cache {
     tokens_.remove(Cache::names.remove, first, count, row);
   }
 
+  /// Removes the tokens of a list, such as those of the lowest attention scores (H2O, SnapKV). Other tokens
+  /// move up and keep their positions or coordinates, and the next position of the row stays, even if its
+  /// newest token goes. `remove` of the newest tokens is a rollback instead: the next token takes their
+  /// positions.
+  ///
+  ///     cache.evict(std::vector{3, 5, 4});
+  ///
+  /// With axes, the order of tokens is numbered anew, so a window counts the tokens that remain.
+  ///
+  /// \param indices  any integers in any order: indices of tokens in the row, not positions
+  ///
+  /// Throws:  std::out_of_range if an index is not in [0, size()), std::invalid_argument if one is given
+  ///          twice
+  /// Cost:    one pass over the tokens after the first that goes; no allocation after the first call on the
+  ///          thread
+  void evict(const detail::token_indices& indices, batch_row row = every_row) {
+    tokens_.evict(Cache::names.evict, indices, row);
+  }
+
   /// Adds `delta` to the positions of tokens [first, first + count) of raw keys. Exact, and reads no key.
   ///
   /// Throws:  as `remove`, also if a position would leave [-2^53, 2^53]; std::invalid_argument for rotated
@@ -180,6 +219,21 @@ class growing_cache {
   /// Throws:  std::out_of_range if there is no such row
   void copy_row(Index from, Index to) { tokens_.copy_row(Cache::names.copy_row, from, to); }
 
+  /// Makes row `to` a copy of row `from` of another cache, positions included: a prompt that was processed in
+  /// a cache of its own joins a batch. Integers are copied with their scales, without another rounding.
+  ///
+  ///     cache.copy_row(prefilled, 0, 2);
+  ///
+  /// If rows had tokens of different calls, the next attention before another `append` needs counts.
+  ///
+  /// Throws:  std::out_of_range if there is no such row, std::invalid_argument if the caches differ in the
+  ///          shape of heads, storage() or axes, or other rows store keys of another rotation;
+  ///          std::length_error if the tokens do not fit
+  /// Cost:    one copy of the tokens of the row
+  void copy_row(const Cache& other, Index from, Index to) {
+    tokens_.copy_row(Cache::names.cache, Cache::names.copy_row, other.tokens_, from, to);
+  }
+
   /// Makes every row b a copy of what row rows[b] was before the call, positions included: beam search, in
   /// which some beams continue more than once and others end.
   ///
@@ -193,14 +247,23 @@ class growing_cache {
   /// Cost:    one copy, or one swap, of every row that changes
   void reorder(const detail::row_list& rows) { tokens_.reorder(Cache::names.reorder, rows); }
 
+  /// Makes room for at least `capacity` tokens per row. Views and spans of the cache are no longer valid.
+  ///
+  ///     cache.reserve(2 * cache.capacity());
+  ///
+  /// Throws:  std::invalid_argument if capacity is negative, std::length_error if memory cannot hold it
+  /// Cost:    nothing if capacity() is enough, otherwise one copy of the tokens; until it is done, the old
+  ///          and the new memory are in use
+  void reserve(Index capacity) { tokens_.reserve(Cache::names.cache, Cache::names.reserve, capacity); }
+
   /// Removes every token. The capacity does not change.
   void clear() { tokens_.clear(); }
 
-  /// The stored keys [batch, size(), kv_heads, head_dim]; valid while the cache lives. For a latent_cache,
+  /// The stored keys [batch, size(), kv_heads, head_dim]; valid until the cache changes. For a latent_cache,
   /// each key is a latent followed by its rotated part, [batch, size(), 1, latent_dim + rotary_dim].  Throws:
   /// std::invalid_argument if rows differ in size
   detail::stored_view<const T> keys() const { return tokens_.keys(Cache::names.keys); }
-  /// The stored values [batch, size(), kv_heads, value_dim]; valid while the cache lives. For a latent_cache,
+  /// The stored values [batch, size(), kv_heads, value_dim]; valid until the cache changes. For a latent_cache,
   /// the latents, [batch, size(), 1, latent_dim], in the memory of the keys.  Throws: as keys()
   detail::stored_view<const T> values() const { return tokens_.values(Cache::names.values); }
   /// keys() of row b alone, [1, size(b), ...].  Throws: std::out_of_range

@@ -87,7 +87,8 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   /// Appends copies of new tokens.
   ///
   /// \param k        [batch, tokens, kv_heads, head_dim]; unrotated for raw storage, otherwise already
-  ///                 rotated
+  ///                 rotated. A cache of std::int8_t also takes quantized views: integers and scales are
+  ///                 copied without another rounding
   /// \param v        [batch, tokens, kv_heads, value_dim]
   /// \param counts   any integers, [batch]: row b takes its first counts[b] tokens; empty: all of them
   /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
@@ -95,9 +96,9 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself; std::length_error if the tokens do not fit
   /// Cost:    one copy of k and v
-  template <int no_layout = 0, class K, class V, class Threads = this_thread>  // append<Layout> is another
-  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
-              const Threads& threads = {}) {
+  template <int no_layout = 0, detail::new_heads K, detail::new_heads V,
+            class Threads = this_thread>  // append<Layout> is another
+  void append(const K& k, const V& v, const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
     tokens_.store("kv_cache::append", k, v, tokens_.next_source("kv_cache::append", k.tokens), counts,
                   threads);
@@ -135,8 +136,9 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   /// \param positions  as in `rotate`
   ///
   /// Throws:  as above; std::out_of_range unless positions are within 2^53 in magnitude
-  template <int no_layout = 0, class K, class V, position_form P, class Threads = this_thread>
-  void append_at(head_view<K> k, head_view<V> v, const P& positions, const detail::row_counts& counts = {},
+  template <int no_layout = 0, detail::new_heads K, detail::new_heads V, position_form P,
+            class Threads = this_thread>
+  void append_at(const K& k, const V& v, const P& positions, const detail::row_counts& counts = {},
                  const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store("kv_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts, threads);
@@ -159,11 +161,38 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   /// table.
   ///
   /// Throws:  as above; std::invalid_argument unless there is a row of axes() coordinates for every token
-  template <int no_layout = 0, class K, class V, class Threads = this_thread>
-  void append_at(head_view<K> k, head_view<V> v, const token_coordinates& coordinates,
+  template <int no_layout = 0, detail::new_heads K, detail::new_heads V, class Threads = this_thread>
+  void append_at(const K& k, const V& v, const token_coordinates& coordinates,
                  const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
-    tokens_.store_at("kv_cache::append_at", k, v, coordinates, counts, threads);
+    tokens_.store("kv_cache::append_at", k, v, coordinates, counts, threads);
+  }
+
+  /// Appends copies of keys that were rotated by `table` before: saved to disk, in another cache or on
+  /// another machine. They are then keys that the cache rotated: `append`, `attention`, `shift` and `rebase`
+  /// go on.
+  ///
+  ///     restored.append_rotated<Layout>(keys, values, table, positions);
+  ///
+  /// \param k          as in `append` without a table
+  /// \param table      the table that rotated k. It is not applied again, and no position has to be in it;
+  ///                   compare rotation_by<Layout>(table) with the rotation() that was stored beside k
+  /// \param positions  as in append_at, or token_coordinates; `{}`: the next positions, or the coordinates of
+  ///                   a table of coordinates
+  ///
+  /// Throws:  as append_at; std::invalid_argument if the cache stores raw keys, or keys of another, or an
+  ///          unknown, table or layout
+  /// Cost:    one copy of k and v
+  template <class Layout = detail::unnamed_layout, detail::new_heads K, detail::new_heads V,
+            rotation_table Table, detail::place_form P = detail::next_tokens, class Threads = this_thread>
+  void append_rotated(const K& k, const V& v, const Table& table, const P& positions = {},
+                      const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append_rotated", Layout);
+    ROPE_DETAIL_CHECK_THREADS("kv_cache::append_rotated", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_as_rotated<Layout>("kv_cache", "kv_cache::append_rotated", k, v,
+                                                detail::placed(table),
+                                                detail::place_source(positions, k.tokens), counts, threads);
   }
   /// The table at the channel at which it rotates a stored key: its own.
   template <class Table>
@@ -172,6 +201,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   }
   ROPE_DETAIL_ASK_FOR_APPEND("kv_cache", heads);
   ROPE_DETAIL_ASK_FOR_APPEND_AT("kv_cache", heads);
+  ROPE_DETAIL_ASK_FOR_APPEND_ROTATED("kv_cache");
 
  private:
   friend base;

@@ -3,6 +3,7 @@
 #define ROPE_CACHE_LATENT_CACHE_HPP
 
 #include <limits>
+#include <type_traits>
 
 #include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>
@@ -12,6 +13,7 @@
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/growing_cache.hpp>
 #include <rope/cache/policy.hpp>
+#include <rope/cache/token_coordinates.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/layout.hpp>
@@ -169,6 +171,30 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
           detail::key_transform_of(placed("latent_cache::append_at", table)),
           detail::position_source(positions, latent.tokens), counts, threads);
   }
+
+  /// Appends copies of latents, and of parts that were rotated by `table` before: saved to disk, in another
+  /// cache or on another machine. They are then parts that the cache rotated, as in kv_cache.
+  ///
+  /// \param rotated_part  [batch, tokens, 1, rotary_dim]
+  /// \param table         the table that rotated them; it is not applied again
+  /// \param positions     as in append_at; `{}`: the next positions
+  ///
+  /// Throws:  as append_at; std::invalid_argument unless the table rotates exactly the rotated part, or if
+  ///          the cache stores raw parts, or parts of another, or an unknown, table or layout
+  /// Cost:    one copy of latents and parts
+  template <class Layout = detail::unnamed_layout, class L, class R, rotation_table Table,
+            detail::place_form P = detail::next_tokens, class Threads = this_thread>
+  requires(!std::is_same_v<P, token_coordinates>) void append_rotated(
+      head_view<L> latent, head_view<R> rotated_part, const Table& table, const P& positions = {},
+      const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("latent_cache::append_rotated", Layout);
+    ROPE_DETAIL_CHECK_THREADS("latent_cache::append_rotated", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_as_rotated<Layout>("latent_cache", "latent_cache::append_rotated", rotated_part,
+                                                latent, placed("latent_cache::append_rotated", table),
+                                                detail::place_source(positions, latent.tokens), counts,
+                                                threads);
+  }
   /// The table at the channel at which it rotates a stored key: the first after the latent.
   ///
   /// Throws:  std::invalid_argument unless it rotates exactly the rotated part
@@ -188,6 +214,7 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   }
   ROPE_DETAIL_ASK_FOR_APPEND("latent_cache", latents);
   ROPE_DETAIL_ASK_FOR_APPEND_AT("latent_cache", latents);
+  ROPE_DETAIL_ASK_FOR_APPEND_ROTATED("latent_cache");
 
  private:
   friend base;

@@ -16,7 +16,9 @@
 #include <rope/cache/detail/ring_rows.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/stored_tokens.hpp>
+#include <rope/cache/key_rotation.hpp>
 #include <rope/cache/policy.hpp>
+#include <rope/cache/token_coordinates.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/layout.hpp>
@@ -45,14 +47,15 @@ namespace rope::inline ROPE_ABI {
 ///            rounded once
 ///
 /// Invariant: of the n tokens appended to row b, the sinks and tokens [max(oldest, sinks), n) are held, with
-///            oldest <= max(0, n + 1 - window), so all keys visible to the next query are held. A function
-///            that throws leaves the cache unchanged, except if your threads fail while tokens are
-///            overwritten: the cache is then empty.
+///            oldest <= max(0, n + 1 - window), so all keys visible to the next query are held; positions
+///            that append_at skipped have no token. A function that throws leaves the cache unchanged, except
+///            if your threads fail while tokens are overwritten: the cache is then empty.
 template <class T>
 class ring_cache : public cache_shape<ring_cache<T>> {
  public:
   using value_type = T;  // a channel as it is stored
-  /// The value in `positions` for a slot whose token was rolled back: greater than every position.
+  /// The value in `positions` for a slot without a token, because it was rolled back or skipped: greater than
+  /// every position.
   static constexpr std::int64_t no_position = detail::ring_rows::no_position;
   /// \param value_dim  channels of a value head; 0: head_dim
   ///
@@ -80,8 +83,19 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   const ring_policy& policy() const { return rows().policy(); }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return tokens_.storage(); }
-  /// Whether the cache rotated the keys that it stores: false for raw keys and in an empty cache.
+  /// Whether the rotation of the stored keys is known, as in kv_cache.
   bool rotates_keys() const { return tokens_.rotates_keys(); }
+  /// The rotation of the stored keys, as in kv_cache.
+  key_rotation rotation() const { return tokens_.rotation(); }
+  /// The rotation() of a ring whose keys were appended with this table and layout.  Throws: as in kv_cache
+  template <class Layout = detail::unnamed_layout, rotation_table Table>
+  key_rotation rotation_by(const Table& table) const {
+    ROPE_DETAIL_CHECK_LAYOUT("ring_cache::rotation_by", Layout);
+    if constexpr (pair_layout<Layout>)
+      return tokens_.template rotation_of<Layout>("ring_cache::rotation_by", detail::placed(table));
+    else
+      return {};
+  }
   /// Tokens held in row b.  Throws: std::out_of_range if there is no such row, as do all functions of b below
   Index size(Index b) const { return rows().size(rows().checked(b)); }
   /// Position of the token in each slot of row b that was ever used, in the order of keys(b) and values(b);
@@ -94,9 +108,10 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   /// The token of the sequence in each of these slots, which decides visibility in attention.  Throws:
   /// std::out_of_range
   std::span<const std::int64_t> order(Index b) const { return rows().positions(rows().checked(b)); }
-  /// Number of tokens appended to each row and not rolled back, [batch].
+  /// One more than the position of the newest token of each row, [batch]: the number of tokens appended and
+  /// not rolled back, and of positions that append_at skipped.
   std::span<const std::int64_t> seen() const { return rows().seen(); }
-  /// Number of tokens appended to row b and not rolled back.  Throws: std::out_of_range
+  /// seen() of row b.  Throws: std::out_of_range
   std::int64_t seen(Index b) const { return rows().seen(rows().checked(b)); }
   /// The position in order(b) of one token, even if it was overwritten.
   std::int64_t order_of(Index /*b*/, std::int64_t token) const { return token; }
@@ -139,7 +154,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   ///     cache.append<Layout>(k, v, table);
   ///
   /// \param k        [batch, tokens, kv_heads, head_dim]; unrotated for raw storage, otherwise already
-  ///                 rotated
+  ///                 rotated. A ring of std::int8_t also takes quantized views, as a kv_cache
   /// \param v        [batch, tokens, kv_heads, value_dim]
   /// \param counts   as in kv_cache
   /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
@@ -147,9 +162,9 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   /// Throws:  std::invalid_argument if a shape differs from the cache's, a count is not in [0, tokens], or
   ///          the cache holds keys that it rotated itself
   /// Cost:    one copy of the keys and values that stay
-  template <int no_layout = 0, class K, class V, class Threads = this_thread>  // append<Layout> is another
-  void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
-              const Threads& threads = {}) {
+  template <int no_layout = 0, detail::new_heads K, detail::new_heads V,
+            class Threads = this_thread>  // append<Layout> is another
+  void append(const K& k, const V& v, const detail::row_counts& counts = {}, const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append", Threads);
     tokens_.check_given("ring_cache::append");
     tokens_.store("ring_cache::append", k, v, tokens_.next_source("ring_cache::append", k.tokens), counts,
@@ -175,7 +190,77 @@ class ring_cache : public cache_shape<ring_cache<T>> {
       tokens_.template store_next<Layout>("ring_cache", "ring_cache::append", k, v,
                                           detail::key_transform_of(table), counts, threads);
   }
+
+  /// Copies new tokens at the given positions: a ring that is restored, or that starts at token n. Positions
+  /// of a row ascend, from next_positions() or a later position on. Positions that are skipped have no token:
+  /// attention does not miss them, and they are not rolled back. A row that starts at or after `sinks` has no
+  /// sinks.
+  ///
+  ///     ring.append_at<Layout>(k, v, table, 1000);
+  ///
+  /// With axes, positions are coordinates on all axes, as in kv_cache, and tokens follow those before.
+  ///
+  /// \param positions  as in `rotate`
+  ///
+  /// Throws:  as `append`; std::invalid_argument if a position is before the next one of its row;
+  ///          std::out_of_range if one is negative or above 2^53
+  template <int no_layout = 0, detail::new_heads K, detail::new_heads V, position_form P,
+            class Threads = this_thread>
+  void append_at(const K& k, const V& v, const P& positions, const detail::row_counts& counts = {},
+                 const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("ring_cache::append_at", Threads);
+    tokens_.store("ring_cache::append_at", k, v, detail::position_source(positions, k.tokens), counts,
+                  threads);
+  }
+  /// Rotates copies of new keys by the given positions, and appends them.  Throws: as above, and as `append`
+  /// with a table
+  template <class Layout = detail::unnamed_layout, class K, class V, key_table Table, position_form P,
+            class Threads = this_thread>
+  void append_at(head_view<K> k, head_view<V> v, const Table& table, const P& positions,
+                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append_at", Layout);
+    ROPE_DETAIL_CHECK_THREADS("ring_cache::append_at", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_rotated<Layout>("ring_cache", "ring_cache::append_at", k, v,
+                                             detail::key_transform_of(table),
+                                             detail::position_source(positions, k.tokens), counts, threads);
+  }
+  /// Appends new tokens at the given coordinates to a ring with axes, as in kv_cache.
+  template <int no_layout = 0, detail::new_heads K, detail::new_heads V, class Threads = this_thread>
+  void append_at(const K& k, const V& v, const token_coordinates& coordinates,
+                 const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_THREADS("ring_cache::append_at", Threads);
+    tokens_.store("ring_cache::append_at", k, v, coordinates, counts, threads);
+  }
+
+  /// Appends copies of keys that were rotated by `table` before: saved to disk, in another cache or on
+  /// another machine. They are then keys that the cache rotated: `append` and `attention` go on. Positions
+  /// ascend, as in append_at, so the tokens of a ring are saved in the order of their positions, not of their
+  /// slots.
+  ///
+  /// \param k          as in `append` without a table
+  /// \param table      the table that rotated k. It is not applied again, and no position has to be in it;
+  ///                   compare rotation_by<Layout>(table) with the rotation() that was stored beside k
+  /// \param positions  as in append_at, or token_coordinates; `{}`: the next positions, or the coordinates of
+  ///                   a table of coordinates
+  ///
+  /// Throws:  as append_at; std::invalid_argument if the cache stores raw keys, or keys of another, or an
+  ///          unknown, table or layout
+  /// Cost:    one copy of k and v
+  template <class Layout = detail::unnamed_layout, detail::new_heads K, detail::new_heads V,
+            rotation_table Table, detail::place_form P = detail::next_tokens, class Threads = this_thread>
+  void append_rotated(const K& k, const V& v, const Table& table, const P& positions = {},
+                      const detail::row_counts& counts = {}, const Threads& threads = {}) {
+    ROPE_DETAIL_CHECK_LAYOUT("ring_cache::append_rotated", Layout);
+    ROPE_DETAIL_CHECK_THREADS("ring_cache::append_rotated", Threads);
+    if constexpr (pair_layout<Layout>)
+      tokens_.template store_as_rotated<Layout>("ring_cache", "ring_cache::append_rotated", k, v,
+                                                detail::placed(table),
+                                                detail::place_source(positions, k.tokens), counts, threads);
+  }
   ROPE_DETAIL_ASK_FOR_APPEND("ring_cache", heads);
+  ROPE_DETAIL_ASK_FOR_APPEND_AT("ring_cache", heads);
+  ROPE_DETAIL_ASK_FOR_APPEND_ROTATED("ring_cache");
 
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
   /// like this one.  Throws: std::invalid_argument if not
@@ -190,13 +275,18 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   /// tokens do not come back, so at most `chunk` tokens can be removed once all slots are used.
   ///
   /// Throws:  std::out_of_range unless 0 <= size <= seen() and every token visible to the next query is still
-  ///          held, and with axes also token size - 1
+  ///          held, and with axes also token size - 1; after skipped positions, if size is before the token
+  ///          that follows them, and not 0
   void truncate(std::int64_t size, batch_row row = every_row) {
     tokens_.truncate("ring_cache::truncate", size, row);
   }
 
   /// Makes row `to` a copy of row `from`, as in kv_cache.  Throws: std::out_of_range if there is no such row
   void copy_row(Index from, Index to) { tokens_.copy_row("ring_cache::copy_row", from, to); }
+  /// Makes row `to` a copy of row `from` of another ring of the same policy.  Throws: as in kv_cache
+  void copy_row(const ring_cache& other, Index from, Index to) {
+    tokens_.copy_row("ring_cache", "ring_cache::copy_row", other.tokens_, from, to);
+  }
   /// Makes every row b a copy of what row rows[b] was before the call.  Throws: as in kv_cache
   void reorder(const detail::row_list& rows) { tokens_.reorder("ring_cache::reorder", rows); }
 
@@ -244,8 +334,11 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     return completed;
   }
   /// Throws:  std::invalid_argument if a key visible to one of the newest `queries` tokens of row b was
-  ///          overwritten; std::out_of_range if there is no such row
+  ///          overwritten, or one of these tokens was skipped, or, with ring_positions::cache, a key visible
+  ///          to them; std::out_of_range if there is no such row
   void check_queries(const char* function, Index b, Index queries) const {
+    if (const std::int64_t start = rows().run_start(rows().checked(b)); start > 0)
+      check_run(function, b, queries, start);
     // Sinks are never overwritten, and of the other queries the first one needs the oldest keys.
     const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
     if (oldest - first < queries && !holds_window(b, oldest))
@@ -258,6 +351,21 @@ class ring_cache : public cache_shape<ring_cache<T>> {
 
  private:
   friend class cache_shape<ring_cache<T>>;
+  /// check_queries for a row in which positions before `start` were skipped.
+  void check_run(const char* function, Index b, Index queries, std::int64_t start) const {
+    if (queries > seen(b) - start)
+      detail::throw_invalid(function, "row ", b, " has ", seen(b) - start,
+                            " tokens since positions were skipped; attend with at most as many queries, got ",
+                            queries);
+    if (policy().positions != ring_positions::cache) return;
+    const std::int64_t first = (std::max)(std::int64_t{0}, seen(b) - queries + 1 - policy().window);
+    for (std::int64_t token = 0; token < seen(b);
+         token = (std::max)(token + 1, token + 1 < policy().sinks ? 0 : first))
+      if (!rows().holds_token(b, token))
+        detail::throw_invalid(function,
+                              "ring_positions::cache needs every key of the window and the sinks, but row ",
+                              b, " has no token at position ", token);
+  }
   const detail::cache_memory<T>& memory() const { return tokens_.memory(); }
   const detail::ring_rows& rows() const { return tokens_.rows(); }
 

@@ -64,6 +64,37 @@ TEST_CASE("the comments of kv_cache show its use", "[cache]") {
   CHECK(cache.size(2) == 1);
 }
 
+TEST_CASE("the comments of caches show how tokens leave, move and come back", "[cache]") {
+  step s;
+  const auto [q, k, v, out] = std::tie(s.q, s.k, s.v, s.out);
+  const auto& table = s.table;
+  kv_cache<float> cache(batch, capacity, kv_heads, head_dim), prefilled = cache, restored = cache;
+  prefilled.append<Layout>(k, v, table);
+  cache.copy_row(prefilled, 0, 2);
+  CHECK(cache.size(2) == 2);
+  cache.reserve(2 * cache.capacity());
+  CHECK(cache.capacity() == 2 * capacity);
+  cache.append<Layout>(k, v, table);
+  cache.append<Layout>(k, v, table);
+  cache.append<Layout>(k, v, table);
+  cache.truncate(6, batch_row{2});
+  cache.evict(std::vector{3, 5, 4});
+  CHECK(cache.size() == 3);
+
+  const auto keys = cache.keys(), values = cache.values();
+  const std::vector<int> positions = {0, 1, 2};
+  restored.append_rotated<Layout>(keys, values, table, positions);
+  restored.clear();
+  const key_rotation saved = cache.rotation();
+  const bool same = saved == restored.rotation_by<Layout>(table);
+  if (same) restored.append_rotated<Layout>(keys, values, table, positions);
+  CHECK(restored.size() == 3);
+
+  ring_cache<float> ring(batch, {.sinks = 4, .window = 8}, kv_heads, head_dim);
+  ring.append_at<Layout>(k, v, table, 1000);
+  CHECK(ring.next_positions()[0] == 1002);
+}
+
 TEST_CASE("the comment of latent_cache shows its use", "[cache]") {
   step s;
   const Index latent_dim = 6, rotary_dim = 2, unrotated_dim = 6, expanded_dim = 8;

@@ -143,7 +143,7 @@ class attended_call {
         throw_invalid(
             "attention", "the keys of the ", rows_.seen(b), " tokens in row ", b,
             " were rotated before they were appended; rotate q yourself and leave out the layout and "
-            "the table");
+            "the table, or append the keys with their table by append_rotated");
   }
   void check_row(Index b) const {
     const token_source<C> k = keys(b), v = values(b);

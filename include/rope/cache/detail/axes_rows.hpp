@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>  // std::swap
+#include <utility>  // std::move, std::swap
 #include <vector>
 
 #include <rope/base/message.hpp>
@@ -17,6 +17,7 @@
 #include <rope/base/storage.hpp>
 #include <rope/cache/detail/cache_rows.hpp>  // row_range
 #include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/detail/token_list.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 
@@ -32,9 +33,9 @@ using coordinate_map = Eigen::Map<
 
 /// The coordinates of the tokens of a cache, and the next position of text in each row.
 ///
-/// Invariant: largest(b) is the largest coordinate of row b on any axis, -1 if the row is empty, and next_[b]
-///            = floor(largest(b)) + 1. A moved-from object has no axes and no rows. Without axes there is no
-///            memory.
+/// Invariant: largest(b) is the largest coordinate of row b on any axis, evicted tokens included, -1 if the
+///            row is empty, and next_[b] = floor(largest(b)) + 1. A moved-from object has no axes and no
+///            rows. Without axes there is no memory.
 class axes_rows {
  public:
   /// No axes: every token has one position, stored in cache_rows or ring_rows.
@@ -46,6 +47,7 @@ class axes_rows {
         capacity_(capacity),
         axes_(axes.count),
         largest_(at(batch), -1.0),
+        evicted_(at(batch), none_evicted),
         next_(at(batch), 0),
         coordinates_(checked_size(owner, batch, capacity, axes.count)) {}
 
@@ -111,7 +113,7 @@ class axes_rows {
       const Index size = rows.size(b), count = count_of(b, tokens, counts);
       for (Index t = 0; t < count; ++t)
         for (Index a = 0; a < axes_; ++a) row(b)[(size + t) * axes_ + a] = coordinate(b, t, a);
-      find_largest(b, size > 0, size, size + count);
+      find_largest(b, size > 0 || is_evicted(b), size, size + count);
     }
   }
   /// Puts token t of row b at coordinate(a) on every axis a.
@@ -129,8 +131,11 @@ class axes_rows {
   void check_next(const char* /*function*/, Index /*tokens*/) const {}
   /// Reduces rows to their first `size` tokens.
   template <class Rows>
-  void keep(const Rows& /*all*/, row_range rows, std::int64_t size) {
-    for (Index b = rows.first; b < last_of(rows); ++b) find_largest(b, false, 0, to_index(size));
+  void keep(const Rows& all, row_range rows, std::int64_t size) {
+    for (Index b = rows.first; b < last_of(rows); ++b) {
+      if (size < all.size(b)) evicted_[at(b)] = none_evicted;
+      find_largest(b, false, 0, to_index(size));
+    }
   }
   /// Removes tokens [first, last) of rows, which still have size(b) tokens. Later tokens move up.
   template <class Rows>
@@ -138,7 +143,18 @@ class axes_rows {
     for (Index b = range.first; b < last_of(range); ++b) {
       const Index size = rows.size(b);
       std::copy(row(b) + last * axes_, row(b) + size * axes_, row(b) + first * axes_);
+      if (first < last && last == size) evicted_[at(b)] = none_evicted;
       find_largest(b, false, 0, size - (last - first));
+    }
+  }
+  /// Removes the listed tokens of rows, which still have size(b) tokens. largest(b) stays.
+  template <class Rows>
+  void evict(row_range range, const Rows& rows, const token_list& tokens) {
+    for (Index b = range.first; b < last_of(range); ++b) {
+      evicted_[at(b)] = largest(b);
+      tokens.for_each_kept(rows.size(b), [&](Index from, Index to, Index count) {
+        std::copy_n(row(b) + from * axes_, count * axes_, row(b) + to * axes_);
+      });
     }
   }
   /// Throws:  std::out_of_range if a coordinate would leave [-2^53, 2^53]
@@ -155,6 +171,8 @@ class axes_rows {
   void shift(row_range range, const Rows& rows, Index first, Index last, std::int64_t delta) {
     for (Index b = range.first; b < last_of(range); ++b) {
       for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] += static_cast<double>(delta);
+      if (first < last && last == rows.size(b) && is_evicted(b))
+        evicted_[at(b)] += static_cast<double>(delta);
       find_largest(b, false, 0, rows.size(b));
     }
   }
@@ -162,22 +180,46 @@ class axes_rows {
     if (axes_ == 0) return;
     std::copy_n(row(from), size * axes_, row(to));
     largest_[at(to)] = largest_[at(from)];
+    evicted_[at(to)] = evicted_[at(from)];
     next_[at(to)] = next_[at(from)];
+  }
+  /// Copies the first `size` tokens of row `from` of another object with as many axes to row `to`.
+  void copy_row(const axes_rows& other, Index from, Index to, Index size) {
+    if (axes_ == 0) return;
+    std::copy_n(other.row(from), size * axes_, row(to));
+    largest_[at(to)] = other.largest_[at(from)];
+    evicted_[at(to)] = other.evicted_[at(from)];
+    next_[at(to)] = other.next_[at(from)];
+  }
+  /// Throws:  std::length_error if the coordinates exceed the address space
+  template <class Rows>
+  void reserve(const char* owner, const Rows& rows, Index capacity) {
+    number_array<double> larger(checked_size(owner, batch_, capacity, axes_));
+    for (Index b = 0; b < batch_ && axes_ > 0; ++b)
+      std::copy_n(row(b), rows.size(b) * axes_, larger.data() + b * capacity * axes_);
+    coordinates_ = std::move(larger);
+    capacity_ = capacity;
   }
   void swap_rows(Index a, Index b, Index size) {
     if (axes_ == 0) return;
     std::swap_ranges(row(a), row(a) + size * axes_, row(b));
     std::swap(largest_[at(a)], largest_[at(b)]);
+    std::swap(evicted_[at(a)], evicted_[at(b)]);
     std::swap(next_[at(a)], next_[at(b)]);
   }
   void clear() {
     std::fill(largest_.begin(), largest_.end(), -1.0);
+    std::fill(evicted_.begin(), evicted_.end(), none_evicted);
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
   }
 
  private:
   static constexpr double limit = 0x1p53;
   static constexpr std::int64_t integer_limit = std::int64_t{1} << 53;
+
+  /// Below every coordinate.
+  static constexpr double none_evicted = -0x1p60;
+  bool is_evicted(Index b) const { return evicted_[at(b)] > none_evicted; }
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {
@@ -198,12 +240,16 @@ class axes_rows {
     if (first < last) {
       const double newest = *std::max_element(row(b) + first * axes_, row(b) + last * axes_);
       largest = more ? (std::max)(largest, newest) : newest;
+      if (is_evicted(b)) largest = (std::max)(largest, evicted_[at(b)]);
+    } else if (is_evicted(b)) {
+      largest = evicted_[at(b)];
     }
     go_on_behind(b, largest);
   }
 
   moved_index batch_, capacity_, axes_;
   std::vector<double> largest_;
+  std::vector<double> evicted_;  // largest(b) when tokens were last evicted, or none_evicted
   std::vector<std::int64_t> next_;
   number_array<double> coordinates_;  // [batch, capacity, axes]
 };

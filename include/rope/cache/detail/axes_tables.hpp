@@ -70,21 +70,21 @@ bool is_coordinate_table(const char* function, Index axes, const frequency_table
   return true;
 }
 
-/// The frequencies of a table, its first channel and the layout. `table` is a hash of the frequencies on all
-/// axes. It is 0 for a table of positions, which determines only the rotation of text. `text` is the
-/// fingerprint of the table of positions that rotates text the same way (all coordinates of a token equal).
-/// It is 0 if a pair is rotated along several axes: no such table exists.
+/// The rotation of keys by a table in a cache with axes. `frequencies` is a hash of those on all axes. It is
+/// 0 for a table of positions, which determines only the rotation of text. `text` is the fingerprint of the
+/// table of positions that rotates text the same way (all coordinates of a token equal). It is 0 if a pair is
+/// rotated along several axes: no such table exists.
 template <class Layout, class S>
 key_rotation rotation_on_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   key_rotation rotation = rotation_by<Layout>(placed);
-  rotation.text = rotation.table;
+  rotation.text = rotation.frequencies;
   if (table.source() == table_source::positions) {
-    rotation.table = 0;
+    rotation.frequencies = 0;
     return rotation;
   }
   const auto factor = bit_cast<std::uint64_t>(table.attention_factor());
-  rotation.table =
+  rotation.frequencies =
       mix(factor, table.pairs(), table.axes(), [&](Index i, Index a) { return table.inv_freq(i, a); });
   rotation.text = mix(mix(factor, static_cast<std::uint64_t>(table.pairs())), 1);
   for (Index i = 0; i < table.pairs(); ++i) {
@@ -107,13 +107,13 @@ key_rotation rotation_on_axes(const placed_table<S>& placed) {
 /// Throws:  std::invalid_argument unless `stored` and `given` rotate keys the same way
 inline void require_rotation_on_axes(const char* owner, const key_rotation& stored,
                                      const key_rotation& given) {
-  const bool both = stored.table != 0 && given.table != 0;
+  const bool both = stored.frequencies != 0 && given.frequencies != 0;
   const char* got = nullptr;
-  if (!stored.known)
+  if (!stored.known())
     got = "a table, but they were rotated before they were appended";
   else if (!both && (stored.text == 0 || given.text == 0))
     got = "a table of positions beside one of coordinates, for pairs that turn along several axes";
-  else if (both ? stored.table != given.table : stored.text != given.text)
+  else if (both ? stored.frequencies != given.frequencies : stored.text != given.text)
     got = "other frequencies";
   else if (stored.layout != given.layout)
     got = "the right ones in another layout";

@@ -2,7 +2,7 @@
 #ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 #define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 
-#include <algorithm>  // std::copy_n, std::max, std::swap_ranges
+#include <algorithm>  // std::copy_n, std::fill_n, std::max, std::swap_ranges
 #include <cstddef>
 #include <initializer_list>
 #include <limits>
@@ -86,9 +86,8 @@ class cache_memory {
   ///
   /// Throws:  std::invalid_argument
   template <class K, class V>
-  void check_new(const char* function, const head_view<K>& k, const head_view<V>& v,
-                 const row_counts& counts) const {
-    ROPE_DETAIL_CHECK_STORED("append", K, V, T);
+  void check_new(const char* function, const K& k, const V& v, const row_counts& counts) const {
+    ROPE_DETAIL_CHECK_STORED("append", typename K::value_type, typename V::value_type, T);
     check_shape(function, shared ? "rotated_part" : "k", k, head_dim_ - first_new_channel());
     check_shape(function, shared ? "latent" : "v", v, value_dim_);
     check_equal(function, shared ? "rotated_part and latent" : "k and v", "tokens", k.tokens, v.tokens);
@@ -97,7 +96,7 @@ class cache_memory {
 
   /// Copies tokens [first, first + count) of row b to slots [slot, slot + count).
   template <class K, class V>
-  void write(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count, Index slot) {
+  void write(const K& k, const V& v, Index b, Index first, Index count, Index slot) {
     copy_channels(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count));
     write_values(v, b, first, count, slot);
   }
@@ -123,6 +122,37 @@ class cache_memory {
     }
   }
 
+  /// As above, for runs of tokens: runs(visit) calls visit(from, to, count) for each, in ascending order.
+  template <class Runs>
+  void move_down(Index b, const Runs& runs) {
+    const auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
+    for (Index h = 0; h < heads_; ++h) {
+      runs([&](Index from, Index to, Index count) { for_each_part(keys(), h, b, from, b, to, count, copy); });
+      if constexpr (!shared)
+        runs([&](Index from, Index to, Index count) {
+          for_each_part(values(), h, b, from, b, to, count, copy);
+        });
+    }
+  }
+  /// Makes the channels of a slot of row b zero.
+  void clear_slot(Index b, Index slot) {
+    const auto clear = [](const auto* /*x*/, Index size, auto* y) {
+      std::fill_n(y, size, std::remove_pointer_t<decltype(y)>(0));
+    };
+    for (Index h = 0; h < heads_; ++h) {
+      for_each_part(keys(), h, b, slot, b, slot, 1, clear);
+      if constexpr (!shared) for_each_part(values(), h, b, slot, b, slot, 1, clear);
+    }
+  }
+
+  /// Copies the first `count` slots of row `from` of another memory of the same heads to those of row `to`.
+  void copy_row(const cache_memory& other, Index from, Index to, Index count) {
+    const auto row_of = [count](const auto& heads, Index b) {
+      return heads.batch_range(b, 1).token_range(0, count);
+    };
+    copy_channels(row_of(other.keys(), from), row_of(keys(), to));
+    if constexpr (!shared) copy_channels(row_of(other.values(), from), row_of(values(), to));
+  }
   /// Copies the first `count` slots of row `from` to those of row `to`.
   void copy_row(Index from, Index to, Index count) {
     for_each_slots(from, to, count, [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); });
@@ -150,18 +180,18 @@ class cache_memory {
       return those;
   }
   template <class V>
-  void write_values(const head_view<V>& v, Index b, Index first, Index count, Index slot) {
+  void write_values(const V& v, Index b, Index first, Index count, Index slot) {
     copy_channels(v.batch_range(b, 1).token_range(first, count),
                   values().batch_range(b, 1).token_range(slot, count));
   }
 
   template <class X>
-  void check_shape(const char* function, const char* name, const head_view<X>& x, Index head_dim) const {
-    check_view(function, x);
+  void check_shape(const char* function, const char* name, const X& x, Index head_dim) const {
+    check_view(function, shape_of(x));
     if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
       throw_invalid(function, name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim, "], got ",
                     shape_text(x));
-    check_memory(function, x);
+    check_stored(function, x);
   }
 
   head_memory<T> memory_of(const char* owner, Index head_dim) const {

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <numeric>  // std::iota
 #include <span>
 #include <string>
-#include <utility>  // std::swap
+#include <utility>  // std::move, std::swap
 #include <vector>
 
 #include <rope/base/message.hpp>
@@ -17,6 +19,7 @@
 #include <rope/base/storage.hpp>
 #include <rope/cache/detail/newest_tokens.hpp>
 #include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/detail/token_list.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
@@ -92,11 +95,28 @@ void for_each_run(const Threads& threads, Index batch, Index tokens, const row_c
   });
 }
 
+/// The largest magnitude of a position in a cache.
+inline constexpr std::int64_t position_limit = std::int64_t{1} << 53;
+
+/// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as range() of
+///          `positions`
+template <class Source>
+void check_new_positions(const char* function, Index batch, Index tokens, const Source& positions,
+                         const row_counts& counts) {
+  position_range range = positions.range(function, batch, tokens);
+  if (!counts.empty()) range = {};
+  for (Index b = 0; b < batch && !counts.empty(); ++b)
+    for (Index t = 0; t < count_of(b, tokens, counts); ++t) range.include(positions(b, t));
+  if (!range.empty() && (range.smallest < -position_limit || range.largest > position_limit))
+    throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ",
+                       range.smallest < -position_limit ? range.smallest : range.largest);
+}
+
 /// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows
 /// counts one row, so that it also has a size.
 ///
-/// Invariant: next(b) is one more than the largest position of row b, 0 if the row is empty. A moved-from
-///            object has no rows.
+/// Invariant: next(b) is one more than the largest position of row b, evicted tokens included, 0 if the row
+///            is empty. A moved-from object has no rows.
 class cache_rows {
  public:
   cache_rows(Index batch, Index capacity)
@@ -104,6 +124,7 @@ class cache_rows {
         capacity_(capacity),
         sizes_(at((std::max)(Index{1}, batch))),
         next_(sizes_.size()),
+        evicted_next_(sizes_.size(), none_evicted),
         order_(sizes_.size()),
         positions_(batch * capacity),
         newest_(batch) {}
@@ -141,12 +162,12 @@ class cache_rows {
   }
   Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
 
-  /// Throws:  std::length_error unless the new tokens fit; as check_positions
+  /// Throws:  std::length_error unless the new tokens fit; as check_new_positions
   template <class Source>
-  void check_new(const char* function, Index tokens, const Source& positions,
-                 const row_counts& counts) const {
+  void check_new(const char* function, Index tokens, const Source& positions, const row_counts& counts,
+                 bool /*on_axes*/) const {
     check_room(function, tokens, counts);
-    check_positions(function, tokens, positions, counts);
+    check_new_positions(function, batch_, tokens, positions, counts);
   }
   /// Throws:  std::length_error unless the new tokens fit
   void check_room(const char* function, Index tokens, const row_counts& counts) const {
@@ -156,32 +177,19 @@ class cache_rows {
         throw_length(function, count, " tokens do not fit, the cache holds ", sizes_[b], " of ", capacity_);
     }
   }
-  /// Throws:  std::out_of_range unless the positions of new tokens are within [-2^53, 2^53], and as range()
-  ///          of `positions`
-  template <class Source>
-  void check_positions(const char* function, Index tokens, const Source& positions,
-                       const row_counts& counts) const {
-    position_range range = positions.range(function, batch_, tokens);
-    if (!counts.empty()) range = {};
-    for (Index b = 0; b < batch_ && !counts.empty(); ++b)
-      for (Index t = 0; t < count_of(b, tokens, counts); ++t) range.include(positions(b, t));
-    if (!range.empty() && (range.smallest < -position_limit || range.largest > position_limit))
-      throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ",
-                         range.smallest < -position_limit ? range.smallest : range.largest);
-  }
   /// Calls write(b, first, count, slot) for runs of new tokens to be stored from `slot` on.
-  template <class Threads, class Write, class Forget>
+  template <class Threads, class Positions, class Write, class Forget>
   void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
-                    const Write& write, const Forget& /*forget*/) const {
+                    const Positions& /*positions*/, const Write& write, const Forget& /*forget*/) const {
     for_each_run(threads, batch_, tokens, counts, bytes,
                  [&](Index b, Index first, Index count) { write(b, first, count, size(b) + first); });
   }
-  /// Records new tokens. `positions` may read next().
-  template <class Source>
-  void append(Index tokens, const row_counts& counts, const Source& positions) {
+  /// Records new tokens, token t of row b at positions(b, t), which may read next().
+  template <class Source, class Skipped>
+  void append(Index tokens, const row_counts& counts, const Source& positions, const Skipped& /*skipped*/) {
     for (Index b = 0; b < batch_; ++b) {
       position_range held;
-      if (size(b) > 0) held.include(next(b) - 1);
+      if (size(b) > 0 || evicted_next_[at(b)] != none_evicted) held.include(next(b) - 1);
       for (Index t = 0; t < count_of(b, tokens, counts); ++t) {
         row(at(b))[size(b) + t] = positions(b, t);
         held.include(positions(b, t));
@@ -210,6 +218,7 @@ class cache_rows {
     const auto size = to_index(first_lost);
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
     for (Index b = rows.first; b < rows.last; ++b) {
+      if (size < this->size(b)) evicted_next_[at(b)] = none_evicted;
       sizes_[at(b)] = size;
       look_again(b, size);
     }
@@ -218,8 +227,31 @@ class cache_rows {
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{size(b) - last, last - first}; });
     for (Index b = rows.first; b < rows.last; ++b) {
       if (b < batch_) std::copy(row(at(b)) + last, row(at(b)) + size(b), row(at(b)) + first);
+      if (first < last && last == size(b)) evicted_next_[at(b)] = none_evicted;
       sizes_[at(b)] -= last - first;
       look_again(b, first);
+    }
+  }
+
+  /// Removes the tokens of an ascending list. next(b) stays. With `on_axes` the remaining tokens are numbered
+  /// 0, 1, 2, ...
+  ///
+  /// Requires:  rows of one size, at least one token in the list
+  void evict(row_range rows, const token_list& tokens, bool on_axes) {
+    tokens.for_each_run([&](Index first, Index last) {
+      newest_.forget(rows.first, rows.last, [&](Index b) {
+        return lost_tokens{size(b) - last, last - first};
+      });
+    });
+    for (Index b = rows.first; b < rows.last; ++b) {
+      evicted_next_[at(b)] = on_axes ? none_evicted : next(b);
+      if (b < batch_)
+        tokens.for_each_kept(size(b), [&](Index from, Index to, Index count) {
+          std::copy_n(row(at(b)) + from, count, row(at(b)) + to);
+        });
+      sizes_[at(b)] -= tokens.size();
+      if (on_axes && b < batch_) std::iota(row(at(b)), row(at(b)) + size(b), std::int64_t{0});
+      look_again(b, tokens.first());
     }
   }
 
@@ -246,6 +278,8 @@ class cache_rows {
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
     for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b) {
       for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
+      if (first < last && last == size(b) && evicted_next_[at(b)] != none_evicted)
+        evicted_next_[at(b)] += delta;
       look_again(b, first);
     }
   }
@@ -253,26 +287,59 @@ class cache_rows {
     std::copy_n(row(at(from)), size(from), row(at(to)));
     sizes_[at(to)] = sizes_[at(from)];
     next_[at(to)] = next_[at(from)];
+    evicted_next_[at(to)] = evicted_next_[at(from)];
     order_[at(to)] = order_[at(from)];
     newest_.copy_row(from, to);
+  }
+  /// Makes row `to` a copy of row `from` of another object.
+  ///
+  /// Requires:  its tokens fit
+  void copy_row(const cache_rows& other, Index from, Index to) {
+    const std::span<const std::int64_t> held = other.positions(from);
+    std::copy(held.begin(), held.end(), row(at(to)));
+    sizes_[at(to)] = other.sizes_[at(from)];
+    next_[at(to)] = other.next_[at(from)];
+    evicted_next_[at(to)] = other.evicted_next_[at(from)];
+    order_[at(to)] = other.order_[at(from)];
+    newest_.copy_row(other.newest_, from, to);
+  }
+  /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
+  void check_copy(const char* function, const cache_rows& other, Index from) const {
+    if (other.size(from) > capacity_)
+      throw_length(function, other.size(from), " tokens do not fit, a row holds ", Index{capacity_});
+  }
+  /// Whether no row except `row` holds a token.
+  bool empty_but(Index row) const {
+    for (std::size_t b = 0; b < sizes_.size(); ++b)
+      if (b != at(row) && sizes_[b] > 0) return false;
+    return true;
+  }
+  /// Requires:  capacity is at least that of now, and a cache has checked the extents
+  void reserve(Index capacity) {
+    number_array<std::int64_t> larger(batch_ * capacity);
+    for (Index b = 0; b < batch_; ++b) std::copy_n(row(at(b)), size(b), larger.data() + b * capacity);
+    positions_ = std::move(larger);
+    capacity_ = capacity;
   }
   void swap_rows(Index a, Index b) {
     std::swap_ranges(row(at(a)), row(at(a)) + (std::max)(size(a), size(b)), row(at(b)));
     std::swap(sizes_[at(a)], sizes_[at(b)]);
     std::swap(next_[at(a)], next_[at(b)]);
+    std::swap(evicted_next_[at(a)], evicted_next_[at(b)]);
     std::swap(order_[at(a)], order_[at(b)]);
     newest_.swap_rows(a, b);
   }
   void clear() {
     std::fill(sizes_.begin(), sizes_.end(), Index{0});
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
+    std::fill(evicted_next_.begin(), evicted_next_.end(), none_evicted);
     std::fill(order_.begin(), order_.end(), ordered_tokens{});
     newest_.clear();
   }
   const newest_tokens& newest() const { return newest_; }
 
  private:
-  static constexpr std::int64_t position_limit = std::int64_t{1} << 53;
+  static constexpr std::int64_t none_evicted = (std::numeric_limits<std::int64_t>::min)();
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
@@ -281,7 +348,10 @@ class cache_rows {
   void look_again(Index b, Index first) {
     if (b >= batch_) return;  // a batch without rows has sizes, but no positions
     const std::span<const std::int64_t> held = positions(b);
-    next_[at(b)] = held.empty() ? 0 : *std::max_element(held.begin(), held.end()) + 1;
+    const std::int64_t evicted = evicted_next_[at(b)];
+    next_[at(b)] = !held.empty() ? (std::max)(evicted, *std::max_element(held.begin(), held.end()) + 1)
+                   : evicted == none_evicted ? 0
+                                             : evicted;
     order_[at(b)].forget_from(first);
     order_[at(b)].extend(held);
   }
@@ -289,6 +359,7 @@ class cache_rows {
   moved_index batch_, capacity_;
   std::vector<Index> sizes_;
   std::vector<std::int64_t> next_;
+  std::vector<std::int64_t> evicted_next_;  // next(b) when tokens were last evicted, or none_evicted
   std::vector<ordered_tokens> order_;
   number_array<std::int64_t> positions_;  // [batch, capacity]
   newest_tokens newest_;

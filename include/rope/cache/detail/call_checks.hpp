@@ -12,11 +12,38 @@
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>  // the checks of types
 #include <rope/rotation/normed_table.hpp>
+#include <rope/rotation/quantized_view.hpp>
+#include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 
 /// Checks of the argument types of calls that store or rotate tokens: each error is reported in one sentence.
 
 namespace rope::inline ROPE_ABI::detail {
+
+template <class X>
+inline constexpr bool is_quantized_view = false;
+template <class T>
+inline constexpr bool is_quantized_view<quantized_view<T>> = true;
+
+/// Views of new tokens that are stored as they are.
+template <class X>
+concept new_heads = is_head_view<X> || is_quantized_view<X>;
+
+/// In place of positions: new tokens are at the next positions, or at the coordinates of their table.
+struct next_tokens {};
+
+/// Where tokens of append_rotated are.
+template <class P>
+concept place_form =
+    position_form<P> || std::is_same_v<P, token_coordinates> || std::is_same_v<P, next_tokens>;
+
+/// Positions as a source, others as they are.
+template <position_form P>
+auto place_source(const P& positions, Index tokens) {
+  return position_source(positions, tokens);
+}
+template <place_form P>
+requires(!position_form<P>) const P& place_source(const P& place, Index /*tokens*/) { return place; }
 
 /// How a cache stores a token: heads may be normalised before rotation and may have coordinates, latents may
 /// not.
@@ -64,6 +91,24 @@ constexpr bool misplaced_in_shift() {
          lacks_list<batch_row, More...>(place);
 }
 
+/// Whether the arguments of append_rotated after its two views are not a table, then positions or coordinates
+/// or {}, counts and threads, in this order.
+template <class K, class V, class... More>
+constexpr bool misplaced_in_append_rotated() {
+  constexpr bool places[] = {place_form<std::remove_cvref_t<More>>..., true, true};
+  return !begins_with_table<stored_as::latents, More...>() || !places[1] ||
+         lacks_list<row_counts, More...>(2);
+}
+
+/// Whether a call has no views of new tokens. Without a layout, views may have integers with scales.
+template <class Layout, class K, class... More>
+constexpr bool lacks_tokens() {
+  if constexpr (std::is_same_v<Layout, unnamed_layout> && new_heads<std::remove_cvref_t<K>>)
+    return has_memory_at<0b10, K, More...>();
+  else
+    return lacks_view<2, K, More...>();
+}
+
 /// Whether `Arguments` are not `count` tables.
 template <class... Arguments>
 constexpr bool lacks_tables(std::size_t count) {
@@ -73,20 +118,21 @@ constexpr bool lacks_tables(std::size_t count) {
 }  // namespace rope::inline ROPE_ABI::detail
 
 /// As ROPE_DETAIL_ASK, for functions that need a table only with a layout, and have another name in messages.
-#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, views)             \
-  ROPE_DETAIL_ASK(function, name, (detail::lacks_view<views, Arguments...>()), \
+#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name)                       \
+  ROPE_DETAIL_ASK(function, name, (detail::lacks_tokens<Layout, Arguments...>()), \
                   (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
 
 /// Overloads of `function` for calls that match no other: without a view, without the table of a layout, or
 /// with misplaced arguments after the views.
-#define ROPE_DETAIL_ASK_FOR_TOKENS(function, name, misplaced, sentence)                                    \
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name, 2);                                                  \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
-  requires(!detail::lacks_view<2, Arguments...>() && (std::is_same_v<Layout, detail::unnamed_layout> ||    \
-                                                      !detail::lacks_table<Arguments...>)&&misplaced) void \
-  function(Arguments&&...) {                                                                               \
-    static_assert(!misplaced, name ": " sentence);                                                         \
-  }                                                                                                        \
+#define ROPE_DETAIL_ASK_FOR_TOKENS(function, name, misplaced, sentence) \
+  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name);                  \
+  template <class Layout = detail::unnamed_layout, class... Arguments>  \
+  requires(!detail::lacks_tokens<Layout, Arguments...>() &&             \
+           (std::is_same_v<Layout, detail::unnamed_layout> ||           \
+            !detail::lacks_table<Arguments...>)&&misplaced) void        \
+  function(Arguments&&...) {                                            \
+    static_assert(!misplaced, name ": " sentence);                      \
+  }                                                                     \
   static_assert(true)
 
 #define ROPE_DETAIL_ASK_FOR_APPEND(cache, as)                                                         \
@@ -104,6 +150,20 @@ constexpr bool lacks_tables(std::size_t count) {
       "), then counts (any integers, [batch], or {}), then the threads")
 #define ROPE_DETAIL_COORDINATES_OF_heads " or, without a table, token_coordinates"
 #define ROPE_DETAIL_COORDINATES_OF_latents
+
+#define ROPE_DETAIL_ASK_FOR_APPEND_ROTATED(cache)                                                         \
+  template <class Layout = detail::unnamed_layout, class K, class V, class... More>                       \
+  requires(!detail::new_heads<std::remove_cvref_t<K>> || !detail::new_heads<std::remove_cvref_t<V>> ||    \
+           detail::misplaced_in_append_rotated<K, V, More...>()) void                                     \
+  append_rotated(const K&, const V&, const More&...) {                                                    \
+    static_assert(detail::new_heads<std::remove_cvref_t<K>> && detail::new_heads<std::remove_cvref_t<V>>, \
+                  ROPE_DETAIL_VIEW_SENTENCE(cache "::append_rotated"));                                   \
+    static_assert(                                                                                        \
+        !detail::misplaced_in_append_rotated<K, V, More...>(), cache                                      \
+        "::append_rotated: behind both views come the table that rotated the keys, then positions "       \
+        "or {}, then counts (any integers, [batch], or {}), then the threads");                           \
+  }                                                                                                       \
+  static_assert(true)
 
 /// Overloads of check_table, rebase and shift for calls with missing or misplaced tables.
 #define ROPE_DETAIL_ASK_FOR_TURNS()                                                                         \

@@ -2,32 +2,21 @@
 #ifndef ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
 #define ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
 
-#include <cstdint>
-
 #include <rope/base/message.hpp>
+#include <rope/cache/key_rotation.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/tables/table.hpp>
 
-/// The rotation of the keys of a cache, and the error messages for calls that would rotate them differently.
+/// The rotation by a table, and the error messages for calls that would rotate them differently.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The table, its first channel and the layout by which keys were rotated. `known` is false for keys that
-/// were rotated before they were appended.
-struct key_rotation {
-  std::uint64_t table = 0, layout = 0;
-  Index first_channel = 0;
-  bool known = false;
-  std::uint64_t text = 0;  // only for a cache with axes, see detail/axes_tables.hpp
-
-  friend bool operator==(const key_rotation&, const key_rotation&) = default;
-};
-
+/// The rotation of keys by a table, in a cache without axes.
 template <class Layout, class S>
 key_rotation rotation_by(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
-  return {table.fingerprint(), layout_fingerprint<Layout>(table.pairs()), placed.first_channel(), true};
+  return {table.fingerprint(), 0, layout_fingerprint<Layout>(table.pairs()), placed.first_channel()};
 }
 
 /// Throws:  std::invalid_argument unless `stored` is the rotation by this layout and table
@@ -35,10 +24,10 @@ template <class Layout, class S>
 void require_rotation(const char* owner, const key_rotation& stored, const placed_table<S>& table) {
   const key_rotation given = rotation_by<Layout>(table);
   if (stored == given) return;
-  const char* got = !stored.known                 ? "a table, but they were rotated before they were appended"
-                    : stored.table != given.table ? "a table with different angles"
-                    : stored.layout != given.layout ? "the right table in another layout"
-                                                    : "the right table at another channel";
+  const char* got = !stored.known() ? "a table, but they were rotated before they were appended"
+                    : stored.frequencies != given.frequencies ? "a table with different angles"
+                    : stored.layout != given.layout           ? "the right table in another layout"
+                                                              : "the right table at another channel";
   throw_invalid(owner, "give the layout and the table that the keys were rotated by, got ", got);
 }
 

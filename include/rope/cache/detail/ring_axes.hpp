@@ -62,6 +62,10 @@ class ring_axes : public axes_rows {
     axes_rows::copy_row(from, to, count);
     if (slots_ > 0) std::copy_n(&largest_(at(from, 0)), count, &largest_(at(to, 0)));
   }
+  void copy_row(const ring_axes& other, Index from, Index to, Index count) {
+    axes_rows::copy_row(other, from, to, count);
+    if (slots_ > 0) std::copy_n(&other.largest_(other.at(from, 0)), count, &largest_(at(to, 0)));
+  }
   void swap_rows(Index a, Index b, Index count) {
     axes_rows::swap_rows(a, b, count);
     if (slots_ > 0) std::swap_ranges(&largest_(at(a, 0)), &largest_(at(a, 0)) + count, &largest_(at(b, 0)));

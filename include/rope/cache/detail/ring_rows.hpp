@@ -2,7 +2,7 @@
 #ifndef ROPE_CACHE_DETAIL_RING_ROWS_HPP
 #define ROPE_CACHE_DETAIL_RING_ROWS_HPP
 
-#include <algorithm>  // std::copy_n, std::fill, std::max, std::min, std::swap_ranges
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -25,10 +25,10 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The bookkeeping of a ring_cache: per row, the number of tokens appended and not rolled back, and the token
-/// in each slot.
+/// The bookkeeping of a ring_cache: per row, the next token, and the token in each slot.
 ///
-/// Invariant: of the seen(b) tokens of row b, the sinks and those from max(oldest, sinks) on are held.
+/// Invariant: of the tokens of row b before seen(b), the sinks and those from max(oldest, sinks) on are held,
+///            except positions that append_at skipped. None is skipped from run_start(b) on.
 class ring_rows {
  public:
   static constexpr std::int64_t no_position = (std::numeric_limits<std::int64_t>::max)();
@@ -40,6 +40,7 @@ class ring_rows {
         seen_(at(batch)),
         oldest_(seen_.size(), policy.sinks),
         used_(seen_.size()),
+        run_start_(seen_.size()),
         newest_(batch),
         positions_(batch * slot_count) {}
 
@@ -48,6 +49,12 @@ class ring_rows {
   std::span<const std::int64_t> seen() const { return {seen_.data(), seen_.size()}; }
   std::int64_t seen(Index b) const { return seen_[at(b)]; }
   Index size(Index b) const {
+    if (run_start(b) > 0) {
+      Index held = 0;
+      for (const std::int64_t token : positions(b))
+        if (token != no_position) ++held;
+      return held;
+    }
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
                     (std::max)(std::int64_t{0}, seen(b) - oldest_[at(b)]));
   }
@@ -55,6 +62,12 @@ class ring_rows {
   Index used(Index b) const { return used_[at(b)]; }
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * slots_), at(used(b))};
+  }
+  /// The first token of row b after which no position was skipped; 0 if none ever was.
+  std::int64_t run_start(Index b) const { return run_start_[at(b)]; }
+  /// Whether token `token` is in its slot.  Requires: token >= 0
+  bool holds_token(Index b, std::int64_t token) const {
+    return slot(token) < used(b) && positions(b)[at(slot(token))] == token;
   }
   bool empty() const {
     for (const std::int64_t n : seen_)
@@ -81,10 +94,27 @@ class ring_rows {
       throw_out_of_range(function, "a position in a sequence must not be negative, got ", position);
   }
 
-  /// Checks nothing: a ring accepts any number of tokens and sets their positions itself.
+  /// Throws:  std::invalid_argument unless the positions of each row ascend, from its next one or a later one
+  ///          on; std::out_of_range if one is negative or above 2^53; as range() of `positions`. With axes,
+  ///          only as check_new_positions: positions are then coordinates
   template <class Source>
-  void check_new(const char* /*function*/, Index /*tokens*/, const Source& /*positions*/,
-                 const row_counts& /*counts*/) const {}
+  void check_new(const char* function, Index tokens, const Source& positions, const row_counts& counts,
+                 bool on_axes) const {
+    check_new_positions(function, batch_, tokens, positions, counts);
+    for (Index b = 0; b < batch_ && !on_axes; ++b) {
+      std::int64_t next = seen(b);
+      for (Index t = 0; t < count_of(b, tokens, counts); ++t) {
+        const std::int64_t position = positions(b, t);
+        check_position(function, position);
+        if (position < next)
+          throw_invalid(function, "a ring takes tokens in the order of their positions; give row ", b,
+                        " position ", next, " or a later one, got ", position);
+        next = position + 1;
+      }
+    }
+  }
+  /// Any number of tokens fits.
+  void check_room(const char* /*function*/, Index /*tokens*/, const row_counts& /*counts*/) const {}
   std::span<const std::int64_t> next() const { return seen(); }
   /// Throws:  std::out_of_range unless `row` is a row or every_row
   row_range rows(const char* /*function*/, batch_row row) const {
@@ -95,9 +125,9 @@ class ring_rows {
   /// Calls write(b, t, 1, slot) for every new token that is not overwritten by the same append. These tokens
   /// have different slots, so threads may write them in any order. If threads fail after overwriting recorded
   /// tokens, forget() is called.
-  template <class Threads, class Write, class Forget>
+  template <class Threads, class Positions, class Write, class Forget>
   void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, double bytes,
-                    const Write& write, const Forget& forget) const {
+                    const Positions& positions, const Write& write, const Forget& forget) const {
     struct unless_done {
       const Forget& forget;
       std::atomic<bool> overwritten = false, done = false;
@@ -106,36 +136,58 @@ class ring_rows {
       }
     } otherwise{forget};
     for_each_run(threads, batch_, tokens, counts, bytes, [&](Index b, Index first, Index count) {
+      const std::int64_t kept = first_kept(positions(b, count_of(b, tokens, counts) - 1));
       for (Index t = first; t < first + count; ++t)
-        if (const std::int64_t i = seen(b) + t; stays(b, i, end_of(b, tokens, counts))) {
+        if (const std::int64_t i = positions(b, t); stays(i, kept)) {
           write(b, t, Index{1}, slot(i));
           if (slot(i) < used(b) && !otherwise.overwritten) otherwise.overwritten = true;
         }
     });
     otherwise.done = true;
   }
-  /// Records new tokens.
-  template <class Source>
-  void append(Index tokens, const row_counts& counts, const Source& /*positions*/) {
+  /// Records new tokens, token t of row b at positions(b, t), which may read next(). Calls skipped(b, slot)
+  /// for every slot that is in use from now on without a token, because positions were skipped.
+  template <class Positions, class Skipped>
+  void append(Index tokens, const row_counts& counts, const Positions& positions, const Skipped& skipped) {
     for (Index b = 0; b < batch_; ++b) {
-      const std::int64_t end = end_of(b, tokens, counts);
-      for (std::int64_t i = seen(b); i < end; ++i) {
-        if (!stays(b, i, end)) continue;
+      const Index count = count_of(b, tokens, counts);
+      if (count == 0) continue;
+      const std::int64_t last = positions(b, count - 1), kept = first_kept(last);
+      for (Index t = 0; t < count; ++t)
+        if (const std::int64_t i = positions(b, t); i != (t == 0 ? seen(b) : positions(b, t - 1) + 1))
+          run_start_[at(b)] = i;
+      if (run_start(b) > 0 && oldest_[at(b)] < run_start(b))
+        drop_before(b, kept);
+      else
+        oldest_[at(b)] = (std::max)(oldest_[at(b)], kept);
+      const Index used_before = used(b);
+      for (Index t = 0; t < count; ++t) {
+        const std::int64_t i = positions(b, t);
+        if (!stays(i, kept)) {
+          oldest_[at(b)] = (std::max)(oldest_[at(b)], i + 1);
+          continue;
+        }
+        for (; used(b) <= slot(i); ++used_[at(b)]) position_in(b, used(b)) = no_position;
         position_in(b, slot(i)) = i;
-        used_[at(b)] = (std::max)(used(b), slot(i) + 1);
       }
-      oldest_[at(b)] = (std::max)(oldest_[at(b)], end - (slots_ - policy_.sinks));
-      seen_[at(b)] = end;
+      for (Index slot = used_before; slot < used(b); ++slot)
+        if (position_in(b, slot) == no_position) skipped(b, slot);
+      seen_[at(b)] = last + 1;
     }
     newest_.append(tokens, counts);
   }
 
   /// Throws:  std::out_of_range unless 0 <= size <= seen and every token visible to the next query is held,
-  ///          and with `last_token` (tokens have coordinates) also token size - 1
+  ///          and with `last_token` (tokens have coordinates) also token size - 1, or if size is between 0
+  ///          and run_start
   void check_truncate(const char* function, row_range rows, std::int64_t size, bool last_token) const {
     for (Index b = rows.first; b < rows.last; ++b) {
       if (size < 0 || size > seen(b))
         throw_out_of_range(function, "size must be in [0, ", seen(b), "], got ", size);
+      if (size > 0 && size < run_start(b))
+        throw_out_of_range(function, "positions before ", run_start(b), " of row ", b,
+                           " were skipped; size must be 0 or in [", run_start(b), ", ", seen(b), "], got ",
+                           size);
       if (!holds(b, size + 1 - policy_.window, size) || (last_token && !holds(b, size - 1, size)))
         throw_out_of_range(function, "tokens before ", oldest_[at(b)],
                            " were overwritten and the window of token ", size, " needs them");
@@ -147,6 +199,7 @@ class ring_rows {
       for (Index slot = 0; slot < used(b); ++slot)
         if (position_in(b, slot) >= size) position_in(b, slot) = no_position;
       seen_[at(b)] = size;
+      if (size == 0) run_start_[at(b)] = 0;
       oldest_[at(b)] = (std::min)(oldest_[at(b)], (std::max)(size, std::int64_t{policy_.sinks}));
     }
   }
@@ -155,7 +208,36 @@ class ring_rows {
     seen_[at(to)] = seen(from);
     oldest_[at(to)] = oldest_[at(from)];
     used_[at(to)] = used(from);
+    run_start_[at(to)] = run_start(from);
     newest_.copy_row(from, to);
+  }
+  /// Makes row `to` a copy of row `from` of another object.
+  ///
+  /// Requires:  the same policy
+  void copy_row(const ring_rows& other, Index from, Index to) {
+    const std::span<const std::int64_t> held = other.positions(from);
+    std::copy(held.begin(), held.end(), &position_in(to, 0));
+    seen_[at(to)] = other.seen(from);
+    oldest_[at(to)] = other.oldest_[at(from)];
+    used_[at(to)] = other.used(from);
+    run_start_[at(to)] = other.run_start(from);
+    newest_.copy_row(other.newest_, from, to);
+  }
+  /// Throws:  std::invalid_argument unless another object has the same policy
+  void check_copy(const char* function, const ring_rows& other, Index /*from*/) const {
+    const auto check = [function](const char* name, Index own, Index theirs) {
+      check_equal(function, "both rings", name, own, theirs);
+    };
+    check("sinks", policy_.sinks, other.policy_.sinks);
+    check("window", policy_.window, other.policy_.window);
+    check("chunk", policy_.chunk, other.policy_.chunk);
+    check("positions", static_cast<Index>(policy_.positions), static_cast<Index>(other.policy_.positions));
+  }
+  /// Whether no row except `row` has seen a token.
+  bool empty_but(Index row) const {
+    for (Index b = 0; b < batch_; ++b)
+      if (b != row && seen(b) > 0) return false;
+    return true;
   }
   void swap_rows(Index a, Index b) {
     std::swap_ranges(&position_in(a, 0), &position_in(a, 0) + (std::max)(used(a), used(b)),
@@ -163,31 +245,40 @@ class ring_rows {
     std::swap(seen_[at(a)], seen_[at(b)]);
     std::swap(oldest_[at(a)], oldest_[at(b)]);
     std::swap(used_[at(a)], used_[at(b)]);
+    std::swap(run_start_[at(a)], run_start_[at(b)]);
     newest_.swap_rows(a, b);
   }
   void clear() {
     std::fill(seen_.begin(), seen_.end(), std::int64_t{0});
     std::fill(oldest_.begin(), oldest_.end(), std::int64_t{policy_.sinks});
     std::fill(used_.begin(), used_.end(), Index{0});
+    std::fill(run_start_.begin(), run_start_.end(), std::int64_t{0});
     newest_.clear();
   }
 
  private:
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t& position_in(Index b, Index slot) { return positions_(b * slots_ + slot); }
-  std::int64_t end_of(Index b, Index tokens, const row_counts& counts) const {
-    return seen(b) + count_of(b, tokens, counts);
-  }
-  /// Whether token i is held once tokens up to `end` are appended.
-  bool stays(Index b, std::int64_t i, std::int64_t end) const {
-    return i < policy_.sinks || i >= (std::max)(oldest_[at(b)], end - (slots_ - policy_.sinks));
+  /// The first token after the sinks that a row keeps whose newest token is `last`.
+  std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots_ - policy_.sinks); }
+  /// Whether a new token is held once its append is over.
+  bool stays(std::int64_t i, std::int64_t kept) const { return i < policy_.sinks || i >= kept; }
+  /// Drops the tokens after the sinks and before `kept`. Because of skipped positions, newer tokens may not
+  /// overwrite them yet.
+  void drop_before(Index b, std::int64_t kept) {
+    for (Index slot = policy_.sinks; slot < used(b); ++slot)
+      if (std::int64_t& held = position_in(b, slot); held < kept) {
+        oldest_[at(b)] = (std::max)(oldest_[at(b)], held + 1);
+        held = no_position;
+      }
   }
 
   moved_index batch_, slots_;
   ring_policy policy_;
-  std::vector<std::int64_t> seen_;    // tokens of each row so far
-  std::vector<std::int64_t> oldest_;  // of the tokens after the sinks, the first that is held
-  std::vector<Index> used_;           // slots of each row that were ever written
+  std::vector<std::int64_t> seen_;       // the next token of each row
+  std::vector<std::int64_t> oldest_;     // of the tokens after the sinks, the first that is held
+  std::vector<Index> used_;              // slots of each row that were ever used
+  std::vector<std::int64_t> run_start_;  // see run_start()
   newest_tokens newest_;
   number_array<std::int64_t> positions_;  // [batch, slots]
 };

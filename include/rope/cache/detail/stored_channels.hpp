@@ -80,7 +80,8 @@ void turn_stored(Turn& turn, const View& keys, Index b, Index slot, const By& by
   }
 }
 
-/// Whether heads of X can be stored as channels of type T with at most one rounding.
+/// Whether heads of X can be stored as channels of type T with at most one rounding. Integers with scales are
+/// stored as they are.
 template <class X, class T>
 inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
 
@@ -98,12 +99,20 @@ inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double
                 ": q and out have the channel type of the stored keys and values, or are float where " \
                 "that is a 16-bit type or std::int8_t")
 
-/// Copies heads of one shape, rounding or widening each channel once if the types differ.
+/// Copies heads of one shape, rounding or widening each channel once if the types differ. Integers and their
+/// scales keep their bits.
 template <class From, class To>
 void copy_channels(const From& x, const To& out) {
   using X = typename From::value_type;
   using T = typename To::value_type;
-  if constexpr (is_quantized<T>) {
+  if constexpr (is_quantized<T> && is_quantized<X>) {
+    for (Index b = 0; b < x.batch; ++b)
+      for (Index h = 0; h < x.heads; ++h)
+        for (Index t = 0; t < x.tokens; ++t) {
+          std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
+          *out.scale_at(b, t, h) = *x.scale_at(b, t, h);
+        }
+  } else if constexpr (is_quantized<T>) {
     quantize_all(x, out);
   } else if constexpr (is_quantized<X>) {
     dequantize_all(x, out);

@@ -3,10 +3,12 @@
 #define ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 
 #include <algorithm>  // std::min
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <type_traits>
+#include <utility>  // std::move
 
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
@@ -14,6 +16,7 @@
 #include <rope/cache/detail/axes_tables.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/cache_rows.hpp>
+#include <rope/cache/detail/call_checks.hpp>  // next_tokens
 #include <rope/cache/detail/key_rotation.hpp>
 #include <rope/cache/detail/reordered_rows.hpp>
 #include <rope/cache/detail/row_counts.hpp>
@@ -32,6 +35,12 @@
 /// keys.
 
 namespace rope::inline ROPE_ABI::detail {
+
+/// Whether new tokens are at a list of coordinates: token_coordinates, or a table of coordinates.
+template <class At>
+inline constexpr bool are_coordinates = requires(const At& at) {
+  at.coordinate(Index{}, Index{});
+};
 
 /// Memory, rows and the rotation of the keys, changed together. Tables are placed in the head of a stored
 /// key. `function` is the name of the public function, for messages.
@@ -78,36 +87,63 @@ class stored_tokens {
     return started_rows<std::int64_t>{next_positions(function)};
   }
 
-  bool rotates_keys() const { return !rows_.empty() && rotation_.known; }
-  /// Throws:  std::invalid_argument if the cache holds keys that it rotated itself
+  bool rotates_keys() const { return rotation().known(); }
+  key_rotation rotation() const { return rows_.empty() ? key_rotation{} : rotation_; }
+  /// The rotation of keys that are appended by this table.
+  ///
+  /// Throws:  std::invalid_argument if tokens have coordinates and the table is of other axes or given
+  ///          entries
+  template <class Layout, class S>
+  key_rotation rotation_of(const char* function, const placed_table<S>& table) const {
+    if (!on_axes()) return rotation_by<Layout>(table);
+    is_coordinate_table(function, coordinates_.axes(), table.table());
+    return rotation_on_axes<Layout>(table);
+  }
+  /// Throws:  std::invalid_argument if the cache holds keys of a known rotation
   void check_given(const char* function) const {
-    if (!rows_.empty() && rotation_.known)
+    if (rotates_keys())
       throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
   }
-  template <class K, class V, class Source, class Threads>
-  void store(const char* function, const head_view<K>& k, const head_view<V>& v, const Source& positions,
-             const row_counts& counts, const Threads& threads) {
+  /// Stores keys as they are: raw, or rotated in a way that the cache does not know.
+  ///
+  /// \param at  a source of positions, or token_coordinates
+  template <class K, class V, class At, class Threads>
+  void store(const char* function, const K& k, const V& v, const At& at, const row_counts& counts,
+             const Threads& threads) {
     memory_.check_new(function, k, v, counts);
-    rows_.check_new(function, k.tokens, positions, counts);
+    check_places(function, k.tokens, at, counts);
     check_given(function);
+    write(k, v, at, counts, threads);
     rotation_ = {};
-    write(k, v, counts, threads);
-    note(k.tokens, counts, positions);
+    note(k.tokens, counts, at);
   }
-  template <class K, class V, class Threads>
-  void store_at(const char* function, const head_view<K>& k, const head_view<V>& v,
-                const token_coordinates& at, const row_counts& counts, const Threads& threads) {
-    if (!on_axes())
-      throw_invalid(function, "a cache of positions takes no coordinates, make it with token_axes{",
-                    at.axes(), "}");
-    check_axes(function, coordinates_.axes(), at.axes());
-    memory_.check_new(function, k, v, counts);
-    const token_rows tokens = checked_token_rows(function, at.rows(), memory_.batch(), k.tokens);
-    rows_.check_room(function, k.tokens, counts);
-    check_given(function);
-    rotation_ = {};
-    write(k, v, counts, threads);
-    note(k.tokens, counts, [&](Index b, Index t, Index a) { return at.coordinate(tokens(b, t), a); });
+  /// Stores keys as they are, and records that `table` rotated them.
+  ///
+  /// \param at  a source of positions, token_coordinates, or next_tokens: as in store_next
+  template <class Layout, class K, class V, class S, class At, class Threads>
+  void store_as_rotated(const char* owner, const char* function, const K& k, const V& v,
+                        const placed_table<S>& table, const At& at, const row_counts& counts,
+                        const Threads& threads) {
+    if constexpr (std::is_same_v<At, next_tokens>) {
+      if (on_axes() && is_coordinate_table(function, coordinates_.axes(), table.table()))
+        store_as_rotated<Layout>(owner, function, k, v, table, table.table(), counts, threads);
+      else
+        store_as_rotated<Layout>(owner, function, k, v, table, next_source(function, k.tokens), counts,
+                                 threads);
+    } else {
+      memory_.check_new(function, k, v, counts);
+      check_places(function, k.tokens, at, counts);
+      if (storage_ == key_storage::raw)
+        throw_invalid(function,
+                      "this cache stores raw keys; unrotate the keys and append them without a "
+                      "table, or store rotated keys (key_storage::rotated)");
+      check_table<Layout>(owner, table);
+      check_rotation<Layout>(function, memory_.batch(), k.tokens, memory_.keys().head_dim, table,
+                             known_range{});
+      write(k, v, at, counts, threads);
+      remember<Layout>(function, table);
+      note(k.tokens, counts, at);
+    }
   }
   /// Rotates new keys by a table of coordinates, with one row per token, or otherwise by their next
   /// positions.
@@ -130,7 +166,7 @@ class stored_tokens {
     const placed_table<S>& table = transform.table;
     const placed_table<S> in_new(table.table(), table.first_channel() - memory_.first_new_channel());
     memory_.check_new(function, k, v, counts);
-    rows_.check_new(function, k.tokens, positions, counts);
+    rows_.check_new(function, k.tokens, positions, counts, on_axes());
     if (storage_ == key_storage::raw) refuse_raw_keys(function);
     check_table<Layout>(owner, table);
     constexpr bool by_rows = std::is_same_v<Source, token_rows>;
@@ -139,17 +175,13 @@ class stored_tokens {
                     "a table of coordinates says where its tokens are, append them without positions");
     check_new_rotation<Layout>(function, k, counts, in_new, positions);
     const auto norm = checked_norm(function, transform.norm, k);
-    for_each_new(k.tokens, counts, threads, [&](Index b, Index first, Index count, Index slot) {
+    for_each_new(k.tokens, counts, threads, positions, [&](Index b, Index first, Index count, Index slot) {
       memory_.template write_rotated<Layout>(k, v, b, first, count, slot, in_new,
                                              positions_of_row(positions, b, first), norm);
     });
-    // Of two equivalent rotations, keep the one with the frequencies on all axes, if either has them.
-    if (const key_rotation given = rotation_of<Layout>(table);
-        !on_axes() || rows_.empty() || given.table != 0)
-      rotation_ = given;
+    remember<Layout>(function, table);
     if constexpr (by_rows)
-      note(k.tokens, counts,
-           [&](Index b, Index t, Index a) { return table.table().coordinate(positions(b, t), a); });
+      note(k.tokens, counts, table.table());
     else
       note(k.tokens, counts, positions);
   }
@@ -159,7 +191,7 @@ class stored_tokens {
     if (on_axes()) is_coordinate_table(owner, coordinates_.axes(), table.table());
     if (rows_.empty() || storage_ == key_storage::raw) return;
     if (on_axes())
-      require_rotation_on_axes(owner, rotation_, rotation_of<Layout>(table));
+      require_rotation_on_axes(owner, rotation_, rotation_on_axes<Layout>(table));
     else
       require_rotation<Layout>(owner, rotation_, table);
   }
@@ -172,7 +204,7 @@ class stored_tokens {
     check_table<Layout>(owner, from);
     if (on_axes()) {
       turn_between_axes<Layout, numbers_of<T>, From, To> turn(
-          function, coordinates_.axes(), rows_.empty() || rotation_.table == 0, from, to);
+          function, coordinates_.axes(), rows_.empty() || rotation_.frequencies == 0, from, to);
       for (Index b = 0; b < memory_.batch(); ++b)
         for (Index t = 0; t < rows_.size(b); ++t)
           turn_stored(turn, memory_.keys(), b, t, coordinates_.token(b, t));
@@ -183,7 +215,7 @@ class stored_tokens {
           if (t < rows_.size(b))
             turn_stored(turn, memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
     }
-    rotation_ = rotation_of<Layout>(to);
+    rotation_ = rotation_of<Layout>(function, to);
   }
 
   void truncate(const char* function, std::int64_t size, batch_row row) {
@@ -201,6 +233,30 @@ class stored_tokens {
     coordinates_.remove(rows, rows_, first, last);
     rows_.remove(rows, first, last);
     if (on_axes()) rows_.shift(rows, first, rows_.size(rows.first), -count);
+  }
+  void evict(const char* function, const token_indices& indices, batch_row row) {
+    const row_range rows = rows_.rows(function, row);
+    const token_list tokens(function, indices, rows_.size(rows.first));
+    if (tokens.size() == 0) return;
+    for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
+      memory_.move_down(b, [&](const auto& visit) { tokens.for_each_kept(rows_.size(b), visit); });
+    coordinates_.evict(rows, rows_, tokens);
+    rows_.evict(rows, tokens, on_axes());
+  }
+  /// Throws:  std::invalid_argument if capacity is negative, std::length_error if memory cannot hold it
+  void reserve(const char* owner, const char* function, Index capacity) {
+    if (capacity < 0) throw_invalid(function, "capacity must not be negative, got ", capacity);
+    if (capacity <= memory_.slot_count()) return;
+    cache_memory<T, place> memory(owner, memory_.batch(), capacity, memory_.keys().heads,
+                                  memory_.keys().head_dim, memory_.values().head_dim);
+    for (Index b = 0; b < memory_.batch(); ++b) memory.copy_row(memory_, b, b, rows_.used(b));
+    Coordinates coordinates = coordinates_;
+    coordinates.reserve(owner, rows_, capacity);
+    Rows rows = rows_;
+    rows.reserve(capacity);
+    memory_ = std::move(memory);
+    coordinates_ = std::move(coordinates);
+    rows_ = std::move(rows);
   }
   /// For raw keys, whose positions change without a rotation.
   void shift(const char* function, Index first, Index count, std::int64_t delta, batch_row row) {
@@ -227,6 +283,17 @@ class stored_tokens {
   void copy_row(const char* function, Index from, Index to) {
     detail::copy_row(function, from, to, rows_, memory_, coordinates_);
   }
+  void copy_row(const char* owner, const char* function, const stored_tokens& other, Index from, Index to) {
+    if (&other == this) return copy_row(function, from, to);
+    other.rows_.checked(function, from);
+    rows_.checked(function, to);
+    check_copy(owner, function, other, from, to);
+    const bool other_rotation = rows_.empty_but(to) || (on_axes() && other.rotation_.frequencies != 0);
+    memory_.copy_row(other.memory_, from, to, other.rows_.used(from));
+    coordinates_.copy_row(other.coordinates_, from, to, other.rows_.used(from));
+    rows_.copy_row(other.rows_, from, to);
+    if (other.rows_.used(from) > 0 && other_rotation) rotation_ = other.rotation_;
+  }
   /// \param from  row b becomes what row from[b] is
   void reorder(const char* function, const row_list& from) {
     detail::reorder(function, from, memory_.batch(), rows_, memory_, coordinates_);
@@ -252,33 +319,89 @@ class stored_tokens {
   }
 
  private:
+  /// Records the rotation of new keys. Of two equivalent ones, keeps the one with the frequencies on all
+  /// axes, if either has them.
   template <class Layout, class S>
-  key_rotation rotation_of(const placed_table<S>& table) const {
-    return on_axes() ? rotation_on_axes<Layout>(table) : rotation_by<Layout>(table);
+  void remember(const char* function, const placed_table<S>& table) {
+    if (const key_rotation given = rotation_of<Layout>(function, table);
+        !on_axes() || rows_.empty() || given.frequencies != 0)
+      rotation_ = given;
   }
-  template <class Threads, class Write>
-  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, const Write& write) {
-    rows_.for_each_new(tokens, counts, threads, memory_.bytes_of(memory_.batch() * tokens), write,
-                       [&] { clear(); });
+  /// Throws:  as check_new and check_room of the rows; std::invalid_argument if coordinates do not fit
+  template <class At>
+  void check_places(const char* function, Index tokens, const At& at, const row_counts& counts) const {
+    if constexpr (are_coordinates<At>) {
+      if (!on_axes())
+        throw_invalid(function, "a cache of positions takes no coordinates, make it with token_axes{",
+                      at.axes(), "}");
+      check_axes(function, coordinates_.axes(), at.axes());
+      checked_token_rows(function, at.rows(), memory_.batch(), tokens);
+      rows_.check_room(function, tokens, counts);
+    } else {
+      rows_.check_new(function, tokens, at, counts, on_axes());
+    }
   }
-  template <class K, class V, class Threads>
-  void write(const head_view<K>& k, const head_view<V>& v, const row_counts& counts, const Threads& threads) {
-    for_each_new(k.tokens, counts, threads, [&](Index b, Index first, Index count, Index slot) {
+  /// Throws:  std::invalid_argument unless row `from` of `other` can be row `to` of this store;
+  ///          std::length_error unless its tokens fit
+  void check_copy(const char* owner, const char* function, const stored_tokens& other, Index from,
+                  Index to) const {
+    const auto shape = [](const stored_tokens& x) {
+      return std::array<Index, 3>{x.memory_.keys().heads, x.memory_.keys().head_dim,
+                                  x.memory_.values().head_dim};
+    };
+    const auto own = shape(*this), theirs = shape(other);
+    if (own != theirs)
+      throw_invalid(function, "both caches must have the same [kv_heads, head_dim, value_dim], got ",
+                    shape_text({own[0], own[1], own[2]}), " and ",
+                    shape_text({theirs[0], theirs[1], theirs[2]}));
+    if (storage_ != other.storage_)
+      throw_invalid(function, "both caches must store keys alike, got rotated and raw keys");
+    check_equal(function, "both caches", "axes", coordinates_.axes(), other.coordinates_.axes());
+    rows_.check_copy(function, other.rows_, from);
+    if (other.rows_.used(from) == 0 || rows_.empty_but(to) || storage_ == key_storage::raw) return;
+    if (!rotation_.known() && !other.rotation_.known()) return;
+    if (on_axes() && rotation_.known() && other.rotation_.known())
+      require_rotation_on_axes(owner, rotation_, other.rotation_);
+    else if (rotation_ != other.rotation_)
+      throw_invalid(function, "the keys of both caches must be rotated by one table and layout, got ",
+                    !rotation_.known() || !other.rotation_.known() ? "keys of an unknown rotation in one"
+                                                                   : "keys of different rotations");
+  }
+  /// Calls write(b, first, count, slot) for runs of new tokens.
+  template <class Threads, class At, class Write>
+  void for_each_new(Index tokens, const row_counts& counts, const Threads& threads, const At& at,
+                    const Write& write) {
+    rows_.for_each_new(
+        tokens, counts, threads, memory_.bytes_of(memory_.batch() * tokens),
+        [&](Index b, Index t) { return position_in_row(at, b, t); }, write, [&] { clear(); });
+  }
+  /// The position by which rows_ knows a new token. With axes, rows number their tokens.
+  template <class At>
+  std::int64_t position_in_row(const At& at, Index b, Index t) const {
+    if constexpr (std::is_invocable_v<const At&, Index, Index> && !std::is_same_v<At, token_rows>)
+      if (!on_axes()) return at(b, t);
+    return rows_.next()[static_cast<std::size_t>(b)] + t;
+  }
+  template <class K, class V, class At, class Threads>
+  void write(const K& k, const V& v, const At& at, const row_counts& counts, const Threads& threads) {
+    for_each_new(k.tokens, counts, threads, at, [&](Index b, Index first, Index count, Index slot) {
       memory_.write(k, v, b, first, count, slot);
     });
   }
-  /// Records new tokens at positions. With axes, a position is the coordinate on all axes.
-  template <class Source>
-  void note(Index tokens, const row_counts& counts, const Source& positions) {
-    if constexpr (std::is_invocable_v<const Source&, Index, Index>) {
-      if (!on_axes()) return rows_.append(tokens, counts, positions);
-      coordinates_.append(rows_, tokens, counts, [&](Index b, Index t, Index /*a*/) {
-        return static_cast<double>(positions(b, t));
-      });
-    } else {
-      coordinates_.append(rows_, tokens, counts, positions);
+  /// Records new tokens at positions or coordinates. With axes, a position is the coordinate on all axes.
+  template <class At>
+  void note(Index tokens, const row_counts& counts, const At& at) {
+    if constexpr (are_coordinates<At>) {
+      const token_rows of = checked_token_rows("append", at.rows(), memory_.batch(), tokens);
+      coordinates_.append(rows_, tokens, counts,
+                          [&](Index b, Index t, Index a) { return at.coordinate(of(b, t), a); });
+    } else if (on_axes()) {
+      coordinates_.append(rows_, tokens, counts,
+                          [&](Index b, Index t, Index /*a*/) { return static_cast<double>(at(b, t)); });
     }
-    rows_.append(tokens, counts, started_rows<std::int64_t>{rows_.next()});
+    rows_.append(
+        tokens, counts, [&](Index b, Index t) { return position_in_row(at, b, t); },
+        [&](Index b, Index slot) { memory_.clear_slot(b, slot); });
   }
   /// Checks a shift and returns its rows.
   ///

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_KEY_ROTATION_HPP
+#define ROPE_CACHE_KEY_ROTATION_HPP
+
+#include <cstdint>
+
+#include <rope/config.hpp>
+
+/// The rotation of stored keys as a value.
+
+namespace rope::inline ROPE_ABI {
+
+/// The rotation of the keys that a cache stores: store it next to saved keys, and compare it before they are
+/// appended again.
+///
+///     const key_rotation saved = cache.rotation();
+///     const bool same = saved == restored.rotation_by<Layout>(table);
+///     if (same) restored.append_rotated<Layout>(keys, values, table, positions);
+///
+/// Four integers of 64 bits without padding. They have the same bits on every machine, with every compiler
+/// and for tables of float and of double. Two different rotations are equal with a chance of 2^-64.
+///
+/// In a cache with axes the value does not depend on the coordinates of tokens. A table of positions has
+/// `frequencies` 0 there, because it determines only the rotation of text; a table of coordinates sets both
+/// hashes. The cache keeps the value of the table of coordinates once one was used.
+struct key_rotation {
+  /// A hash of inv_freq, the attention_factor and how angles are computed. Without axes it is the fingerprint
+  /// of the table. With axes it does not cover coordinates, and is 0 for a table of positions.
+  std::uint64_t frequencies = 0;
+  /// With axes, the hash of the rotation of text, whose coordinates are equal on all axes; 0 if a pair is
+  /// rotated along several axes. Without axes 0.
+  std::uint64_t text = 0;
+  /// 1 for half_split, 2 for interleaved, a hash of the pairs for other layouts.
+  std::uint64_t layout = 0;
+  /// The first rotated channel of a stored key.
+  std::int64_t first_channel = 0;
+
+  /// Whether the rotation is known. It is not for raw keys, keys that were rotated before they were appended
+  /// by a call without a table, and in an empty cache; all members are then 0.
+  bool known() const { return frequencies != 0 || text != 0; }
+
+  /// Whether all members are equal.
+  friend bool operator==(const key_rotation&, const key_rotation&) = default;
+};
+
+}  // namespace rope::inline ROPE_ABI
+
+#endif  // ROPE_CACHE_KEY_ROTATION_HPP
