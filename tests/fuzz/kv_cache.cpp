@@ -47,14 +47,14 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
 
   void step() override {
     const long chosen = b_.up_to(255);  // of the last sixteen, so that others mean what they did
-    this->take_step(chosen < 240 ? chosen % 12 : 12);
+    this->take_step(chosen < 240 ? chosen % 12 : 12 + chosen % 4);
   }
   void misuse() override {
     this->ask_what_is_wrong();
     refused(invalid_argument, "a negative value_dim is refused", [] { kv_cache<T> bad(1, 1, 1, 1, -2); });
   }
   void check_all() override {
-    check(cache_.batch() == batch_ && cache_.capacity() == extents_.capacity &&
+    check(cache_.batch() == batch_ && cache_.capacity() == this->capacity_ &&
               cache_.kv_heads() == extents_.heads && cache_.head_dim() == extents_.head_dim &&
               cache_.value_dim() == extents_.value_dim && cache_.storage() == extents_.storage,
           "extents stay");

@@ -43,7 +43,10 @@ class decoder final : public moved_keys_target<latent_cache<T>> {
         extents_(s),
         dim_(s.latent_dim + 2 * pairs) {}
 
-  void step() override { this->take_step(b_.up_to(12)); }
+  void step() override {
+    const long chosen = b_.up_to(255);  // of the last nine, so that others mean what they did
+    this->take_step(chosen < 247 ? chosen % 13 : 13 + chosen % 3);
+  }
   void misuse() override {
     this->ask_what_is_wrong();
     refused(length_error, "channels that no Index counts are refused", [] {
@@ -51,7 +54,7 @@ class decoder final : public moved_keys_target<latent_cache<T>> {
     });
   }
   void check_all() override {
-    check(cache_.batch() == batch_ && cache_.capacity() == extents_.capacity &&
+    check(cache_.batch() == batch_ && cache_.capacity() == this->capacity_ &&
               cache_.latent_dim() == extents_.latent_dim && cache_.rotary_dim() == 2 * pairs &&
               cache_.storage() == extents_.storage,
           "extents stay");

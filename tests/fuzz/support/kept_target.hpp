@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -17,9 +19,17 @@
 
 namespace fuzz {
 
+/// The tokens of a row. Evicted ones may have been further than those that are left: the next position was
+/// `evicted_next` then, and stays until a rollback.
+template <class Token>
+struct kept_row : std::vector<Token> {
+  static constexpr std::int64_t none = std::numeric_limits<std::int64_t>::min();
+  std::int64_t evicted_next = none;
+};
+
 template <class Cache, class Token>
-class kept_target : public cache_target<Cache, std::vector<Token>> {
-  using base = cache_target<Cache, std::vector<Token>>;
+class kept_target : public cache_target<Cache, kept_row<Token>> {
+  using base = cache_target<Cache, kept_row<Token>>;
 
  protected:
   using base::b_, base::batch_, base::cache_, base::rows_, base::row, base::is_row, base::refused;
@@ -54,7 +64,7 @@ class kept_target : public cache_target<Cache, std::vector<Token>> {
   }
   void clear() override {
     cache_.clear();
-    for (auto& of : rows_) of.clear();
+    for (auto& of : rows_) of = {};
     ghost_ = 0;
     forgot_ = false;
   }
@@ -133,7 +143,10 @@ class kept_target : public cache_target<Cache, std::vector<Token>> {
       return refused(out_of_range, "a size outside of what is held is refused", call);
     call();
     forgot_ = forgot_ || left < held(r);
-    for_rows(r, [&](auto& of) { of.resize(static_cast<std::size_t>(left)); });
+    for_rows(r, [&](auto& of) {
+      if (left < static_cast<Index>(of.size())) of.evicted_next = of.none;
+      of.resize(static_cast<std::size_t>(left));
+    });
     if (batch_ == 0) ghost_ = left;
   }
   void remove() {
@@ -145,12 +158,69 @@ class kept_target : public cache_target<Cache, std::vector<Token>> {
       return refused(out_of_range, "tokens that are not held are refused", call);
     call();
     forgot_ = forgot_ || count > 0;
-    for_rows(r,
-             [&, from = first, n = count](auto& of) { of.erase(of.begin() + from, of.begin() + from + n); });
+    for_rows(r, [&, from = first, n = count](auto& of) {
+      if (n > 0 && from + n == static_cast<Index>(of.size())) of.evicted_next = of.none;
+      of.erase(of.begin() + from, of.begin() + from + n);
+    });
     if (batch_ == 0) ghost_ -= count;
   }
 
+  /// Tokens of a list, of which one may not be held or be named twice.
+  ///
+  /// \param next_of  the next position of a row
+  template <class NextOf>
+  void evict(const NextOf& next_of) {
+    const rope::batch_row r = draw_row();
+    std::vector<std::int64_t> list;
+    for (long left = b_.up_to(5); left > 0; --left)
+      list.push_back(b_.one_in(16) ? b_.integer() : b_.up_to(long(most(r)) - 1));
+    const auto call = [&] { cache_.evict(list, r); };
+    if (refused_rows(r, call)) return;
+    if (!std::all_of(list.begin(), list.end(), [&](std::int64_t i) { return i >= 0 && i < held(r); }))
+      return refused(out_of_range, "tokens that are not held are refused", call);
+    std::vector<std::int64_t> sorted = list;
+    std::sort(sorted.begin(), sorted.end());
+    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
+      return refused(invalid_argument, "a token that is named twice is refused", call);
+    call();
+    if (list.empty()) return;
+    forgot_ = true;
+    for (Index i = 0; i < batch_; ++i)
+      if (r.every || r.index == i) {
+        row(i).evicted_next = next_of(i);
+        for (auto at = sorted.rbegin(); at != sorted.rend(); ++at) row(i).erase(row(i).begin() + *at);
+      }
+    if (batch_ == 0) ghost_ -= static_cast<Index>(list.size());
+  }
+  /// More room, or less, which changes nothing.
+  void reserve() {
+    const Index capacity = b_.between(-1, 12);
+    const auto call = [&] { cache_.reserve(capacity); };
+    if (capacity < 0) return refused(invalid_argument, "a negative capacity is refused", call);
+    const bits before = this->state();
+    call();
+    capacity_ = std::max(capacity_, capacity);
+    check(this->state() == before, "a cache that grows shows what it did");
+  }
+  /// A row of a copy, which has lost some of its tokens.
+  void take_row() {
+    Cache other = cache_;
+    const Index from = this->draw_index(8), to = this->draw_index(8);
+    const auto call = [&] { cache_.copy_row(other, from, to); };
+    if (!this->is_row(from) || !this->is_row(to))
+      return refused(out_of_range, "a row that there is not is refused", call);
+    const Index left = static_cast<Index>(b_.up_to(long(size(from))));
+    kept_row<Token> taken = row(from);
+    if (left < size(from)) taken.evicted_next = taken.none;
+    taken.resize(static_cast<std::size_t>(left));
+    other.truncate(left, rope::batch_row{from});
+    call();
+    row(to) = taken;
+    forgot_ = true;
+  }
+
   Index ghost_ = 0;
+  Index capacity_ = cache_.capacity();
   bool forgot_ = false;  // tokens, since the last append
 };
 

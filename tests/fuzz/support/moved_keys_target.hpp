@@ -49,7 +49,7 @@ class moved_keys_target : public positioned_target<Cache> {
   virtual void misuse() = 0;
   virtual void attend() = 0;
 
-  /// \param kind  0 to 12
+  /// \param kind  0 to 15
   void take_step(long kind) {
     switch (kind) {
       case 0:
@@ -71,6 +71,12 @@ class moved_keys_target : public positioned_target<Cache> {
         return misuse();
       case 12:
         return copy_rows();
+      case 13:
+        return this->evict([this](Index r) { return this->next(r); });
+      case 14:
+        return b_.coin() ? this->reserve() : this->take_row();
+      case 15:
+        return with_type_of_new<T>(b_, [&]<class K>(K) { this->template append<K>(true); });
       default:
         return attend();
     }
@@ -109,6 +115,10 @@ class moved_keys_target : public positioned_target<Cache> {
     if (!stays) return refused(out_of_range, "positions beyond 2^53 are refused", call);
     if (!raw() && std::abs(delta) > exact_position) return;
     call();
+    this->for_rows(r, [&, end = first + count, n = count](auto& of) {
+      if (n > 0 && end == static_cast<Index>(of.size()) && of.evicted_next != of.none)
+        of.evicted_next += delta;
+    });
     this->for_tokens(r, first, count, [&](positioned_token& one) {
       one.position += delta;
       if (!raw() && delta != 0)

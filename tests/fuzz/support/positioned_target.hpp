@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <rope/cache/policy.hpp>
+#include <rope/rotation/quantize.hpp>
 
 #include "fuzz/support/kept_target.hpp"
 #include "fuzz/support/new_positions.hpp"
@@ -55,9 +56,11 @@ class positioned_target : public kept_target<Cache, positioned_token> {
 
   bool raw() const { return cache_.storage() == rope::key_storage::raw; }
   std::int64_t next(Index r) const {
-    std::int64_t largest = row(r).empty() ? -1 : row(r)[0].position;
+    const std::int64_t evicted = row(r).evicted_next;
+    if (row(r).empty()) return evicted == row(r).none ? 0 : evicted;
+    std::int64_t largest = row(r)[0].position;
     for (const positioned_token& t : row(r)) largest = std::max(largest, t.position);
-    return largest + 1;
+    return std::max(largest + 1, evicted);
   }
   bool is_by(std::size_t table, bool interleaved_one) const {
     return rotation_.is(cache_tables(), table, interleaved_one);
@@ -132,10 +135,13 @@ class positioned_target : public kept_target<Cache, positioned_token> {
 
   /// Tokens in views of type K: with a table or without, at positions or behind, of all rows or with counts,
   /// or something of that wrong.
+  ///
+  /// \param earlier  whether the table has rotated the keys before
   template <class K>
-  void append() {
+  void append(bool earlier = false) {
     const Index tokens = b_.up_to(3);
-    const bool by_table = raw() ? b_.one_in(8) : b_.coin(), placed = b_.one_in(3), padded = b_.coin();
+    const bool by_table = (raw() ? b_.one_in(8) : b_.coin()) || earlier, placed = b_.one_in(3),
+               padded = b_.coin();
     const bool interleaved_one = b_.one_in(4);
     const auto table = static_cast<std::size_t>(b_.one_in(3) ? b_.up_to(5) : 0);
     const new_counts<std::int64_t> counts(b_, batch_, tokens, padded);
@@ -151,6 +157,7 @@ class positioned_target : public kept_target<Cache, positioned_token> {
         added[static_cast<std::size_t>(r)].push_back(one);
       }
     const long form = draw_form();
+    bool as_integers = earlier && is_quantized<T> && b_.coin();
     Cache& to = cache_;
     // Views are taken when a call is made: they may have been spoilt until then.
     const auto with_heads = [&](const auto& f) {
@@ -171,6 +178,8 @@ class positioned_target : public kept_target<Cache, positioned_token> {
           }
           with_layout(interleaved_one, [&]<class Layout>(Layout) {
             with_table(table, form, [&](const auto& by) {
+              if (earlier)
+                return append_rotated<Layout>(first, second, by, counts.given(), as_integers, where...);
               if constexpr (sizeof...(where) == 0)
                 to.template append<Layout>(first, second, by, counts.given());
               else
@@ -186,6 +195,7 @@ class positioned_target : public kept_target<Cache, positioned_token> {
       return refused(invalid_argument, "a table that does not turn the part is refused", call);
     if (b_.one_in(10)) {
       const long kind = b_.up_to(7);
+      as_integers = false;
       if (kind == 6) {
         const std::vector<Index> longer(static_cast<std::size_t>(batch_ + 1), 0);
         return refused(invalid_argument, "counts of another length are refused", [&] {
@@ -209,20 +219,54 @@ class positioned_target : public kept_target<Cache, positioned_token> {
     if (by_table && raw()) return refused(invalid_argument, "raw keys take no table", call);
     if (!empty() && !(by_table ? is_by(table, interleaved_one) : !rotation_.known))
       return refused(invalid_argument, "keys of another rotation are refused", call);
-    if (by_table && !in_table) return refused(out_of_range, "positions outside the table are refused", call);
+    if (by_table && !earlier && !in_table)
+      return refused(out_of_range, "positions outside the table are refused", call);
     call();
     check(x.untouched_outside(), "what is appended stays as it is");
 
     rotation_.append(by_table, table, interleaved_one);
     for (auto& of_row : added)
       for (positioned_token& one : of_row)
-        if (by_table)
+        if (by_table && !earlier)
           turn<T>(one.k, table, interleaved_one, one.position);
         else
           one.k.error = storing_error<T>(one.k.exact);
     this->add(added, tokens);
     appends_ = {appends_.count + 1, tokens};
   }
+
+  /// Appends keys that `by` has rotated before, as they are or, where the cache stores integers, as integers.
+  template <class Layout, class First, class Second, class Table, class... Where>
+  void append_rotated(const First& first, const Second& second, const Table& by,
+                      const rope::detail::row_counts& counts, bool as_integers, const Where&... where) {
+    const auto call = [&](const auto& a, const auto& b) {
+      if constexpr (sizeof...(where) == 0)
+        cache_.template append_rotated<Layout>(a, b, by, {}, counts);
+      else
+        cache_.template append_rotated<Layout>(a, b, by, where..., counts);
+    };
+    if constexpr (is_quantized<T>) {
+      if (as_integers) {
+        const integers_of a(first), b(second);
+        return call(a.view, b.view);
+      }
+    }
+    call(first, second);
+  }
+  /// What `quantize` makes of heads.
+  struct integers_of {
+    std::vector<std::int8_t> integers;
+    std::vector<float> scales;
+    rope::quantized_view<std::int8_t> view;
+
+    template <class K>
+    explicit integers_of(const rope::head_view<K>& x)
+        : integers(static_cast<std::size_t>(x.size())),
+          scales(static_cast<std::size_t>(x.batch * x.tokens * x.heads)),
+          view(rope::bshd(integers.data(), scales.data(), x.batch, x.tokens, x.heads, x.head_dim)) {
+      rope::quantize(x, view);
+    }
+  };
 
   stored_shape shape_;
   known_rotation rotation_;

@@ -24,12 +24,13 @@ struct append_record {
   Index last_width = 0;  // tokens per row of the last one, counted or not
 };
 
-/// \tparam Token   has the number of its append and its column in it
+/// \tparam Row      a list of tokens, each with the number of its append and its column in it
 /// \param forgot   whether rows have lost tokens since the last append
-template <class Cache, class Token>
-void check_query_counts(const Cache& cache, const std::vector<std::vector<Token>>& rows,
-                        const append_record& appends, bool forgot) {
-  const auto from_end = [](const std::vector<Token>& row, Index i) -> const Token& {
+template <class Cache, class Row>
+void check_query_counts(const Cache& cache, const std::vector<Row>& rows, const append_record& appends,
+                        bool forgot) {
+  using Token = typename Row::value_type;
+  const auto from_end = [](const Row& row, Index i) -> const Token& {
     return row[row.size() - static_cast<std::size_t>(i)];
   };
   for (Index queries = 0; queries <= appends.last_width + 2; ++queries) {
