@@ -37,15 +37,15 @@ key_rotation stored_by(const Table& table) {
   return cache.rotation();
 }
 
-const frequency_table<> table(frequencies(8, 100.0), 90);
+const frequency_table<> keys_table(frequencies(8, 100.0), 90);
 
 }  // namespace
 
 TEST_CASE("a rotation is that of frequencies, factor, layout and first channel", "[cache]") {
-  const key_rotation one = stored_by<half_split>(table);
+  const key_rotation one = stored_by<half_split>(keys_table);
   CHECK(one == stored_by<half_split>(frequency_table<>(frequencies(8, 100.0), -9, 500)));
   CHECK(one == stored_by<half_split>(frequency_table<double>(frequencies(8, 100.0), 40)));
-  CHECK(one != stored_by<interleaved>(table));
+  CHECK(one != stored_by<interleaved>(keys_table));
   CHECK(one != stored_by<half_split>(frequency_table<>(frequencies(8, 101.0), 40)));
   CHECK(one != stored_by<half_split>(frequency_table<>(frequencies(6, 100.0), 40)));
   CHECK(one != stored_by<half_split>(frequency_table<>::with_float_angles(frequencies(8, 100.0), 0, 40)));
@@ -59,7 +59,7 @@ TEST_CASE("a rotation is that of frequencies, factor, layout and first channel",
 TEST_CASE("a rotation is four integers that mean the same in every build", "[cache]") {
   static_assert(std::is_trivially_copyable_v<key_rotation> && sizeof(key_rotation) == 32 &&
                 std::has_unique_object_representations_v<key_rotation>);
-  const key_rotation one = stored_by<half_split>(table);
+  const key_rotation one = stored_by<half_split>(keys_table);
   unsigned char bytes[sizeof one];
   std::memcpy(bytes, &one, sizeof one);
   key_rotation back;
@@ -78,7 +78,7 @@ TEST_CASE("keys that are raw, given or absent have no known rotation", "[cache]"
   kv_cache<float> raw(1, 4, 1, 8, 0, key_storage::raw), given(1, 4, 1, 8), cleared(1, 4, 1, 8);
   raw.append(x.view, x.view);
   given.append(x.view, x.view);
-  cleared.append<half_split>(x.view, x.view, table);
+  cleared.append<half_split>(x.view, x.view, keys_table);
   CHECK(cleared.rotation().known());
   cleared.clear();
   for (const kv_cache<float>* cache : {&raw, &given, &cleared}) {
@@ -87,25 +87,25 @@ TEST_CASE("keys that are raw, given or absent have no known rotation", "[cache]"
   }
   const ring_cache<float> ring(1, {.sinks = 0, .window = 4}, 1, 8);
   CHECK(ring.rotation() == key_rotation{});
-  CHECK(ring.rotation_by<half_split>(table) == stored_by<half_split>(table));
+  CHECK(ring.rotation_by<half_split>(keys_table) == stored_by<half_split>(keys_table));
 }
 
 TEST_CASE("the rotation of a cache follows a change of schedule", "[cache]") {
   const two_tokens x;
   const frequency_table<> longer(frequencies(8, 100.0, linear_scaling{.factor = 2}), 40);
   kv_cache<float> cache(1, 4, 1, 8);
-  cache.append<half_split>(x.view, x.view, table);
-  cache.rebase<half_split>(table, longer);
+  cache.append<half_split>(x.view, x.view, keys_table);
+  cache.rebase<half_split>(keys_table, longer);
   CHECK(cache.rotation() == stored_by<half_split>(longer));
 }
 
 TEST_CASE("the rotation of latents begins behind the latent", "[cache]") {
   const latent_cache<float> cache(1, 4, 6, 8);
-  const key_rotation rotation = cache.rotation_by<half_split>(table);
+  const key_rotation rotation = cache.rotation_by<half_split>(keys_table);
   CHECK(rotation.first_channel == 6);
-  CHECK(rotation == cache.rotation_by<half_split>(table.at_channel(6)));
+  CHECK(rotation == cache.rotation_by<half_split>(keys_table.at_channel(6)));
   CHECK(throws_saying<std::invalid_argument>(
-      [&] { static_cast<void>(cache.rotation_by<half_split>(table.at_channel(5))); },
+      [&] { static_cast<void>(cache.rotation_by<half_split>(keys_table.at_channel(5))); },
       "latent_cache::rotation_by", "from channel 6 on", "from channel 5 on"));
 }
 
@@ -127,14 +127,14 @@ TEST_CASE("the rotation of a cache with axes does not depend on coordinates", "[
   CHECK(cache.rotation() == one);
 
   // Text needs a table of positions only, which has the angles of text.
-  const key_rotation text = cache.rotation_by<half_split>(table);
+  const key_rotation text = cache.rotation_by<half_split>(keys_table);
   CHECK(text.frequencies == 0);
   CHECK(text.text == one.text);
   CHECK(text.known());
-  cache.append<half_split>(x.view, x.view, table);
+  cache.append<half_split>(x.view, x.view, keys_table);
   CHECK(cache.rotation() == one);
   cache.clear();
-  cache.append<half_split>(x.view, x.view, table);
+  cache.append<half_split>(x.view, x.view, keys_table);
   CHECK(cache.rotation() == text);
 
   Eigen::ArrayXXi plane = Eigen::ArrayXXi::Zero(2, 2);

@@ -2,7 +2,7 @@
 #ifndef ROPE_CACHE_RING_CACHE_HPP
 #define ROPE_CACHE_RING_CACHE_HPP
 
-#include <algorithm>  // std::max
+#include <algorithm>  // std::max, std::min
 #include <cstdint>
 #include <span>
 #include <string>
@@ -276,7 +276,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   ///
   /// Throws:  std::out_of_range unless 0 <= size <= seen() and every token visible to the next query is still
   ///          held, and with axes also token size - 1; after skipped positions, if size is before the token
-  ///          that follows them, and not 0
+  ///          that follows them, and not 0, or at that token once it was overwritten
   void truncate(std::int64_t size, batch_row row = every_row) {
     tokens_.truncate("ring_cache::truncate", size, row);
   }
@@ -299,7 +299,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   detail::stored_view<const T> values(Index b) const { return tokens_.values("ring_cache", b); }
 
   /// Whether every key visible to a query at `position` of row b is still held, including its own if already
-  /// appended.  Throws: std::out_of_range if there is no such row or position
+  /// appended. False for positions before skipped ones once a later token was overwritten.  Throws:
+  /// std::out_of_range if there is no such row or position
   bool holds_window(Index b, std::int64_t position) const {
     rows().checked(b);
     rows().check_position("ring_cache::holds_window", position);
@@ -358,13 +359,15 @@ class ring_cache : public cache_shape<ring_cache<T>> {
                             " tokens since positions were skipped; attend with at most as many queries, got ",
                             queries);
     if (policy().positions != ring_positions::cache) return;
-    const std::int64_t first = (std::max)(std::int64_t{0}, seen(b) - queries + 1 - policy().window);
-    for (std::int64_t token = 0; token < seen(b);
-         token = (std::max)(token + 1, token + 1 < policy().sinks ? 0 : first))
-      if (!rows().holds_token(b, token))
-        detail::throw_invalid(function,
-                              "ring_positions::cache needs every key of the window and the sinks, but row ",
-                              b, " has no token at position ", token);
+    const auto check = [&](std::int64_t token, std::int64_t end) {
+      for (; token < end; ++token)
+        if (!rows().holds_token(b, token))
+          detail::throw_invalid(function,
+                                "ring_positions::cache needs every key of the window and the sinks, but row ",
+                                b, " has no token at position ", token);
+    };
+    check(0, (std::min)(seen(b), std::int64_t{policy().sinks}));
+    check((std::max)(std::int64_t{0}, seen(b) - queries + 1 - policy().window), seen(b));
   }
   const detail::cache_memory<T>& memory() const { return tokens_.memory(); }
   const detail::ring_rows& rows() const { return tokens_.rows(); }

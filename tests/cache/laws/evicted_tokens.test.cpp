@@ -68,10 +68,10 @@ struct numbered {
             // 8-bit channels are off by half a scale of the largest.
             const double off = std::is_same_v<T, std::int8_t> ? (row[t].first + 8) / 250.0 : 0;
             same =
-                same && std::abs(of(k, slot, h, d) - (row[t].first + 4 * static_cast<double>(h) + d)) <= off;
+                same && std::abs(of(k, slot, h, d) - (row[t].first + static_cast<double>(4 * h + d))) <= off;
             if (d < 3)
               same = same &&
-                     std::abs(of(v, slot, h, d) + (row[t].first + 3 * static_cast<double>(h) + d)) <= off;
+                     std::abs(of(v, slot, h, d) + (row[t].first + static_cast<double>(3 * h + d))) <= off;
           }
       }
     }

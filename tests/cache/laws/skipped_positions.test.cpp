@@ -134,6 +134,21 @@ TEST_CASE("the slots that a ring skips hold zeros and no token", "[cache]") {
   }
 }
 
+TEST_CASE("a ring that skips positions drops the tokens that it would have overwritten", "[cache]") {
+  ring_cache<float> ring(1, {.sinks = 0, .window = 3, .chunk = 3}, 1, 4);
+  const std::vector<float> ones(5 * 4, 1.0f);
+  const auto x = bshd(ones.data(), 1, 5, 1, 4);
+  ring.append(x, x);
+  ring.append_at(x.token_range(0, 1), x.token_range(0, 1), 8);
+  // Five slots hold the positions 4 to 8, of which two have tokens. Token 8 has the slot of token 3.
+  CHECK(ring.size(0) == 2);
+  CHECK(ring.positions(0)[3] == 8);
+  CHECK(ring.positions(0)[4] == 4);
+  CHECK(ring.positions(0)[2] == ring_cache<float>::no_position);
+  CHECK(ring.holds_window(0, 6));
+  CHECK_FALSE(ring.holds_window(0, 5));
+}
+
 TEST_CASE("a ring takes positions in order, and says what it does not hold", "[cache]") {
   const std::vector<float> ones(16 * 4, 1.0f);
   const auto x = bshd(ones.data(), 1, 16, 1, 4);
@@ -180,5 +195,12 @@ TEST_CASE("a ring takes positions in order, and says what it does not hold", "[c
   CHECK(throws_saying<std::invalid_argument>(ask, "no token at position 19"));
   ranked.append(x.token_range(0, 1), x.token_range(0, 1));
   ask();
+  CHECK(std::abs(out[0] - 1) < 1e-6f);
+
+  ring_cache<float> without_sinks(1, {.sinks = 0, .window = 2, .positions = ring_positions::cache}, 1, 4, 0,
+                                  key_storage::raw);
+  without_sinks.append_at(x.token_range(0, 2), x.token_range(0, 2), 20);
+  out[0] = 0;
+  attention<half_split>(x.token_range(0, 1), without_sinks, bshd(out.data(), 1, 1, 1, 4), table);
   CHECK(std::abs(out[0] - 1) < 1e-6f);
 }

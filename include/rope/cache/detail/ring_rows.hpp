@@ -163,11 +163,11 @@ class ring_rows {
       const Index used_before = used(b);
       for (Index t = 0; t < count; ++t) {
         const std::int64_t i = positions(b, t);
+        for (; used(b) <= slot(i); ++used_[at(b)]) position_in(b, used(b)) = no_position;
         if (!stays(i, kept)) {
           oldest_[at(b)] = (std::max)(oldest_[at(b)], i + 1);
           continue;
         }
-        for (; used(b) <= slot(i); ++used_[at(b)]) position_in(b, used(b)) = no_position;
         position_in(b, slot(i)) = i;
       }
       for (Index slot = used_before; slot < used(b); ++slot)
