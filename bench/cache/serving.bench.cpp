@@ -1,10 +1,12 @@
 // What engines that serve many users do, each beside the same without the feature: rotation of a window or by
 // coordinates inside attention, decoding from pages, from integers (multiplied as floats, and as they are), a chunk
-// whose keys are integers multiplied as they are, latents (MLA), and a batch of steps and a chunk.
+// whose keys are integers multiplied as they are, latents (MLA), a batch of steps and a chunk, keys that were rotated
+// earlier, and tokens that are evicted.
 // Names: what/queries x keys x heads + key heads x head_dim/threads.
 
 #include "../support.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -163,6 +165,42 @@ void mixed_batch(row& of, Index heads, Index kv_heads, Index head_dim, int threa
   });
 }
 
+/// A prompt whose keys were rotated earlier beside plain copies of its keys and values, head by head.
+void append_rotated(row& of, Index tokens, Index kv_heads, Index head_dim, int threads) {
+  const prompt x = {tokens, 1, kv_heads, head_dim};
+  const rope::frequency_table<float> table(rope::frequencies(head_dim), tokens);
+  rope::kv_cache<float> cache(1, tokens, kv_heads, head_dim);
+  storage<float> k_copy = x.k_, v_copy = x.v_;
+  const auto copy = [&](const rope::head_view<const float>& from, storage<float>& to) {
+    for (Index h = 0; h < kv_heads; ++h)
+      for (Index t = 0; t < tokens; ++t)
+        std::copy_n(from.at(0, t, h), head_dim, to.data() + (h * tokens + t) * head_dim);
+    bench::keep(to.data());
+  };
+  run(threads, [&](const auto& pool) {
+    of.time({[&] {
+              cache.clear();
+              cache.append_rotated<half_split>(x.k, x.v, table, {}, {}, pool);
+            }},
+            {{"plain copies", {{[&] { copy(x.k, k_copy), copy(x.v, v_copy); }}}}});
+  });
+}
+
+/// Every eighth token evicted from a copy of a row, beside two copies of the row.
+void evict(row& of, Index tokens, Index kv_heads, Index head_dim) {
+  const prompt x = {tokens, 1, kv_heads, head_dim};
+  rope::kv_cache<float> full(1, tokens, kv_heads, head_dim), thinned = full;
+  full.append(x.k, x.v);
+  std::vector<Index> list;
+  for (Index t = 0; t < tokens; t += 8) list.push_back(t);
+  of.time(
+      {[&] {
+        thinned.copy_row(full, 0, 0);
+        thinned.evict(list);
+      }},
+      {{"two copies of the row", {{[&] { thinned.copy_row(full, 0, 0), thinned.copy_row(full, 0, 0); }}}}});
+}
+
 void add(const std::string& group, const std::string& what, int threads,
          const std::function<void(row&)>& body) {
   bench::add(group, what + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads"), body);
@@ -182,7 +220,10 @@ int main(int argc, char** argv) {
         rope::on_axes(rope::frequencies(128, 1e6), rope::contiguous_sections({16, 24, 24})), at);
     rotation_beside_none(of, {1024, 16, 4, 128}, table, 0);
   });
+  add("tokens evicted, one in eight", "evict/1x4096x8x128", 1, [](row& of) { evict(of, 4096, 8, 128); });
   for (const int threads : {1, 2}) {
+    add("keys that were rotated earlier", "append_rotated/1x4096x8x128", threads,
+        [=](row& of) { append_rotated(of, 4096, 8, 128, threads); });
     for (const Index keys : {1024, 4096, 16384}) {
       const std::string shape = "1x" + std::to_string(keys) + "x32+8x128";
       const auto pages = [&](Index kv_heads, Index head_dim) {
