@@ -178,8 +178,7 @@ class growing_cache {
   ///
   /// Throws:  std::out_of_range if an index is not in [0, size()), std::invalid_argument if one is given
   ///          twice
-  /// Cost:    one pass over the tokens after the first that goes; no allocation after the first call on the
-  ///          thread
+  /// Cost:    one pass over the tokens after the first that goes, and scratch memory for the list
   void evict(const detail::token_indices& indices, batch_row row = every_row) {
     tokens_.evict(Cache::names.evict, indices, row);
   }

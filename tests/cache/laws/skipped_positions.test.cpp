@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <random>
 #include <rope/cache/attention.hpp>
+#include <set>
 #include <stdexcept>
 #include <type_traits>
 #include <vector>
@@ -147,6 +148,72 @@ TEST_CASE("a ring that skips positions drops the tokens that it would have overw
   CHECK(ring.positions(0)[2] == ring_cache<float>::no_position);
   CHECK(ring.holds_window(0, 6));
   CHECK_FALSE(ring.holds_window(0, 5));
+}
+
+TEST_CASE("a ring with random skips and rollbacks holds the tokens of a plain set", "[cache]") {
+  std::mt19937 generator(3);
+  CAPTURE(3);
+  const auto below = [&](int n) { return static_cast<int>(generator() % static_cast<unsigned>(n)); };
+  const std::vector<float> ones(5 * 2, 1.0f);
+  const auto x = bshd(ones.data(), 1, 5, 1, 2);
+  bool same_sets = true, same_windows = true, same_rollbacks = true;
+  for (int sequence = 0; sequence < 3000; ++sequence) {
+    const ring_policy policy = {.sinks = below(5), .window = 1 + below(5), .chunk = 1 + below(4)};
+    ring_cache<float> ring(1, policy, 1, 2);
+    std::set<std::int64_t> taken, held;
+    std::int64_t seen = 0, run = 0;
+    const auto lost_before = [&](std::int64_t first, std::int64_t end) {
+      for (std::int64_t i = (std::max)(first, std::int64_t{policy.sinks}); i < end; ++i)
+        if (taken.count(i) != held.count(i)) return true;
+      return false;
+    };
+    for (int step = 0; step < 8; ++step) {
+      if (below(4) < 3) {
+        std::vector<std::int64_t> positions;
+        const bool skips = below(2) == 0;
+        for (int t = 1 + below(5); t > 0; --t) {
+          const std::int64_t next = positions.empty() ? seen : positions.back() + 1;
+          positions.push_back(next + (skips && below(3) == 0 ? 1 + below(9) : 0));
+        }
+        const auto tokens = x.token_range(0, static_cast<Index>(positions.size()));
+        ring.append_at(tokens, tokens, positions);
+        for (const std::int64_t position : positions) {
+          if (position != seen) run = position;
+          seen = position + 1;
+          taken.insert(position);
+          held.insert(position);
+        }
+        for (const std::int64_t position : taken)
+          if (position >= policy.sinks && position < seen - (policy.window + policy.chunk - 1))
+            held.erase(position);
+      } else {
+        const std::int64_t size = seen - below(static_cast<int>((std::min)(seen, std::int64_t{9})) + 1);
+        const bool valid = (size == 0 || size >= run) && !lost_before(size + 1 - policy.window, size);
+        bool truncated = true;
+        try {
+          ring.truncate(size);
+        } catch (const std::out_of_range&) {
+          truncated = false;
+        }
+        same_rollbacks = same_rollbacks && (truncated == valid || (valid && size == run));
+        if (!truncated) continue;
+        for (auto* set : {&taken, &held}) set->erase(set->lower_bound(size), set->end());
+        seen = size;
+        if (size == 0) run = 0;
+      }
+      std::set<std::int64_t> shown;
+      for (const std::int64_t position : ring.positions(0))
+        if (position != ring_cache<float>::no_position) shown.insert(position);
+      same_sets = same_sets && shown == held && ring.size(0) == static_cast<Index>(held.size()) &&
+                  ring.seen(0) == seen;
+      for (std::int64_t p = run; p < seen + 4; ++p)
+        same_windows = same_windows && ring.holds_window(0, p) ==
+                                           !lost_before(p + 1 - policy.window, (std::min)(p + 1, seen));
+    }
+  }
+  CHECK(same_sets);
+  CHECK(same_windows);
+  CHECK(same_rollbacks);
 }
 
 TEST_CASE("a ring takes positions in order, and says what it does not hold", "[cache]") {
