@@ -2804,6 +2804,9 @@ auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
 
+#ifndef ROPE_POSITIONS_KEY_RANGES_HPP
+#define ROPE_POSITIONS_KEY_RANGES_HPP
+
 #ifndef ROPE_POSITIONS_POSITIONS_HPP
 #define ROPE_POSITIONS_POSITIONS_HPP
 /// The position of each token of a batch. Positions are integers: a 16-bit float is exact only up to 256
@@ -3064,6 +3067,144 @@ concept position_form = requires(const P& positions) {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_POSITIONS_HPP
+/// Masks by rule: the range of keys that each query attends to, for attention_options::key_ranges. A list of
+/// ranges has two numbers per query where a mask has one per query and key, and attention skips the keys
+/// outside.
+///
+///     const auto ranges = prefix_ranges(prefix, {.queries = tokens, .keys = tokens});
+///     attention(q, k, v, out, {.key_ranges = ranges});
+///
+/// Rows of a batch whose ranges differ have their lists one after the other, [batch * queries].
+namespace rope::inline ROPE_ABI {
+/// Keys [first, first + count) of a row, by their index in the row, not by their position.
+///
+///     const key_range ranges[] = {{0, 2}, {0, 2}, {1, 2}};  // of three queries
+///     attention(q, k, v, out, {.key_ranges = ranges});
+struct key_range {
+  Index first, count;
+};
+/// The queries of a row are its newest tokens: query i is token keys - queries + i. A prompt has as many
+/// queries as keys, and a step of decoding has one.
+///
+///     const auto ranges = chunk_ranges(chunk, {.queries = 1, .keys = cache.size()});
+struct row_tokens {
+  Index queries, keys;
+};
+namespace detail {
+/// One range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
+///
+/// Throws:  std::invalid_argument
+template <class RangeOf>
+std::vector<key_range> ranges_of_row(const char* function, const row_tokens& row, const RangeOf& range_of) {
+  if (row.queries < 0 || row.queries > row.keys)
+    throw_invalid(function,
+                  "queries are the newest tokens of a row, so they must be in [0, keys = ", row.keys,
+                  "], got ", row.queries);
+  std::vector<key_range> ranges;
+  ranges.reserve(static_cast<std::size_t>(row.queries));
+  for (Index token = row.keys - row.queries; token < row.keys; ++token) ranges.push_back(range_of(token));
+  return ranges;
+}
+}  // namespace detail
+/// The ranges of a prefix language model: every query attends to the whole prefix, and to the tokens up to
+/// its own (PaliGemma, T5 prefix decoders).
+///
+///     token t attends to [0, max(prefix, t + 1))
+///
+/// \param prefix  tokens at the start of the row that attend to each other both ways
+///
+/// \return  [queries]
+///
+/// Throws:  std::invalid_argument if prefix is not in [0, keys], or queries not in [0, keys]
+/// Cost:    O(queries)
+/// Source:  Raffel et al. 2019, arXiv:1910.10683, figure 4
+inline std::vector<key_range> prefix_ranges(Index prefix, const row_tokens& row) {
+  if (prefix < 0 || prefix > row.keys)
+    detail::throw_invalid("prefix_ranges", "prefix must be in [0, keys = ", row.keys, "], got ", prefix);
+  return detail::ranges_of_row("prefix_ranges", row, [&](Index token) {
+    return key_range{0, (std::max)(prefix, token + 1)};
+  });
+}
+/// The ranges of block diffusion: every query attends to its whole block and to all blocks before.
+///
+///     token t attends to [0, min(keys, (t / block + 1) * block))
+///
+/// \param block  tokens of a block; blocks begin at token 0 of the row
+///
+/// \return  [queries]
+///
+/// Throws:  std::invalid_argument if block is not positive, or queries not in [0, keys]
+/// Cost:    O(queries)
+/// Source:  Arriola et al. 2025, Block Diffusion, arXiv:2503.09573
+inline std::vector<key_range> block_causal_ranges(Index block, const row_tokens& row) {
+  if (block <= 0) detail::throw_invalid("block_causal_ranges", "block must be positive, got ", block);
+  return detail::ranges_of_row("block_causal_ranges", row, [&](Index token) {
+    const Index first = token - token % block;  // first + block may overflow
+    return key_range{0, first + (std::min)(block, row.keys - first)};
+  });
+}
+/// The ranges of chunked attention: every query attends to the tokens of its chunk up to its own (the layers
+/// of Llama 4 that rotate).
+///
+///     token t attends to [t / chunk * chunk, t + 1)
+///
+/// \param chunk  tokens of a chunk (`attention_chunk_size`); chunks begin at token 0 of the row
+///
+/// \return  [queries]
+///
+/// Throws:  std::invalid_argument if chunk is not positive, or queries not in [0, keys]
+/// Cost:    O(queries)
+inline std::vector<key_range> chunk_ranges(Index chunk, const row_tokens& row) {
+  if (chunk <= 0) detail::throw_invalid("chunk_ranges", "chunk must be positive, got ", chunk);
+  return detail::ranges_of_row("chunk_ranges", row, [&](Index token) {
+    return key_range{token - token % chunk, token % chunk + 1};
+  });
+}
+/// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, if causal only up
+/// to itself. With lengths, the rest of a segment is padding: it attends to no key, and no token to it.
+///
+///     const std::vector offsets = {0, 16, 32}, lengths = {13, 9};
+///     attention(q, k, v, out, {.key_ranges = segment_ranges(offsets, true, lengths)});
+///
+/// For a batch of packed rows, put the list of each row after that of the row before, [batch * tokens].
+/// Attention that rotates inside needs the positions too, which start again in every segment. Or rotate
+/// first: `rotate<Layout>(q, k, table, segments{offsets})`.
+///
+/// \param offsets  [segments + 1], from 0 to the tokens of the row: a position_list in memory
+/// \param causal   false: tokens of a segment attend to each other both ways
+/// \param lengths  [segments] or empty: tokens of each segment that are not padding
+///
+/// \return  [tokens]
+///
+/// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given, are
+///          one per segment in [0, tokens of the segment]
+/// Cost:    O(tokens)
+template <position_list X, position_list Y = std::vector<std::int64_t>>
+std::vector<key_range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
+  constexpr const char* function = "segment_ranges";
+  const auto bounds = detail::vector_of(function, offsets);
+  const auto counts = detail::vector_of(function, lengths);
+  const auto bound = [&](Index s) { return detail::as_position(bounds[s]); };
+  const Index segment_count = bounds.size() - 1;
+  detail::check_offsets(function, "offsets", bounds.size(),
+                        bounds.size() == 0 ? 0 : static_cast<Index>(bound(segment_count)), bound);
+  if (counts.size() != 0 && counts.size() != segment_count)
+    detail::throw_invalid(function, "lengths must be empty or one per segment, ", segment_count, ", got ",
+                          counts.size());
+  for (Index s = 0; s < counts.size(); ++s)
+    if (const auto length = detail::as_position(counts[s]); length < 0 || length > bound(s + 1) - bound(s))
+      detail::throw_invalid(function, "the length of segment ", s, " must be in [0, ",
+                            bound(s + 1) - bound(s), "], got ", length);
+  std::vector<key_range> ranges;
+  for (Index s = 0; s < segment_count; ++s) {
+    const auto first = static_cast<Index>(bound(s)), tokens = static_cast<Index>(bound(s + 1)) - first,
+               length = counts.size() == 0 ? tokens : static_cast<Index>(detail::as_position(counts[s]));
+    for (Index t = 0; t < tokens; ++t) ranges.push_back({first, t >= length ? 0 : causal ? t + 1 : length});
+  }
+  return ranges;
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_POSITIONS_KEY_RANGES_HPP
 /// Options of attention: which keys are visible, how scores are formed, and optional outputs.
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -3092,8 +3233,8 @@ struct int64_list : std::span<const std::int64_t> {
 /// Throws if a row or segment has fewer keys than queries but at least one, positions matter (causal, window,
 /// rotation) and query_positions is empty: the first query would be at a negative position.
 ///
-/// A key is visible to a query if every active rule admits it: causal, window (or sinks), the mask, the bias,
-/// the segments and the count of keys.
+/// A key is visible to a query if every active rule admits it: causal, window (or sinks), or key_ranges in
+/// their place; the mask, the bias, the segments and the count of keys.
 ///
 ///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
 ///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
@@ -3137,7 +3278,8 @@ struct attention_options {
   detail::int64_list key_counts = {};
   /// [segments + 1] or empty, for a batch of 1: packed sequences (`cu_seqlens`). Queries query_offsets[s] ..
   /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions are
-  /// counted in each segment as in a row.
+  /// counted in each segment as in a row. For several packed rows, and for padded segments, see
+  /// segment_ranges.
   detail::int64_list query_offsets = {};
   /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
   detail::int64_list key_offsets = {};
@@ -3157,6 +3299,12 @@ struct attention_options {
   /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
   /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
   bool queries_are_rotated = false;
+  /// [queries] shared by the rows, or [batch * queries], or empty: the keys of each query, by their index in
+  /// the row as in a mask, whatever their positions. Ranges replace the causal rule, so `causal` is not read,
+  /// and window and sinks must be 0. They may be empty, and must end within the keys of the call. Tiles of
+  /// keys outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges
+  /// of prefixes, chunks, blocks and documents.
+  std::span<const key_range> key_ranges = {};
   /// The log-sum-exp of no keys: less than any other, and finite because infinities do not survive
   /// -ffast-math.
   static constexpr double no_keys = std::numeric_limits<double>::lowest();
@@ -3199,7 +3347,8 @@ inline void check_counts_of_rows(const char* function, const char* name, std::sp
 /// Throws:    std::invalid_argument
 inline void check_alignment(const char* function, const attention_options& options,
                             const attention_shape& shape, bool rotates) {
-  if ((!options.causal && options.window == 0 && !rotates) || !options.query_positions.empty()) return;
+  const bool by_position = options.key_ranges.empty() && (options.causal || options.window != 0);
+  if ((!by_position && !rotates) || !options.query_positions.empty()) return;
   if (!options.query_counts.empty() && options.key_counts.empty())
     throw_invalid(function,
                   "query_counts need key_counts, or query_positions: the last query of a row is "
@@ -3257,6 +3406,24 @@ inline void check_numbers(const char* function, const attention_options& options
   if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
     throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
 }
+/// Checks the ranges of keys, and that no rule of positions is given as well.
+///
+/// Throws:  std::invalid_argument
+inline void check_key_ranges(const char* function, const attention_options& options,
+                             const attention_shape& shape) {
+  if (options.key_ranges.empty()) return;
+  require_length(function, "key_ranges", options.key_ranges.size(), shape.queries,
+                 shape.batch * shape.queries);
+  if (options.window != 0 || options.sinks != 0)
+    throw_invalid(function,
+                  "key_ranges say which keys each query attends to, so window and sinks must be 0, got ",
+                  options.window, " and ", options.sinks, "; shorten the ranges instead");
+  for (std::size_t i = 0; i < options.key_ranges.size(); ++i)
+    if (const auto [first, count] = options.key_ranges[i];
+        first < 0 || count < 0 || first > shape.keys || count > shape.keys - first)
+      throw_invalid(function, "key_ranges must lie within the ", shape.keys,
+                    " keys of the call, got {first = ", first, ", count = ", count, "} for query ", i);
+}
 /// Rejects lists and views in the options that do not fit the call.
 inline void check_lists(const char* function, const attention_options& options,
                         const attention_shape& shape) {
@@ -3274,6 +3441,7 @@ inline void check_lists(const char* function, const attention_options& options,
   require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
   check_scores(function, "bias", options.bias, shape);
   check_scores(function, "mask", options.mask, shape);
+  check_key_ranges(function, options, shape);
 }
 /// Checks the offsets of packed sequences, and that no other option sets their positions or counts.
 inline void check_segments(const char* function, const attention_options& options,

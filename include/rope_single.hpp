@@ -1858,6 +1858,9 @@ auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
 
+#ifndef ROPE_POSITIONS_KEY_RANGES_HPP
+#define ROPE_POSITIONS_KEY_RANGES_HPP
+
 #ifndef ROPE_POSITIONS_POSITIONS_HPP
 #define ROPE_POSITIONS_POSITIONS_HPP
 /// The position of each token of a batch. Positions are integers: a 16-bit float is exact only up to 256
@@ -2118,6 +2121,144 @@ concept position_form = requires(const P& positions) {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_POSITIONS_HPP
+/// Masks by rule: the range of keys that each query attends to, for attention_options::key_ranges. A list of
+/// ranges has two numbers per query where a mask has one per query and key, and attention skips the keys
+/// outside.
+///
+///     const auto ranges = prefix_ranges(prefix, {.queries = tokens, .keys = tokens});
+///     attention(q, k, v, out, {.key_ranges = ranges});
+///
+/// Rows of a batch whose ranges differ have their lists one after the other, [batch * queries].
+namespace rope::inline ROPE_ABI {
+/// Keys [first, first + count) of a row, by their index in the row, not by their position.
+///
+///     const key_range ranges[] = {{0, 2}, {0, 2}, {1, 2}};  // of three queries
+///     attention(q, k, v, out, {.key_ranges = ranges});
+struct key_range {
+  Index first, count;
+};
+/// The queries of a row are its newest tokens: query i is token keys - queries + i. A prompt has as many
+/// queries as keys, and a step of decoding has one.
+///
+///     const auto ranges = chunk_ranges(chunk, {.queries = 1, .keys = cache.size()});
+struct row_tokens {
+  Index queries, keys;
+};
+namespace detail {
+/// One range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
+///
+/// Throws:  std::invalid_argument
+template <class RangeOf>
+std::vector<key_range> ranges_of_row(const char* function, const row_tokens& row, const RangeOf& range_of) {
+  if (row.queries < 0 || row.queries > row.keys)
+    throw_invalid(function,
+                  "queries are the newest tokens of a row, so they must be in [0, keys = ", row.keys,
+                  "], got ", row.queries);
+  std::vector<key_range> ranges;
+  ranges.reserve(static_cast<std::size_t>(row.queries));
+  for (Index token = row.keys - row.queries; token < row.keys; ++token) ranges.push_back(range_of(token));
+  return ranges;
+}
+}  // namespace detail
+/// The ranges of a prefix language model: every query attends to the whole prefix, and to the tokens up to
+/// its own (PaliGemma, T5 prefix decoders).
+///
+///     token t attends to [0, max(prefix, t + 1))
+///
+/// \param prefix  tokens at the start of the row that attend to each other both ways
+///
+/// \return  [queries]
+///
+/// Throws:  std::invalid_argument if prefix is not in [0, keys], or queries not in [0, keys]
+/// Cost:    O(queries)
+/// Source:  Raffel et al. 2019, arXiv:1910.10683, figure 4
+inline std::vector<key_range> prefix_ranges(Index prefix, const row_tokens& row) {
+  if (prefix < 0 || prefix > row.keys)
+    detail::throw_invalid("prefix_ranges", "prefix must be in [0, keys = ", row.keys, "], got ", prefix);
+  return detail::ranges_of_row("prefix_ranges", row, [&](Index token) {
+    return key_range{0, (std::max)(prefix, token + 1)};
+  });
+}
+/// The ranges of block diffusion: every query attends to its whole block and to all blocks before.
+///
+///     token t attends to [0, min(keys, (t / block + 1) * block))
+///
+/// \param block  tokens of a block; blocks begin at token 0 of the row
+///
+/// \return  [queries]
+///
+/// Throws:  std::invalid_argument if block is not positive, or queries not in [0, keys]
+/// Cost:    O(queries)
+/// Source:  Arriola et al. 2025, Block Diffusion, arXiv:2503.09573
+inline std::vector<key_range> block_causal_ranges(Index block, const row_tokens& row) {
+  if (block <= 0) detail::throw_invalid("block_causal_ranges", "block must be positive, got ", block);
+  return detail::ranges_of_row("block_causal_ranges", row, [&](Index token) {
+    const Index first = token - token % block;  // first + block may overflow
+    return key_range{0, first + (std::min)(block, row.keys - first)};
+  });
+}
+/// The ranges of chunked attention: every query attends to the tokens of its chunk up to its own (the layers
+/// of Llama 4 that rotate).
+///
+///     token t attends to [t / chunk * chunk, t + 1)
+///
+/// \param chunk  tokens of a chunk (`attention_chunk_size`); chunks begin at token 0 of the row
+///
+/// \return  [queries]
+///
+/// Throws:  std::invalid_argument if chunk is not positive, or queries not in [0, keys]
+/// Cost:    O(queries)
+inline std::vector<key_range> chunk_ranges(Index chunk, const row_tokens& row) {
+  if (chunk <= 0) detail::throw_invalid("chunk_ranges", "chunk must be positive, got ", chunk);
+  return detail::ranges_of_row("chunk_ranges", row, [&](Index token) {
+    return key_range{token - token % chunk, token % chunk + 1};
+  });
+}
+/// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, if causal only up
+/// to itself. With lengths, the rest of a segment is padding: it attends to no key, and no token to it.
+///
+///     const std::vector offsets = {0, 16, 32}, lengths = {13, 9};
+///     attention(q, k, v, out, {.key_ranges = segment_ranges(offsets, true, lengths)});
+///
+/// For a batch of packed rows, put the list of each row after that of the row before, [batch * tokens].
+/// Attention that rotates inside needs the positions too, which start again in every segment. Or rotate
+/// first: `rotate<Layout>(q, k, table, segments{offsets})`.
+///
+/// \param offsets  [segments + 1], from 0 to the tokens of the row: a position_list in memory
+/// \param causal   false: tokens of a segment attend to each other both ways
+/// \param lengths  [segments] or empty: tokens of each segment that are not padding
+///
+/// \return  [tokens]
+///
+/// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given, are
+///          one per segment in [0, tokens of the segment]
+/// Cost:    O(tokens)
+template <position_list X, position_list Y = std::vector<std::int64_t>>
+std::vector<key_range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
+  constexpr const char* function = "segment_ranges";
+  const auto bounds = detail::vector_of(function, offsets);
+  const auto counts = detail::vector_of(function, lengths);
+  const auto bound = [&](Index s) { return detail::as_position(bounds[s]); };
+  const Index segment_count = bounds.size() - 1;
+  detail::check_offsets(function, "offsets", bounds.size(),
+                        bounds.size() == 0 ? 0 : static_cast<Index>(bound(segment_count)), bound);
+  if (counts.size() != 0 && counts.size() != segment_count)
+    detail::throw_invalid(function, "lengths must be empty or one per segment, ", segment_count, ", got ",
+                          counts.size());
+  for (Index s = 0; s < counts.size(); ++s)
+    if (const auto length = detail::as_position(counts[s]); length < 0 || length > bound(s + 1) - bound(s))
+      detail::throw_invalid(function, "the length of segment ", s, " must be in [0, ",
+                            bound(s + 1) - bound(s), "], got ", length);
+  std::vector<key_range> ranges;
+  for (Index s = 0; s < segment_count; ++s) {
+    const auto first = static_cast<Index>(bound(s)), tokens = static_cast<Index>(bound(s + 1)) - first,
+               length = counts.size() == 0 ? tokens : static_cast<Index>(detail::as_position(counts[s]));
+    for (Index t = 0; t < tokens; ++t) ranges.push_back({first, t >= length ? 0 : causal ? t + 1 : length});
+  }
+  return ranges;
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_POSITIONS_KEY_RANGES_HPP
 /// Options of attention: which keys are visible, how scores are formed, and optional outputs.
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -2146,8 +2287,8 @@ struct int64_list : std::span<const std::int64_t> {
 /// Throws if a row or segment has fewer keys than queries but at least one, positions matter (causal, window,
 /// rotation) and query_positions is empty: the first query would be at a negative position.
 ///
-/// A key is visible to a query if every active rule admits it: causal, window (or sinks), the mask, the bias,
-/// the segments and the count of keys.
+/// A key is visible to a query if every active rule admits it: causal, window (or sinks), or key_ranges in
+/// their place; the mask, the bias, the segments and the count of keys.
 ///
 ///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
 ///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
@@ -2191,7 +2332,8 @@ struct attention_options {
   detail::int64_list key_counts = {};
   /// [segments + 1] or empty, for a batch of 1: packed sequences (`cu_seqlens`). Queries query_offsets[s] ..
   /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions are
-  /// counted in each segment as in a row.
+  /// counted in each segment as in a row. For several packed rows, and for padded segments, see
+  /// segment_ranges.
   detail::int64_list query_offsets = {};
   /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
   detail::int64_list key_offsets = {};
@@ -2211,6 +2353,12 @@ struct attention_options {
   /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
   /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
   bool queries_are_rotated = false;
+  /// [queries] shared by the rows, or [batch * queries], or empty: the keys of each query, by their index in
+  /// the row as in a mask, whatever their positions. Ranges replace the causal rule, so `causal` is not read,
+  /// and window and sinks must be 0. They may be empty, and must end within the keys of the call. Tiles of
+  /// keys outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges
+  /// of prefixes, chunks, blocks and documents.
+  std::span<const key_range> key_ranges = {};
   /// The log-sum-exp of no keys: less than any other, and finite because infinities do not survive
   /// -ffast-math.
   static constexpr double no_keys = std::numeric_limits<double>::lowest();
@@ -2253,7 +2401,8 @@ inline void check_counts_of_rows(const char* function, const char* name, std::sp
 /// Throws:    std::invalid_argument
 inline void check_alignment(const char* function, const attention_options& options,
                             const attention_shape& shape, bool rotates) {
-  if ((!options.causal && options.window == 0 && !rotates) || !options.query_positions.empty()) return;
+  const bool by_position = options.key_ranges.empty() && (options.causal || options.window != 0);
+  if ((!by_position && !rotates) || !options.query_positions.empty()) return;
   if (!options.query_counts.empty() && options.key_counts.empty())
     throw_invalid(function,
                   "query_counts need key_counts, or query_positions: the last query of a row is "
@@ -2311,6 +2460,24 @@ inline void check_numbers(const char* function, const attention_options& options
   if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
     throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
 }
+/// Checks the ranges of keys, and that no rule of positions is given as well.
+///
+/// Throws:  std::invalid_argument
+inline void check_key_ranges(const char* function, const attention_options& options,
+                             const attention_shape& shape) {
+  if (options.key_ranges.empty()) return;
+  require_length(function, "key_ranges", options.key_ranges.size(), shape.queries,
+                 shape.batch * shape.queries);
+  if (options.window != 0 || options.sinks != 0)
+    throw_invalid(function,
+                  "key_ranges say which keys each query attends to, so window and sinks must be 0, got ",
+                  options.window, " and ", options.sinks, "; shorten the ranges instead");
+  for (std::size_t i = 0; i < options.key_ranges.size(); ++i)
+    if (const auto [first, count] = options.key_ranges[i];
+        first < 0 || count < 0 || first > shape.keys || count > shape.keys - first)
+      throw_invalid(function, "key_ranges must lie within the ", shape.keys,
+                    " keys of the call, got {first = ", first, ", count = ", count, "} for query ", i);
+}
 /// Rejects lists and views in the options that do not fit the call.
 inline void check_lists(const char* function, const attention_options& options,
                         const attention_shape& shape) {
@@ -2328,6 +2495,7 @@ inline void check_lists(const char* function, const attention_options& options,
   require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
   check_scores(function, "bias", options.bias, shape);
   check_scores(function, "mask", options.mask, shape);
+  check_key_ranges(function, options, shape);
 }
 /// Checks the offsets of packed sequences, and that no other option sets their positions or counts.
 inline void check_segments(const char* function, const attention_options& options,
@@ -2370,8 +2538,8 @@ inline void check_options(const char* function, const attention_options& options
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
                 name ": a layout rotates by a table; give one, or leave the layout out")
 #endif  // ROPE_ATTENTION_OPTIONS_HPP
-/// The keys that are visible to a query: index ranges if key positions do not decrease, otherwise decided key
-/// by key. A mask or bias also decides key by key.
+/// The keys that are visible to a query: index ranges if the caller gives them or key positions do not
+/// decrease, otherwise decided key by key. A mask or bias also decides key by key.
 namespace rope::inline ROPE_ABI::detail {
 /// Keys [begin, gap_begin) and [gap_end, end) of a row, begin <= gap_begin <= gap_end <= end: the sinks and
 /// the window, or one range and an empty gap at its end.
@@ -2442,18 +2610,18 @@ class visibility {
     return j - *(std::upper_bound(offsets.data(), offsets.data() + offsets.size(), j) - 1);
   }
   /// The range of positions of all queries with keys in range, and of all keys.
-  position_range query_range() const {
+  position_range query_position_range() const {
     position_range range;
     for (Index b = 0; b < shape_.batch; ++b)
       for (Index i = 0; i < shape_.queries; ++i)
         if (!has_no_key_in_range(b, i)) range.include(query_position(b, i));
     return range;
   }
-  position_range key_range() const {
+  position_range key_position_range() const {
     position_range range;
     for (Index b = 0; b < shape_.batch; ++b) {
       const Index count = key_count(b);
-      const bool ends_suffice = in_ranges() && options_.query_offsets.empty();
+      const bool ends_suffice = order_ != key_order::any && options_.query_offsets.empty();
       for (Index j = 0; j < count; j += ends_suffice ? (std::max)(Index{1}, count - 1) : 1)
         range.include(key_position(b, j));
     }
@@ -2474,6 +2642,7 @@ class visibility {
     if (is_padding(b, i)) return {0, 0, 0, 0};
     const segment s = segment_of(b, i);
     const Index end = s.first_key + static_cast<Index>(s.keys);
+    if (has_key_ranges()) return given_range(b, i, s.first_key, end);
     if (!in_ranges()) return {s.first_key, end, end, end};
     const position_rule admits = rule_of(query_position(b, i));
     const Index after = sum_is_position(admits.near_last, 1) ? key_from(b, s, admits.near_last + 1) : end;
@@ -2506,8 +2675,9 @@ class visibility {
   }
   /// Whether keys are at contiguous positions.
   bool in_order() const { return order_ == key_order::contiguous; }
-  /// Whether key positions do not decrease, so that keys_of() decides by position.
-  bool in_ranges() const { return order_ != key_order::any; }
+  /// Whether keys_of() decides alone, if there is no mask or bias: ranges are given, or key positions do not
+  /// decrease.
+  bool in_ranges() const { return order_ != key_order::any || has_key_ranges(); }
   /// Positions of the keys of row b if they are listed.
   const std::int64_t* listed_key_positions(Index b) const {
     const auto list = options_.key_positions;
@@ -2533,6 +2703,15 @@ class visibility {
         std::upper_bound(queries.data(), queries.data() + queries.size(), i) - queries.data() - 1);
     return {to_index(queries[s]), to_index(queries[s + 1] - queries[s]), to_index(keys[s]),
             keys[s + 1] - keys[s]};
+  }
+  bool has_key_ranges() const { return !options_.key_ranges.empty(); }
+  /// The keys of the given range of query i of row b that are in [begin, end).
+  key_set given_range(Index b, Index i, Index begin, Index end) const {
+    const bool shared = static_cast<Index>(options_.key_ranges.size()) == shape_.queries;
+    const auto [first, count] =
+        options_.key_ranges[static_cast<std::size_t>(shared ? i : b * shape_.queries + i)];
+    const Index from = (std::max)(first, begin), to = (std::max)(from, (std::min)(first + count, end));
+    return {from, to, to, to};
   }
   std::span<const std::int64_t> key_offsets() const {
     return options_.key_offsets.empty() ? options_.query_offsets : options_.key_offsets;
@@ -6306,17 +6485,22 @@ struct attention_call {
 template <class Layout, class T, class C, class S>
 void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                      const query_key_tables<S>& tables, const visibility& rules) {
-  check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_range()});
-  check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_range()});
+  check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_position_range()});
+  check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_position_range()});
 }
 /// Rejects xPos tables without the causal rule: scores would grow with the distance of a key after its query.
+/// Ranges of keys replace that rule.
 ///
 /// Throws:  std::invalid_argument
 template <class Tables>
 void check_tables(const char* function, const Tables& /*tables*/, const attention_options& options) {
-  if constexpr (requires { Tables::needs_causal; })
+  if constexpr (requires { Tables::needs_causal; }) {
     if (Tables::needs_causal && !options.causal)
       throw_invalid(function, "xPos needs causal attention, got causal = false");
+    if (Tables::needs_causal && !options.key_ranges.empty())
+      throw_invalid(function, "xPos needs causal attention, which key_ranges replace; give a mask, got ",
+                    options.key_ranges.size(), " key_ranges");
+  }
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_ATTENTION_CALL_HPP
@@ -11846,9 +12030,10 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
   detail::check_tables("attention", tables, options);
   const query_key_tables pair = detail::tables_of(tables);
   const auto rules = detail::checked_quantized_attention<true, T>(q, k, v, out, options);
-  detail::check_rotation<Layout>("attention", q, pair.queries(), detail::known_range{rules.query_range()});
+  detail::check_rotation<Layout>("attention", q, pair.queries(),
+                                 detail::known_range{rules.query_position_range()});
   detail::check_rotation<Layout>("attention", k.batch, k.tokens, k.head_dim, pair.keys(),
-                                 detail::known_range{rules.key_range()});
+                                 detail::known_range{rules.key_position_range()});
   using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
   detail::attend(detail::attention_call<T, turn, std::int8_t>{q, k, v, out, rules, {pair}}, threads);
 }
@@ -12582,10 +12767,10 @@ struct block_rotation {
     check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
                            position_source(key_positions, keys));
   }
-  /// Throws:  std::invalid_argument if there are segments and the options also give positions, counts or
-  ///          offsets
+  /// Throws:  std::invalid_argument if there are segments and the options also give positions, counts,
+  ///          offsets or key_ranges
   void check_options(const attention_options& options) const {
-    if constexpr (is_segmented<PQ>)
+    if constexpr (is_segmented<PQ>) {
       if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
           !options.query_offsets.empty())
         throw_invalid("multi_head_attention",
@@ -12593,6 +12778,11 @@ struct block_rotation {
                       "query_offsets empty in the options, got lengths ",
                       options.query_positions.size(), ", ", options.key_positions.size(), ", ",
                       options.key_counts.size(), " and ", options.query_offsets.size());
+      if (!options.key_ranges.empty())
+        throw_invalid("multi_head_attention",
+                      "segments limit the keys of their queries; leave key_ranges empty in the options, got ",
+                      options.key_ranges.size());
+    }
   }
   template <class T, class Threads>
   void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {
@@ -15235,16 +15425,23 @@ class attended_call {
   bool are_alike(Index first, Index next) const {
     return next < queries_.asking() && queries_.count(next) == queries_.count(first) &&
            is_counted(rows_, first) && is_counted(rows_, next) && row_of_zero(next) == row_of_zero(first) &&
-           (options_.log_sum_exp.empty() || queries_.padding(first) == 0) &&
+           ((options_.log_sum_exp.empty() && !ranges_differ_by_row()) || queries_.padding(first) == 0) &&
            keys(first).is_followed_by(keys(next), next - first) &&
            values(first).is_followed_by(values(next), next - first);
   }
+  /// Whether every row has key_ranges of its own. Then those of joined rows must be contiguous.
+  bool ranges_differ_by_row() const { return static_cast<Index>(options_.key_ranges.size()) > q_.tokens; }
   /// The options of all queries of rows [b, b + number), whose log_sum_exp are contiguous.
   attention_options options_of(Index b, Index number, Index keys) const {
     const Index count = queries_.count(b);
     attention_options options = options_;
     options.bias = scores_of(options.bias, b, number, count, keys);
     options.mask = scores_of(options.mask, b, number, count, keys);
+    if (!options.key_ranges.empty())  // one list for all rows, or those of the rows one after the other
+      options.key_ranges =
+          ranges_differ_by_row()
+              ? part_of(options.key_ranges, queries_.place(b, 0), number * count)
+              : part_of(options.key_ranges, queries_.first(b), q_.batch == 1 ? number * count : count);
     if (!options.log_sum_exp.empty())
       options.log_sum_exp =
           part_of(options.log_sum_exp, queries_.place(b, 0) * q_.heads, number * count * q_.heads);
@@ -17781,7 +17978,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   }
   /// Returns `options` for attention, with the window and the sinks of the ring.
   ///
-  /// Throws:  std::invalid_argument if `options` set other values, or have a bias or a mask
+  /// Throws:  std::invalid_argument if `options` set other values, or have a bias, a mask or key_ranges
   attention_options rules(const char* function, const attention_options& options) const {
     std::string got = options.causal ? "" : "causal = false";
     const auto compare = [&got](const char* name, Index given, Index own) {
@@ -17800,6 +17997,12 @@ class ring_cache : public cache_shape<ring_cache<T>> {
                             "a ring_cache overwrites old keys, so a bias or a mask cannot tell which are "
                             "which; use a kv_cache, or leave it empty, got a ",
                             options.bias ? "bias" : "mask");
+    if (!options.key_ranges.empty())
+      detail::throw_invalid(
+          function,
+          "a ring_cache overwrites old keys, so key_ranges cannot tell which are which; use "
+          "a kv_cache, or leave them empty, got ",
+          options.key_ranges.size());
     attention_options completed = options;
     completed.window = policy().window;
     completed.sinks = policy().sinks;
@@ -18483,7 +18686,7 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///                 entry j belongs to the j-th token that the row holds, whatever its position. One array of
 ///                 `capacity` entries per row serves every step as
 ///                 {.data = array, .batch = batch, .keys = cache.size(), .batch_stride = capacity,
-///                 .key_stride = 1}
+///                 .key_stride = 1}. Key ranges count the tokens of the row in the same order
 /// \param counts  any integers, [rows] or empty: row b has counts[b] queries, its newest tokens, and zeros
 ///                are written for the rest. Empty: the counts of the last append, less the tokens that a row
 ///                has lost since. If all rows took and lost the same tokens in several appends, q may also
@@ -18494,8 +18697,8 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///            of range, the options list positions, counts or offsets (the cache has its own) or set dropout,
 ///            the cache stores raw keys, the cache rotated its keys and options.queries_are_rotated is false,
 ///            a latent_cache has no scale, counts are missing although rows differ in the tokens that they
-///            took or lost, or a ring has overwritten keys visible to a query or is given a bias or mask; out
-///            is then unchanged
+///            took or lost, or a ring has overwritten keys visible to a query or is given a bias, mask or
+///            key_ranges; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes only the order of sums
 /// Cost:      that of attention. Adjacent rows at positions 0, 1, 2, ... with equal numbers of queries share
 ///            one kernel call, whatever their lengths; other rows take one call each. Keys and values are
@@ -18790,6 +18993,7 @@ class multi_head_attention {
     numbers.query_offsets = numbers.key_offsets = {};
     numbers.bias = {};
     numbers.mask = {};
+    numbers.key_ranges = {};
     numbers.log_sum_exp = {};
     detail::check_options("multi_head_attention", numbers, {1, 0, 0, shape_.heads, shape_.head_dim});
     detail::check_magnitudes<T>("multi_head_attention", numbers, shape_.head_dim);
@@ -19527,7 +19731,8 @@ void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, con
 ///                and values while reading
 /// \param out     as q, [..., q.heads, value_dim]
 /// \param options  a bias or a mask, for queries without offsets, is [sequences, heads, tokens, keys] with
-///                 keys = the longest length; log_sum_exp is [tokens of q, q.heads] in the order of q
+///                 keys = the longest length; key_ranges count the tokens of the sequence, one range for each
+///                 token of q; log_sum_exp is [tokens of q, q.heads] in the order of q
 /// \param threads  your threads, see base/parallel.hpp
 ///
 /// Requires:  out shares no element with q unless it is the same view, and none with the pages

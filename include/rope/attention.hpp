@@ -18,5 +18,6 @@
 #include <rope/attention/tape.hpp>
 #include <rope/attention/weights.hpp>
 #include <rope/base/scratch.hpp>
+#include <rope/positions/key_ranges.hpp>
 
 #endif  // ROPE_ATTENTION_HPP

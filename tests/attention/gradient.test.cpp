@@ -115,6 +115,22 @@ std::vector<call> calls(std::mt19937& generator, bool small) {
   add("channels that fill no panel", {1, few, few, 2, 2, 33, 17}, {});
   add("scores without channels", {1, few, many, 2, 1, 0, 3}, {.basic = {.scale = 1}});
   add("values without channels", {1, few, many, 2, 1, 3, 0}, {});
+  const auto ranges = [&generator](long queries, long keys) {
+    std::vector<rope::key_range> list;
+    while (queries-- > 0) {
+      const long first = static_cast<long>(generator() % static_cast<unsigned long>(keys));
+      list.push_back({first, queries == 1 ? 0 : keys - first - (keys - first) / 3});  // one query sees none
+    }
+    return list;
+  };
+  add("key ranges", {2, few, many, 4, 2, 4, 4}, {.key_ranges = ranges(few, many)});
+  add("key ranges of each row, in segments of other options", {2, many, many, 2, 1, 4, 4},
+      {.sink_logits = random_floats(generator, 2),
+       .query_counts = {few, many},
+       .key_counts = {many - 1, many},
+       .dropout = 0.3,
+       .seed = 6,
+       .key_ranges = ranges(2 * many, many)});
   return all;
 }
 

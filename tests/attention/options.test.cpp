@@ -66,6 +66,26 @@ TEST_CASE("lists of the wrong length are refused with the right one", "[attentio
   CHECK(refused({.key_counts = negative}, "key_counts must be in [0, 5], got -1"));
 }
 
+TEST_CASE("ranges of keys are one per query, within the keys, and without a window", "[attention]") {
+  const std::vector<rope::key_range> shared(3, {1, 4}), own(6, {5, 0}), four(4), beyond(3, {3, 3});
+  CHECK_NOTHROW(rope::detail::check_options("attention", {.key_ranges = shared}, shape));
+  CHECK_NOTHROW(rope::detail::check_options("attention", {.key_ranges = own}, shape));
+  CHECK(refused({.key_ranges = four}, "key_ranges must be empty or have length 3 or 6, got 4"));
+  CHECK(refused({.key_ranges = beyond},
+                "key_ranges must lie within the 5 keys of the call, got {first = 3, "
+                "count = 3} for query 0"));
+  CHECK(refused({.window = 3, .key_ranges = shared},
+                "key_ranges say which keys each query attends to, so window and sinks must be 0, got 3 "
+                "and 0"));
+  // Positions do not matter without rotation, so there may be more queries than keys.
+  const rope::detail::attention_shape wide = {1, 3, 2, 4, 8};
+  const std::vector<rope::key_range> both(3, {0, 2});
+  CHECK_NOTHROW(rope::detail::check_options("attention", {.key_ranges = both}, wide));
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] { rope::detail::check_options("attention", {.key_ranges = both}, wide, true); },
+      "3 queries and 2 keys"));
+}
+
 TEST_CASE("a bias or mask has the extents of the scores or 1", "[attention]") {
   const std::vector<float> bias(2 * 4 * 3 * 5, 0);
   CHECK_NOTHROW(

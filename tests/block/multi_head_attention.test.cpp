@@ -568,6 +568,13 @@ TEST_CASE("options of attention that do not fit a call of a block are refused by
           if (which == 3) o.query_offsets = ends;
         },
         counted_from, [&](const auto& block) { block.forward(x, 1, out, table, parts); });
+  const std::vector<rope::key_range> ranges(6, {0, 1}), few(5, {0, 1});
+  refused([&](attention_options& o) { o.key_ranges = ranges; },
+          "segments limit the keys of their queries; leave key_ranges empty in the options, got 6",
+          [&](const auto& block) { block.forward(x, 1, out, table, parts); });
+  refused([&](attention_options& o) { o.key_ranges = few; },
+          "key_ranges must be empty or have length 3 or 6, got 5",
+          [&](const auto& block) { block.forward(x, 2, out, table); });
 }
 
 TEST_CASE("an argument that is no matrix of tokens is seen at every place that asks for one", "[block]") {

@@ -66,6 +66,10 @@ TEST_CASE("calls of the pages: positions", "[library]") {
   CHECK(qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2)}).next == 5);
   CHECK(hunyuan_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2)}, 4).next == 9);
   CHECK(qwen2_5_omni_positions({text_run{3}, sounding_video_run{{2, 1, 2, 25}, 50}}).next == 55);
+  CHECK(prefix_ranges(3, {.queries = 8, .keys = 8})[0].count == 3);
+  CHECK(block_causal_ranges(4, {.queries = 8, .keys = 8})[0].count == 4);
+  CHECK(chunk_ranges(4, {.queries = 1, .keys = 8})[0].first == 4);
+  CHECK(segment_ranges(offsets, true)[2].first == 1);
   CHECK(key_positions(self_extend{.group = 8, .window = 1024}, 10, 0, 11).size() == 11);
   CHECK(key_positions(rerope{.window = 1024}, 10, 0, 11).size() == 11);
   CHECK(key_positions(dual_chunk{.chunk_size = 262144, .local_size = 8192}, 10, 0, 11).size() == 11);
@@ -171,6 +175,8 @@ TEST_CASE("calls of the pages: attention", "[library]") {
             {.bias = score_matrix(b.data(), batch, heads, queries, keys),
              .mask = score_matrix(m, batch, 1, 1, keys)});
   CHECK(*out_b.at(0, 0, 0) == 0);
+  attention(q, k, v, out, {.key_ranges = chunk_ranges(2, {.queries = queries, .keys = keys})});
+  CHECK(*out.at(0, 0, 0) == 1);
   attention_weights(q, k, weights);
   CHECK(weights[0] == 1);
   merge_attention(out_a, lse_a, out_b, lse_b);

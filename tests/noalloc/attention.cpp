@@ -100,6 +100,9 @@ TEST_CASE("no option makes attention allocate", "[noalloc]") {
                                            .log_sum_exp = sums};
   one.attend(options);
   CHECK(one.attend(options) == 0);
+  const auto ranges = rope::chunk_ranges(64, {.queries = queries, .keys = keys});
+  one.attend({.key_ranges = ranges});
+  CHECK(one.attend({.key_ranges = ranges}) == 0);
 }
 
 TEST_CASE("the first call on a thread takes its scratch memory from the heap, and the counter sees it",

@@ -35,6 +35,7 @@ struct setting {
   list query_positions, key_positions, query_counts, key_counts, query_offsets, key_offsets;
   std::vector<float> sink_logits, bias;
   std::unique_ptr<bool[]> mask;
+  std::vector<rope::key_range> key_ranges;
 
   rope::attention_options with(std::span<double> log_sum_exp) const {
     rope::attention_options result = options;
@@ -168,6 +169,18 @@ setting draw(Dice& d, long longest = 300, const most& limits = {}) {
   return s;
 }
 
+/// Replaces causality, window and sinks of a setting by a range of keys for each query, some of them empty, in
+/// one list for all rows or in one for each.
+template <class Dice>
+void give_ranges(Dice& d, setting& s) {
+  s.options.window = s.options.sinks = 0;
+  for (long n = (d.one_in(2) ? 1 : s.e.batch) * s.e.queries; n > 0; --n) {
+    const long first = d.up_to(s.e.keys);
+    s.key_ranges.push_back({first, d.one_in(4) ? s.e.keys - first : d.up_to(s.e.keys - first)});
+  }
+  s.options.key_ranges = s.key_ranges;
+}
+
 /// Position of a query and of a key, and whether the two belong to the same sequence.
 struct place {
   long query, key;
@@ -204,7 +217,14 @@ inline float bias_of(const setting& s, long b, long h, long i, long j) {
 inline bool sees(const setting& s, long b, long h, long i, long j) {
   const auto& o = s.options;
   const place p = place_of(s, b, i, j);
-  if (!p.together || (o.causal && p.key > p.query)) return false;
+  if (!p.together) return false;
+  if (!s.key_ranges.empty()) {
+    const bool shared = static_cast<long>(s.key_ranges.size()) == s.e.queries;
+    const rope::key_range r = s.key_ranges[static_cast<std::size_t>(shared ? i : b * s.e.queries + i)];
+    if (j < r.first || j >= r.first + r.count) return false;
+  } else if (o.causal && p.key > p.query) {
+    return false;
+  }
   if (o.window > 0 && testing::abs(p.query - p.key) >= o.window && !(p.key >= 0 && p.key < o.sinks))
     return false;
   if (bias_of(s, b, h, i, j) < -1e30f) return false;

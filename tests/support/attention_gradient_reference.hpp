@@ -53,6 +53,7 @@ struct full_rule {
   std::vector<std::int64_t> offsets = {};                              // of queries and keys
   double dropout = 0;
   std::uint64_t seed = 0;
+  std::vector<rope::key_range> key_ranges = {};  // [queries] or [batch * queries]
 
   long segment(long t) const {
     long s = 0;
@@ -88,6 +89,11 @@ struct full_rule {
     if (!offsets.empty() && segment(i) != segment(j)) return false;
     if (!mask.empty() && mask[static_cast<std::size_t>(i * keys + j)] == 0) return false;
     if (bias_at(b, h, i, j) < -1e30L) return false;
+    if (!key_ranges.empty()) {
+      const bool shared = static_cast<long>(key_ranges.size()) == queries;
+      const rope::key_range r = key_ranges[static_cast<std::size_t>(shared ? i : b * queries + i)];
+      return j >= r.first && j < r.first + r.count;
+    }
     const long q = query_position(b, i, queries, keys), k = key_position(j);
     if (basic.causal && k > q) return false;
     return basic.window == 0 || testing::abs(q - k) < basic.window || (k >= 0 && k < sinks);
@@ -114,6 +120,7 @@ struct full_rule {
     o.query_offsets = offsets;
     o.dropout = dropout;
     o.dropout_seed = seed;
+    o.key_ranges = key_ranges;
     return o;
   }
 };

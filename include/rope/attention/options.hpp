@@ -15,6 +15,7 @@
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
+#include <rope/positions/key_ranges.hpp>
 #include <rope/positions/positions.hpp>
 
 /// Options of attention: which keys are visible, how scores are formed, and optional outputs.
@@ -50,8 +51,8 @@ struct int64_list : std::span<const std::int64_t> {
 /// Throws if a row or segment has fewer keys than queries but at least one, positions matter (causal, window,
 /// rotation) and query_positions is empty: the first query would be at a negative position.
 ///
-/// A key is visible to a query if every active rule admits it: causal, window (or sinks), the mask, the bias,
-/// the segments and the count of keys.
+/// A key is visible to a query if every active rule admits it: causal, window (or sinks), or key_ranges in
+/// their place; the mask, the bias, the segments and the count of keys.
 ///
 ///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
 ///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
@@ -95,7 +96,8 @@ struct attention_options {
   detail::int64_list key_counts = {};
   /// [segments + 1] or empty, for a batch of 1: packed sequences (`cu_seqlens`). Queries query_offsets[s] ..
   /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions are
-  /// counted in each segment as in a row.
+  /// counted in each segment as in a row. For several packed rows, and for padded segments, see
+  /// segment_ranges.
   detail::int64_list query_offsets = {};
   /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
   detail::int64_list key_offsets = {};
@@ -115,6 +117,12 @@ struct attention_options {
   /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
   /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
   bool queries_are_rotated = false;
+  /// [queries] shared by the rows, or [batch * queries], or empty: the keys of each query, by their index in
+  /// the row as in a mask, whatever their positions. Ranges replace the causal rule, so `causal` is not read,
+  /// and window and sinks must be 0. They may be empty, and must end within the keys of the call. Tiles of
+  /// keys outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges
+  /// of prefixes, chunks, blocks and documents.
+  std::span<const key_range> key_ranges = {};
 
   /// The log-sum-exp of no keys: less than any other, and finite because infinities do not survive
   /// -ffast-math.
@@ -164,7 +172,8 @@ inline void check_counts_of_rows(const char* function, const char* name, std::sp
 /// Throws:    std::invalid_argument
 inline void check_alignment(const char* function, const attention_options& options,
                             const attention_shape& shape, bool rotates) {
-  if ((!options.causal && options.window == 0 && !rotates) || !options.query_positions.empty()) return;
+  const bool by_position = options.key_ranges.empty() && (options.causal || options.window != 0);
+  if ((!by_position && !rotates) || !options.query_positions.empty()) return;
   if (!options.query_counts.empty() && options.key_counts.empty())
     throw_invalid(function,
                   "query_counts need key_counts, or query_positions: the last query of a row is "
@@ -225,6 +234,25 @@ inline void check_numbers(const char* function, const attention_options& options
     throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
 }
 
+/// Checks the ranges of keys, and that no rule of positions is given as well.
+///
+/// Throws:  std::invalid_argument
+inline void check_key_ranges(const char* function, const attention_options& options,
+                             const attention_shape& shape) {
+  if (options.key_ranges.empty()) return;
+  require_length(function, "key_ranges", options.key_ranges.size(), shape.queries,
+                 shape.batch * shape.queries);
+  if (options.window != 0 || options.sinks != 0)
+    throw_invalid(function,
+                  "key_ranges say which keys each query attends to, so window and sinks must be 0, got ",
+                  options.window, " and ", options.sinks, "; shorten the ranges instead");
+  for (std::size_t i = 0; i < options.key_ranges.size(); ++i)
+    if (const auto [first, count] = options.key_ranges[i];
+        first < 0 || count < 0 || first > shape.keys || count > shape.keys - first)
+      throw_invalid(function, "key_ranges must lie within the ", shape.keys,
+                    " keys of the call, got {first = ", first, ", count = ", count, "} for query ", i);
+}
+
 /// Rejects lists and views in the options that do not fit the call.
 inline void check_lists(const char* function, const attention_options& options,
                         const attention_shape& shape) {
@@ -242,6 +270,7 @@ inline void check_lists(const char* function, const attention_options& options,
   require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
   check_scores(function, "bias", options.bias, shape);
   check_scores(function, "mask", options.mask, shape);
+  check_key_ranges(function, options, shape);
 }
 
 /// Checks the offsets of packed sequences, and that no other option sets their positions or counts.

@@ -112,9 +112,10 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
   detail::check_tables("attention", tables, options);
   const query_key_tables pair = detail::tables_of(tables);
   const auto rules = detail::checked_quantized_attention<true, T>(q, k, v, out, options);
-  detail::check_rotation<Layout>("attention", q, pair.queries(), detail::known_range{rules.query_range()});
+  detail::check_rotation<Layout>("attention", q, pair.queries(),
+                                 detail::known_range{rules.query_position_range()});
   detail::check_rotation<Layout>("attention", k.batch, k.tokens, k.head_dim, pair.keys(),
-                                 detail::known_range{rules.key_range()});
+                                 detail::known_range{rules.key_position_range()});
   using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
   detail::attend(detail::attention_call<T, turn, std::int8_t>{q, k, v, out, rules, {pair}}, threads);
 }

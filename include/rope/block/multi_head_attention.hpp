@@ -91,6 +91,7 @@ class multi_head_attention {
     numbers.query_offsets = numbers.key_offsets = {};
     numbers.bias = {};
     numbers.mask = {};
+    numbers.key_ranges = {};
     numbers.log_sum_exp = {};
     detail::check_options("multi_head_attention", numbers, {1, 0, 0, shape_.heads, shape_.head_dim});
     detail::check_magnitudes<T>("multi_head_attention", numbers, shape_.head_dim);

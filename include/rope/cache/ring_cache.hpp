@@ -310,7 +310,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
 
   /// Returns `options` for attention, with the window and the sinks of the ring.
   ///
-  /// Throws:  std::invalid_argument if `options` set other values, or have a bias or a mask
+  /// Throws:  std::invalid_argument if `options` set other values, or have a bias, a mask or key_ranges
   attention_options rules(const char* function, const attention_options& options) const {
     std::string got = options.causal ? "" : "causal = false";
     const auto compare = [&got](const char* name, Index given, Index own) {
@@ -329,6 +329,12 @@ class ring_cache : public cache_shape<ring_cache<T>> {
                             "a ring_cache overwrites old keys, so a bias or a mask cannot tell which are "
                             "which; use a kv_cache, or leave it empty, got a ",
                             options.bias ? "bias" : "mask");
+    if (!options.key_ranges.empty())
+      detail::throw_invalid(
+          function,
+          "a ring_cache overwrites old keys, so key_ranges cannot tell which are which; use "
+          "a kv_cache, or leave them empty, got ",
+          options.key_ranges.size());
     attention_options completed = options;
     completed.window = policy().window;
     completed.sinks = policy().sinks;

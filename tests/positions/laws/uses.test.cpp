@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT
+#include <rope/attention.hpp>
+#include <rope/cache.hpp>
 #include <rope/frequencies.hpp>
 #include <rope/positions.hpp>
 #include <rope/rotation/rotate.hpp>
@@ -144,4 +146,35 @@ TEST_CASE("the comments of lists of positions show their use", "[positions]") {
   const head_view<float> queries_of_this_rank = memory.view;
   rotate<half_split>(queries_of_this_rank, table, context_parallel_ids(length, ranks, rank));
   CHECK(*queries_of_this_rank.at(0, 0, 0) != 1);
+}
+
+TEST_CASE("the comments of ranges of keys show their use", "[positions]") {
+  const Index tokens = 3, prefix = 2, chunk = 2;
+  const ones q_memory(1, tokens, 8);
+  ones out_memory(1, tokens, 8);
+  const head_view<float> q = q_memory.view, k = q, v = q, out = out_memory.view;
+  {
+    const auto ranges = prefix_ranges(prefix, {.queries = tokens, .keys = tokens});
+    attention(q, k, v, out, {.key_ranges = ranges});
+    CHECK(ranges[0].count == 2);
+  }
+  {
+    const key_range ranges[] = {{0, 2}, {0, 2}, {1, 2}};  // of three queries
+    attention(q, k, v, out, {.key_ranges = ranges});
+  }
+  kv_cache<float> cache(1, 40, 1, 8);
+  cache.append(k, v);
+  const auto ranges = chunk_ranges(chunk, {.queries = 1, .keys = cache.size()});
+  CHECK(ranges[0].first == 2);
+  CHECK(*out.at(0, 2, 0) == 1);
+}
+
+TEST_CASE("the comment of segment_ranges shows its use", "[positions]") {
+  const ones q_memory(1, 32, 8);
+  ones out_memory(1, 32, 8);
+  const head_view<float> q = q_memory.view, k = q, v = q, out = out_memory.view;
+  const std::vector offsets = {0, 16, 32}, lengths = {13, 9};
+  attention(q, k, v, out, {.key_ranges = segment_ranges(offsets, true, lengths)});
+  CHECK(*out.at(0, 12, 0) == 1);
+  CHECK(*out.at(0, 13, 0) == 0);
 }

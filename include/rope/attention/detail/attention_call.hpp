@@ -58,18 +58,23 @@ struct attention_call {
 template <class Layout, class T, class C, class S>
 void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                      const query_key_tables<S>& tables, const visibility& rules) {
-  check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_range()});
-  check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_range()});
+  check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_position_range()});
+  check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_position_range()});
 }
 
 /// Rejects xPos tables without the causal rule: scores would grow with the distance of a key after its query.
+/// Ranges of keys replace that rule.
 ///
 /// Throws:  std::invalid_argument
 template <class Tables>
 void check_tables(const char* function, const Tables& /*tables*/, const attention_options& options) {
-  if constexpr (requires { Tables::needs_causal; })
+  if constexpr (requires { Tables::needs_causal; }) {
     if (Tables::needs_causal && !options.causal)
       throw_invalid(function, "xPos needs causal attention, got causal = false");
+    if (Tables::needs_causal && !options.key_ranges.empty())
+      throw_invalid(function, "xPos needs causal attention, which key_ranges replace; give a mask, got ",
+                    options.key_ranges.size(), " key_ranges");
+  }
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

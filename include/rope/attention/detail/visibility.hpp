@@ -14,8 +14,8 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // advance
 
-/// The keys that are visible to a query: index ranges if key positions do not decrease, otherwise decided key
-/// by key. A mask or bias also decides key by key.
+/// The keys that are visible to a query: index ranges if the caller gives them or key positions do not
+/// decrease, otherwise decided key by key. A mask or bias also decides key by key.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -98,18 +98,18 @@ class visibility {
   }
 
   /// The range of positions of all queries with keys in range, and of all keys.
-  position_range query_range() const {
+  position_range query_position_range() const {
     position_range range;
     for (Index b = 0; b < shape_.batch; ++b)
       for (Index i = 0; i < shape_.queries; ++i)
         if (!has_no_key_in_range(b, i)) range.include(query_position(b, i));
     return range;
   }
-  position_range key_range() const {
+  position_range key_position_range() const {
     position_range range;
     for (Index b = 0; b < shape_.batch; ++b) {
       const Index count = key_count(b);
-      const bool ends_suffice = in_ranges() && options_.query_offsets.empty();
+      const bool ends_suffice = order_ != key_order::any && options_.query_offsets.empty();
       for (Index j = 0; j < count; j += ends_suffice ? (std::max)(Index{1}, count - 1) : 1)
         range.include(key_position(b, j));
     }
@@ -133,6 +133,7 @@ class visibility {
     if (is_padding(b, i)) return {0, 0, 0, 0};
     const segment s = segment_of(b, i);
     const Index end = s.first_key + static_cast<Index>(s.keys);
+    if (has_key_ranges()) return given_range(b, i, s.first_key, end);
     if (!in_ranges()) return {s.first_key, end, end, end};
     const position_rule admits = rule_of(query_position(b, i));
     const Index after = sum_is_position(admits.near_last, 1) ? key_from(b, s, admits.near_last + 1) : end;
@@ -170,8 +171,9 @@ class visibility {
 
   /// Whether keys are at contiguous positions.
   bool in_order() const { return order_ == key_order::contiguous; }
-  /// Whether key positions do not decrease, so that keys_of() decides by position.
-  bool in_ranges() const { return order_ != key_order::any; }
+  /// Whether keys_of() decides alone, if there is no mask or bias: ranges are given, or key positions do not
+  /// decrease.
+  bool in_ranges() const { return order_ != key_order::any || has_key_ranges(); }
 
   /// Positions of the keys of row b if they are listed.
   const std::int64_t* listed_key_positions(Index b) const {
@@ -202,6 +204,16 @@ class visibility {
         std::upper_bound(queries.data(), queries.data() + queries.size(), i) - queries.data() - 1);
     return {to_index(queries[s]), to_index(queries[s + 1] - queries[s]), to_index(keys[s]),
             keys[s + 1] - keys[s]};
+  }
+
+  bool has_key_ranges() const { return !options_.key_ranges.empty(); }
+  /// The keys of the given range of query i of row b that are in [begin, end).
+  key_set given_range(Index b, Index i, Index begin, Index end) const {
+    const bool shared = static_cast<Index>(options_.key_ranges.size()) == shape_.queries;
+    const auto [first, count] =
+        options_.key_ranges[static_cast<std::size_t>(shared ? i : b * shape_.queries + i)];
+    const Index from = (std::max)(first, begin), to = (std::max)(from, (std::min)(first + count, end));
+    return {from, to, to, to};
   }
 
   std::span<const std::int64_t> key_offsets() const {

@@ -99,10 +99,10 @@ struct block_rotation {
     check_rotation<Layout>("multi_head_attention", batch, keys, head_dim, table,
                            position_source(key_positions, keys));
   }
-  /// Throws:  std::invalid_argument if there are segments and the options also give positions, counts or
-  ///          offsets
+  /// Throws:  std::invalid_argument if there are segments and the options also give positions, counts,
+  ///          offsets or key_ranges
   void check_options(const attention_options& options) const {
-    if constexpr (is_segmented<PQ>)
+    if constexpr (is_segmented<PQ>) {
       if (!options.query_positions.empty() || !options.key_positions.empty() || !options.key_counts.empty() ||
           !options.query_offsets.empty())
         throw_invalid("multi_head_attention",
@@ -110,6 +110,11 @@ struct block_rotation {
                       "query_offsets empty in the options, got lengths ",
                       options.query_positions.size(), ", ", options.key_positions.size(), ", ",
                       options.key_counts.size(), " and ", options.query_offsets.size());
+      if (!options.key_ranges.empty())
+        throw_invalid("multi_head_attention",
+                      "segments limit the keys of their queries; leave key_ranges empty in the options, got ",
+                      options.key_ranges.size());
+    }
   }
   template <class T, class Threads>
   void apply_to_queries(const head_view<T>& q, const head_norm<T>& norm, const Threads& threads) const {

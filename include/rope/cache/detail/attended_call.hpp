@@ -237,17 +237,24 @@ class attended_call {
   bool are_alike(Index first, Index next) const {
     return next < queries_.asking() && queries_.count(next) == queries_.count(first) &&
            is_counted(rows_, first) && is_counted(rows_, next) && row_of_zero(next) == row_of_zero(first) &&
-           (options_.log_sum_exp.empty() || queries_.padding(first) == 0) &&
+           ((options_.log_sum_exp.empty() && !ranges_differ_by_row()) || queries_.padding(first) == 0) &&
            keys(first).is_followed_by(keys(next), next - first) &&
            values(first).is_followed_by(values(next), next - first);
   }
 
+  /// Whether every row has key_ranges of its own. Then those of joined rows must be contiguous.
+  bool ranges_differ_by_row() const { return static_cast<Index>(options_.key_ranges.size()) > q_.tokens; }
   /// The options of all queries of rows [b, b + number), whose log_sum_exp are contiguous.
   attention_options options_of(Index b, Index number, Index keys) const {
     const Index count = queries_.count(b);
     attention_options options = options_;
     options.bias = scores_of(options.bias, b, number, count, keys);
     options.mask = scores_of(options.mask, b, number, count, keys);
+    if (!options.key_ranges.empty())  // one list for all rows, or those of the rows one after the other
+      options.key_ranges =
+          ranges_differ_by_row()
+              ? part_of(options.key_ranges, queries_.place(b, 0), number * count)
+              : part_of(options.key_ranges, queries_.first(b), q_.batch == 1 ? number * count : count);
     if (!options.log_sum_exp.empty())
       options.log_sum_exp =
           part_of(options.log_sum_exp, queries_.place(b, 0) * q_.heads, number * count * q_.heads);

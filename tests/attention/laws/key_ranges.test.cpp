@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT
+// A range of keys for each query: it is the rule that it spells out, bit for bit, and a mask of the same keys
+// to rounding.
+#include <rope/attention/attention.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <rope/attention/weights.hpp>
+#include <rope/positions/key_ranges.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/rotate.hpp>
+#include <rope/tables/xpos.hpp>
+#include <stdexcept>
+#include <vector>
+
+#include "support/attention_call.hpp"
+#include "support/attention_features.hpp"
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/own_threads.hpp"
+
+using attention_call::operands;
+using reference::tensor;
+using testing::same_bits;
+
+namespace {
+
+using range_list = std::vector<rope::key_range>;
+
+template <class T, class Threads = rope::this_thread>
+tensor attend_to(const operands& x, const rope::attention_options& options, const Threads& threads = {}) {
+  return attention_call::output_of<T>(x, testing::axes::bshd, [&](auto q, auto k, auto v, auto out) {
+    rope::attention(q, k, v, out, options, threads);
+  });
+}
+
+/// The ranges of [batch * queries] queries whose last one is aligned with the last key.
+template <class RangeOf>
+range_list ranges_of(const attention_call::extents& e, long batch, const RangeOf& range_of) {
+  range_list ranges;
+  for (long b = 0; b < batch; ++b)
+    for (long i = 0; i < e.queries; ++i) ranges.push_back(range_of(e.keys - e.queries + i));
+  return ranges;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("ranges that spell out a rule give its bits", "[attention]", float, double, Eigen::half,
+                   Eigen::bfloat16) {
+  features::dice dice(71);
+  // Steps of decoding, a prefill, and a chunk of one; several splits of keys, and tiles that a range cuts.
+  const attention_call::extents all[] = {{2, 1, 2500, 4, 2, 16, 12},
+                                         {1, 3, 1300, 6, 2, 7, 5},
+                                         {2, 200, 200, 4, 2, 8, 8},
+                                         {1, 90, 700, 2, 1, 8, 8}};
+  for (const auto& e : all) {
+    CAPTURE(e.queries, e.keys);
+    const operands x = attention_call::random_operands<TestType>(dice.generator(), e);
+    for (const long rows : {1L, e.batch}) {
+      const auto causal = ranges_of(e, rows, [](long t) { return rope::key_range{0, t + 1}; });
+      CHECK(same_bits(attend_to<TestType>(x, {.key_ranges = causal}), attend_to<TestType>(x, {})));
+      // The causal rule is not read.
+      CHECK(same_bits(attend_to<TestType>(x, {.causal = false, .key_ranges = causal}),
+                      attend_to<TestType>(x, {})));
+      const auto everything = ranges_of(e, rows, [&](long) { return rope::key_range{0, e.keys}; });
+      CHECK(same_bits(attend_to<TestType>(x, {.key_ranges = everything}),
+                      attend_to<TestType>(x, {.causal = false})));
+      const long window = 77;
+      const auto near = ranges_of(e, rows, [&](long t) {
+        return rope::key_range{std::max(0L, t - window + 1), std::min(t + 1, window)};
+      });
+      CHECK(same_bits(attend_to<TestType>(x, {.key_ranges = near}),
+                      attend_to<TestType>(x, {.window = window})));
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("ranges follow the definition together with every other option", "[attention]", float,
+                   double, Eigen::half, Eigen::bfloat16) {
+  const std::uint32_t seed = 72;
+  features::dice dice(seed);
+  for (int draw = 0; draw < 60; ++draw) {
+    CAPTURE(seed, draw);
+    features::setting s = features::draw(dice, draw % 6 == 5 ? 3000 : 300);
+    features::give_ranges(dice, s);
+    const operands x = attention_call::random_operands<TestType>(dice.generator(), s.e);
+    const features::result exact = features::definition(s, x);
+    std::vector<double> sums(exact.log_sum_exp.size(), -7), sums_of_two = sums;
+    const tensor got = attend_to<TestType>(x, s.with(sums));
+    CHECK(features::out_error<TestType>(exact, got) <= 1);
+    CHECK(features::log_sum_error<TestType>(exact, sums) <= 1);
+    CHECK(same_bits(attend_to<TestType>(x, s.with(sums_of_two), testing::own_threads(2)), got));
+    CHECK(same_bits(sums_of_two, sums));
+
+    const auto q = testing::stored<TestType>(x.q), k = testing::stored<TestType>(x.k);
+    std::vector<attention_call::arithmetic<TestType>> weights(exact.weights.size(), -1);
+    rope::attention_weights(attention_call::view(q, x.q), attention_call::view(k, x.k), weights, s.options);
+    CHECK(features::weight_error(exact, weights) <= 1);
+  }
+}
+
+TEMPLATE_TEST_CASE("a range and a mask of the same keys differ by rounding", "[attention]", float, double) {
+  features::dice dice(73);
+  const attention_call::extents e = {2, 130, 420, 4, 2, 16, 16};
+  const operands x = attention_call::random_operands<TestType>(dice.generator(), e);
+  range_list ranges;
+  const std::unique_ptr<bool[]> mask(new bool[static_cast<std::size_t>(e.batch * e.queries * e.keys)]());
+  for (long n = 0; n < e.batch * e.queries; ++n) {
+    const long first = dice.up_to(e.keys), count = dice.up_to(e.keys - first);
+    ranges.push_back({first, count});
+    std::fill_n(mask.get() + n * e.keys + first, count, true);
+  }
+  const tensor by_range = attend_to<TestType>(x, {.key_ranges = ranges}),
+               by_mask = attend_to<TestType>(
+                   x,
+                   {.causal = false, .mask = rope::score_matrix(mask.get(), e.batch, 1, e.queries, e.keys)});
+  // Weighted means of values in [-1, 1) of at most 420 keys: twice the bound of one of them.
+  const double bound = 2 * 60 * static_cast<double>(std::numeric_limits<TestType>::epsilon());
+  double worst = 0;
+  for (std::size_t n = 0; n < by_mask.values.size(); ++n)
+    worst = std::max(worst, std::abs(by_mask.values[n] - by_range.values[n]));
+  CHECK(worst <= bound);
+  CHECK(worst < 1);
+}
+
+namespace {
+
+template <class Layout, class T>
+void check_rotation(const features::setting& s, const operands& x) {
+  const rope::frequency_table<float> table(rope::frequencies(x.q.dim), -700, 1400);
+  auto q = testing::stored<T>(x.q), k = testing::stored<T>(x.k);
+  rope::rotate<Layout>(attention_call::view(q, x.q), table, s.query_positions);
+  rope::rotate<Layout>(attention_call::view(k, x.k), table, s.key_positions);
+  const operands rotated = {testing::loaded(q, x.q), testing::loaded(k, x.k), x.v};
+  const tensor got = attention_call::output_of<T>(
+      x, testing::axes::bhsd, [&](auto q_view, auto k_view, auto v_view, auto out) {
+        rope::attention<Layout>(q_view, k_view, v_view, out, table, s.options);
+      });
+  CHECK(same_bits(got, attend_to<T>(rotated, s.options)));
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("ranges go by the index of a key, and rotation by its position", "[attention]", float,
+                   Eigen::bfloat16) {
+  features::dice dice(74);
+  for (const long queries : {2L, 60L})
+    for (int order = 0; order < 3; ++order) {
+      CAPTURE(queries, order);
+      features::setting s;
+      s.e = {2, queries, 150, 4, 2, 8, 6};
+      for (long n = 0; n < s.e.batch * s.e.queries; ++n) s.query_positions.push_back(dice.up_to(600) - 300);
+      for (long n = 0; n < s.e.batch * s.e.keys; ++n)
+        s.key_positions.push_back(order == 0 ? n % s.e.keys : order == 1 ? n * 3 : dice.up_to(600) - 300);
+      s.options.query_positions = s.query_positions;
+      s.options.key_positions = s.key_positions;
+      features::give_ranges(dice, s);
+      const operands x = attention_call::random_operands<TestType>(dice.generator(), s.e);
+      check_rotation<rope::half_split, TestType>(s, x);
+      check_rotation<rope::interleaved, TestType>(s, x);
+    }
+}
+
+TEST_CASE("keys outside of every range hold anything", "[attention]") {
+  features::dice dice(75);
+  const auto nan = static_cast<double>(std::numeric_limits<float>::quiet_NaN());
+  for (const long queries : {1L, 3L, 150L}) {
+    CAPTURE(queries);
+    const attention_call::extents e = {1, queries, 2000, 4, 2, 16, 16};
+    operands x = attention_call::random_operands<float>(dice.generator(), e);
+    range_list ranges;
+    for (long i = 0; i < queries; ++i) ranges.push_back({300 + i, 700 + i % 7});
+    const tensor clean = attend_to<float>(x, {.key_ranges = ranges});
+    for (long j = 0; j < e.keys; ++j)
+      if (j < 300 || j >= 300 + queries + 706)
+        for (long h = 0; h < e.kv_heads; ++h) {
+          for (long c = 0; c < e.dim; ++c) x.k(0, j, h, c) = nan;
+          for (long c = 0; c < e.value_dim; ++c) x.v(0, j, h, c) = nan;
+        }
+    CHECK(same_bits(attend_to<float>(x, {.key_ranges = ranges}), clean));
+  }
+}
+
+TEST_CASE("ranges that do not fit are refused and nothing is written", "[attention]") {
+  features::dice dice(76);
+  const attention_call::extents e = {2, 3, 5, 2, 1, 4, 4};
+  const operands x = attention_call::random_operands<float>(dice.generator(), e);
+  const auto says = [&](const rope::attention_options& options, const char* rule, const char* got) {
+    bool written = false;
+    attention_call::output_of<float>(x, testing::axes::bshd, [&](auto q, auto k, auto v, auto out) {
+      CHECK(testing::throws_saying<std::invalid_argument>([&] { rope::attention(q, k, v, out, options); },
+                                                          "attention: ", rule, got));
+      for (rope::Index n = 0; n < out.size(); ++n)
+        written = written || out.data[n] != static_cast<float>(attention_call::unwritten);
+    });
+    CHECK(!written);
+  };
+  const range_list four(4), fits(3, {0, 5}),
+      negative = {{0, 1}, {-1, 2}, {0, 0}}, short_of = {{0, 1}, {0, 2}, {1, -1}},
+      beyond = {{0, 1}, {2, 4}, {0, 0}},
+      huge = {{2, std::numeric_limits<rope::Index>::max()}, {0, 0}, {0, 0}};
+  says({.key_ranges = four}, "key_ranges must be empty or have length 3 or 6", "got 4");
+  says({.key_ranges = negative}, "key_ranges must lie within the 5 keys of the call",
+       "got {first = -1, count = 2} for query 1");
+  says({.key_ranges = short_of}, "within the 5 keys", "got {first = 1, count = -1} for query 2");
+  says({.key_ranges = beyond}, "within the 5 keys", "got {first = 2, count = 4} for query 1");
+  says({.key_ranges = huge}, "within the 5 keys", "for query 0");
+  says({.window = 2, .key_ranges = fits}, "so window and sinks must be 0", "got 2 and 0");
+  says({.sinks = 1, .key_ranges = fits}, "so window and sinks must be 0", "got 0 and 1");
+  attention_call::output_of<float>(x, testing::axes::bshd, [&](auto q, auto k, auto v, auto out) {
+    const rope::xpos<float> tables(rope::frequencies(4), 16, {.center = 8});
+    CHECK(testing::throws_saying<std::invalid_argument>(
+        [&] { rope::attention<rope::half_split>(q, k, v, out, tables, {.key_ranges = fits}); },
+        "xPos needs causal attention, which key_ranges replace; give a mask, got 3 key_ranges"));
+  });
+}

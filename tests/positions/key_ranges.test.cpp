@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+#include <rope/positions/key_ranges.hpp>
+
+#include <Eigen/Core>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+
+using rope::Index;
+using rope::key_range;
+using testing::throws_saying;
+
+namespace {
+
+/// Whether the ranges of the newest `queries` of `keys` tokens admit the keys that sees(token, key) names, and
+/// no others.
+template <class Sees>
+bool admit(const std::vector<key_range>& ranges, Index queries, Index keys, const Sees& sees) {
+  if (static_cast<Index>(ranges.size()) != queries) return false;
+  for (Index i = 0; i < queries; ++i)
+    for (Index j = 0; j < keys; ++j) {
+      const key_range r = ranges[static_cast<std::size_t>(i)];
+      if (r.first < 0 || r.count < 0 || r.first + r.count > keys) return false;
+      if ((j >= r.first && j < r.first + r.count) != sees(keys - queries + i, j)) return false;
+    }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("ranges are the masks of prefixes, blocks and chunks, for a prompt and for its steps",
+          "[positions]") {
+  for (Index keys = 0; keys <= 13; ++keys)
+    for (Index queries = 0; queries <= keys; ++queries)
+      for (Index size = 1; size <= 15; ++size) {
+        CAPTURE(keys, queries, size);
+        if (size <= keys)
+          CHECK(admit(rope::prefix_ranges(size, {.queries = queries, .keys = keys}), queries, keys,
+                      [&](Index i, Index j) { return j <= i || j < size; }));
+        CHECK(admit(rope::block_causal_ranges(size, {.queries = queries, .keys = keys}), queries, keys,
+                    [&](Index i, Index j) { return j / size <= i / size; }));
+        CHECK(admit(rope::chunk_ranges(size, {.queries = queries, .keys = keys}), queries, keys,
+                    [&](Index i, Index j) { return j <= i && j / size == i / size; }));
+      }
+  CHECK(admit(rope::prefix_ranges(0, {.queries = 2, .keys = 3}), 2, 3,
+              [](Index i, Index j) { return j <= i; }));
+}
+
+TEST_CASE("blocks and chunks longer than any row do not overflow", "[positions]") {
+  constexpr Index longest = std::numeric_limits<Index>::max();
+  const auto blocks = rope::block_causal_ranges(longest, {.queries = 1, .keys = longest}),
+             chunks = rope::chunk_ranges(longest, {.queries = 1, .keys = longest});
+  CHECK(blocks[0].count == longest);
+  CHECK(chunks[0].count == longest);
+}
+
+TEST_CASE("segments see themselves, and padding sees and is seen by nothing", "[positions]") {
+  const std::vector<int> offsets = {0, 4, 4, 9, 10}, lengths = {4, 0, 2, 0};
+  const auto segment_of = [](Index t) { return t < 4 ? 0 : t < 9 ? 1 : 2; };
+  CHECK(admit(rope::segment_ranges(offsets, true), 10, 10,
+              [&](Index i, Index j) { return segment_of(i) == segment_of(j) && j <= i; }));
+  CHECK(admit(rope::segment_ranges(offsets, false), 10, 10,
+              [&](Index i, Index j) { return segment_of(i) == segment_of(j); }));
+  const auto is_token = [](Index t) { return t < 6; };
+  for (const bool causal : {true, false})
+    CHECK(admit(rope::segment_ranges(offsets, causal, lengths), 10, 10, [&](Index i, Index j) {
+      return segment_of(i) == segment_of(j) && is_token(i) && is_token(j) && (!causal || j <= i);
+    }));
+  // Lists of any integer type and stride.
+  const Eigen::Matrix<std::uint16_t, 2, 3, Eigen::ColMajor> strided{{0, 2, 5}, {9, 9, 9}};
+  CHECK(admit(rope::segment_ranges(strided.row(0), true), 5, 5,
+              [](Index i, Index j) { return (i < 2) == (j < 2) && j <= i; }));
+  CHECK(rope::segment_ranges(std::vector{0}, true).empty());
+}
+
+TEST_CASE("ranges that cannot be are refused with the value", "[positions]") {
+  const auto says = [](const auto& make, const char* rule) {
+    return throws_saying<std::invalid_argument>(make, rule);
+  };
+  CHECK(says([] { static_cast<void>(rope::chunk_ranges(0, {.queries = 1, .keys = 1})); },
+             "chunk_ranges: chunk must be positive, got 0"));
+  CHECK(says([] { static_cast<void>(rope::block_causal_ranges(-3, {.queries = 1, .keys = 1})); },
+             "block_causal_ranges: block must be positive, got -3"));
+  CHECK(says([] { static_cast<void>(rope::prefix_ranges(4, {.queries = 1, .keys = 3})); },
+             "prefix_ranges: prefix must be in [0, keys = 3], got 4"));
+  CHECK(says([] { static_cast<void>(rope::prefix_ranges(-1, {.queries = 1, .keys = 3})); }, "got -1"));
+  CHECK(says([] { static_cast<void>(rope::prefix_ranges(0, {.queries = 4, .keys = 3})); },
+             "queries are the newest tokens of a row, so they must be in [0, keys = 3], got 4"));
+  CHECK(says([] { static_cast<void>(rope::chunk_ranges(1, {.queries = -1, .keys = 3})); }, "got -1"));
+  const std::vector<int> none, fits = {0, 2, 5}, late = {1, 5}, falling = {0, 3, 2}, one = {2},
+                               long_one = {3, 3}, negative = {-1, 3};
+  CHECK(says([&] { static_cast<void>(rope::segment_ranges(none, true)); },
+             "segment_ranges: offsets must begin"));
+  CHECK(says([&] { static_cast<void>(rope::segment_ranges(late, true)); }, "must begin with 0"));
+  CHECK(says([&] { static_cast<void>(rope::segment_ranges(falling, true)); },
+             "must not decrease, got 2 after 3"));
+  CHECK(says([&] { static_cast<void>(rope::segment_ranges(fits, true, one)); },
+             "lengths must be empty or one per segment, 2, got 1"));
+  CHECK(says([&] { static_cast<void>(rope::segment_ranges(fits, true, long_one)); },
+             "the length of segment 0 must be in [0, 2], got 3"));
+  CHECK(says([&] { static_cast<void>(rope::segment_ranges(fits, true, negative)); },
+             "the length of segment 0 must be in [0, 2], got -1"));
+}
