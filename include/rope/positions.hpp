@@ -10,6 +10,7 @@
 #include <rope/positions/grid_positions.hpp>
 #include <rope/positions/hunyuan_positions.hpp>
 #include <rope/positions/key_ranges.hpp>
+#include <rope/positions/mask_positions.hpp>
 #include <rope/positions/multimodal_positions.hpp>
 #include <rope/positions/omni_positions.hpp>
 #include <rope/positions/position_maps.hpp>

@@ -70,6 +70,8 @@ TEST_CASE("calls of the pages: positions", "[library]") {
   CHECK(block_causal_ranges(4, {.queries = 8, .keys = 8})[0].count == 4);
   CHECK(chunk_ranges(4, {.queries = 1, .keys = 8})[0].first == 4);
   CHECK(segment_ranges(offsets, true)[2].first == 1);
+  const Eigen::Matrix<int, 1, 3> padding = {0, 1, 1};
+  CHECK(positions_of_mask(padding).counts[0] == 2);
   CHECK(key_positions(self_extend{.group = 8, .window = 1024}, 10, 0, 11).size() == 11);
   CHECK(key_positions(rerope{.window = 1024}, 10, 0, 11).size() == 11);
   CHECK(key_positions(dual_chunk{.chunk_size = 262144, .local_size = 8192}, 10, 0, 11).size() == 11);

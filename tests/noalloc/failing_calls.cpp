@@ -247,6 +247,19 @@ TEST_CASE("positions that find no memory leave nothing behind", "[noalloc]") {
   check_making([&] { return hunyuan_vl_positions(runs, 4); }, same_prompt);
   check_making([&] { return key_positions(self_extend{.group = 8, .window = 10}, 30, 0, 31); },
                [](const auto& a, const auto& b) { return a == b; });
+  const auto same_ranges = [](const std::vector<key_range>& a, const std::vector<key_range>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const key_range& x, const key_range& y) {
+      return x.first == y.first && x.count == y.count;
+    });
+  };
+  const std::vector<int> offsets = {0, 3, 8}, mask = {0, 0, 1, 1, 1};
+  check_making([] { return chunk_ranges(3, {.queries = 8, .keys = 8}); }, same_ranges);
+  check_making([&] { return segment_ranges(offsets, true); }, same_ranges);
+  check_making([&] { return positions_of_mask(mask); },
+               [&](const padded_rows& a, const padded_rows& b) {
+                 return a.positions == b.positions && a.counts == b.counts &&
+                        same_ranges(a.key_ranges, b.key_ranges);
+               });
 }
 
 TEMPLATE_TEST_CASE("tables that find no memory leave nothing behind", "[noalloc]", float, double) {

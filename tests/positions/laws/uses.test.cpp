@@ -178,3 +178,24 @@ TEST_CASE("the comment of segment_ranges shows its use", "[positions]") {
   CHECK(*out.at(0, 12, 0) == 1);
   CHECK(*out.at(0, 13, 0) == 0);
 }
+
+TEST_CASE("the comments of padded rows show their use", "[positions]") {
+  using Layout = half_split;
+  const Index tokens = 3;
+  const ones q_memory(2, tokens, 8), k_memory(2, tokens, 8), v_memory(2, tokens, 8);
+  ones out_memory(2, tokens, 8);
+  const head_view<float> q = q_memory.view, k = k_memory.view, v = v_memory.view, out = out_memory.view;
+  const frequency_table<> table(frequencies(8), 40);
+  Eigen::Matrix<int, 2, 3> mask;
+  mask << 0, 1, 1, 1, 1, 1;
+  const padded_rows rows = positions_of_mask(mask);
+  rotate<Layout>(q, k, table, rows.positions);
+  attention(q, k, v, out, {.key_ranges = rows.key_ranges});
+  CHECK(*out.at(0, 0, 0) == 0);
+  CHECK(*out.at(1, 0, 0) == 1);
+  kv_cache<float> cache(2, 40, 1, 8);
+  cache.append_at<Layout>(k, v, table, rows.positions);
+  attention<Layout>(q, cache, out, table, {.key_ranges = rows.key_ranges});
+  CHECK(*out.at(0, 0, 0) == 0);
+  CHECK(*out.at(0, 1, 0) == 1);
+}
