@@ -116,7 +116,16 @@ TEST_CASE("segments must cover the tokens in order", "[attention]") {
              "query_offsets must begin with 0 and end with 3, got 0 and 4"));
   CHECK(says({.query_offsets = falling, .key_offsets = keys},
              "query_offsets must not decrease, got 3 after 4"));
-  CHECK(says({.query_positions = position, .query_offsets = queries, .key_offsets = keys},
-             "query_offsets are for a"));
-  CHECK(refused({.query_offsets = queries, .key_offsets = keys}, "query_offsets are for a batch of 1"));
+  const list counts = {3};
+  CHECK(
+      says({.query_positions = position, .query_offsets = queries, .key_offsets = keys},
+           "query_offsets set the positions, which start again in every segment, got 3 query_positions and 0 "
+           "key_positions; give key_ranges = segment_ranges(offsets, causal) instead of query_offsets"));
+  CHECK(says({.key_counts = counts, .query_offsets = queries, .key_offsets = keys},
+             "query_offsets are for segments without padding, got 0 query_counts and 1 key_counts; where "
+             "segments are padded, give key_ranges = segment_ranges(offsets, causal, lengths) instead"));
+  CHECK(
+      refused({.query_offsets = queries, .key_offsets = keys},
+              "query_offsets are for a batch of 1, got a batch of 2; where rows are packed, give key_ranges "
+              "instead, with segment_ranges(offsets, causal) of each row one after the other"));
 }

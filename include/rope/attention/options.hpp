@@ -283,12 +283,21 @@ inline void check_segments(const char* function, const attention_options& option
     return;
   }
   const auto key_offsets = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
-  if (shape.batch > 1 || !options.query_counts.empty() || !options.key_counts.empty() ||
-      !options.query_positions.empty() || !options.key_positions.empty())
+  if (shape.batch > 1)
+    throw_invalid(function, "query_offsets are for a batch of 1, got a batch of ", shape.batch,
+                  "; where rows are packed, give key_ranges instead, with segment_ranges(offsets, causal) of "
+                  "each row one after the other");
+  if (!options.query_counts.empty() || !options.key_counts.empty())
+    throw_invalid(function, "query_offsets are for segments without padding, got ",
+                  options.query_counts.size(), " query_counts and ", options.key_counts.size(),
+                  " key_counts; where segments are padded, give key_ranges = segment_ranges(offsets, causal, "
+                  "lengths) instead of all of them");
+  if (!options.query_positions.empty() || !options.key_positions.empty())
     throw_invalid(
-        function,
-        "query_offsets are for a batch of 1 without positions, query_counts and key_counts, got a batch of ",
-        shape.batch);
+        function, "query_offsets set the positions, which start again in every segment, got ",
+        options.query_positions.size(), " query_positions and ", options.key_positions.size(),
+        " key_positions; give key_ranges = segment_ranges(offsets, causal) instead of query_offsets "
+        "where tokens have other positions");
   if (key_offsets.size() != options.query_offsets.size())
     throw_invalid(function, "query_offsets and key_offsets must have the same length, got ",
                   options.query_offsets.size(), " and ", key_offsets.size());
