@@ -77,6 +77,47 @@ TEMPLATE_TEST_CASE("ranges that spell out a rule give its bits", "[attention]", 
   }
 }
 
+TEST_CASE("packed rows of a batch, and padded segments, attend as each row of segments alone",
+          "[attention]") {
+  features::dice dice(77);
+  const long tokens = 160;
+  const attention_call::extents e = {2, tokens, tokens, 4, 2, 8, 6};
+  const operands x = attention_call::random_operands<float>(dice.generator(), e);
+  const std::vector<std::int64_t> offsets[] = {{0, 40, 41, tokens}, {0, 130, tokens}},
+                                  lengths[] = {{31, 0, 119}, {7, 30}};
+  for (const bool causal : {true, false}) {
+    range_list packed, padded;
+    for (const std::size_t b : {0u, 1u}) {
+      for (const rope::key_range& r : rope::segment_ranges(offsets[b], causal)) packed.push_back(r);
+      for (const rope::key_range& r : rope::segment_ranges(offsets[b], causal, lengths[b]))
+        padded.push_back(r);
+    }
+    const tensor got = attend_to<float>(x, {.key_ranges = packed}),
+                 real = attend_to<float>(x, {.key_ranges = padded});
+    for (long b = 0; b < 2; ++b) {
+      const auto row = [b](const tensor& all) {
+        tensor one(1, all.tokens, all.heads, all.dim);
+        std::copy_n(all.values.begin() + b * static_cast<long>(one.values.size()), one.values.size(),
+                    one.values.begin());
+        return one;
+      };
+      const auto at = static_cast<std::size_t>(b);
+      const tensor alone =
+          attend_to<float>({row(x.q), row(x.k), row(x.v)}, {.causal = causal, .query_offsets = offsets[at]});
+      CHECK(same_bits(row(got), alone));
+      for (std::size_t segment = 0; segment + 1 < offsets[at].size(); ++segment)
+        for (long t = offsets[at][segment]; t < offsets[at][segment + 1]; ++t) {
+          const bool is_padding = t >= offsets[at][segment] + lengths[at][segment];
+          for (long h = 0; h < e.heads; ++h)
+            for (long c = 0; c < e.value_dim; ++c) {
+              if (is_padding) CHECK(real(b, t, h, c) == 0);
+              if (causal && !is_padding) CHECK(real(b, t, h, c) == alone(0, t, h, c));
+            }
+        }
+    }
+  }
+}
+
 TEMPLATE_TEST_CASE("ranges follow the definition together with every other option", "[attention]", float,
                    double, Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 72;
