@@ -82,6 +82,28 @@ void poison(const head_view<T>& x, Index b, Index t, Index h, long kind) {
                                              : limits::quiet_NaN();
 }
 
+/// Makes one thing wrong with ranges of keys.
+void spoil_ranges(bytes& b, setting& s, rope::attention_options& o) {
+  rope::key_range& range = s.key_ranges[static_cast<std::size_t>(b.up_to(s.e.queries - 1))];
+  switch (b.up_to(4)) {
+    case 0:
+      range = {-1 - b.up_to(2), 1};
+      break;
+    case 1:
+      range.count = s.e.keys - range.first + 1 + b.up_to(2);
+      break;
+    case 2:
+      range.count = -1 - b.up_to(2);
+      break;
+    case 3:
+      b.coin() ? void(o.window = 1 + b.up_to(3)) : void(o.sinks = 1 + b.up_to(3));
+      break;
+    default:  // neither one list for all rows nor one for each
+      s.key_ranges.resize(s.key_ranges.size() + 2 * static_cast<std::size_t>(s.e.queries) + 1);
+  }
+  o.key_ranges = s.key_ranges;
+}
+
 /// Makes one thing wrong with the call, which then says so and writes nothing.
 template <class T, class C>
 void check_refusals(bytes& b, setting& s, head_view<const T> q, head_view<const C> k, head_view<const C> v,
@@ -97,7 +119,11 @@ void check_refusals(bytes& b, setting& s, head_view<const T> q, head_view<const 
   const float one = 0;
   const bool seen = true;
   const bool has_elements = s.e.queries > 0;
-  switch (b.up_to(27)) {
+  const bool has_spoiled_ranges = !s.key_ranges.empty() && b.coin();
+  if (has_spoiled_ranges) spoil_ranges(b, s, o);
+  switch (has_spoiled_ranges ? 28 : b.up_to(27)) {
+    case 28:
+      break;
     case 0:
       o.window = -1 - b.up_to(3);
       break;
@@ -260,6 +286,8 @@ void run(bytes& b) {
   const long longest = size == 30 ? 1100 : size >= 28 ? 140 : 12;
   const features::most limits = {longest > 12 ? 3L : size == 27 ? 40L : 5L, size == 26 ? 41L : 9L};
   setting s = features::draw(d, longest, limits);
+  // Decided by no byte, so that inputs of the corpus keep what the others mean.
+  if (d.generator()() % 4 == 0) features::give_ranges(d, s);
   if (longest > 12 && d.up_to(1) == 0) s.e.dim = 1;
   const bool rotates = longest < 1000 && d.up_to(3) == 3;
   if (rotates) s.e.dim = s.e.dim / 2 * 2 + 2;
@@ -350,6 +378,7 @@ void run_quantized(bytes& b) {
   dice d(b);
   const long longest = d.one_in(8) ? 1100 : d.one_in(4) ? 140 : 12;
   setting s = features::draw(d, longest, {longest > 12 ? 3L : 40L, d.one_in(2) ? 41L : 9L});
+  if (d.generator()() % 4 == 0) features::give_ranges(d, s);
   if (d.one_in(2)) s.options.products = rope::product_precision::integers;
   operands x = attention_call::random_operands<float>(d.generator(), s.e);
   auto k = quantized::random_heads(d.generator(), s.e.batch, s.e.keys, s.e.kv_heads, s.e.dim);
