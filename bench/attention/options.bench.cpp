@@ -58,6 +58,31 @@ void mask_beside_rule(row& of, shape s, bool causal) {
           {{"the rule as an option", {{[&] { rope::attention(x.q, x.k, x.v, x.out, rule); }}}}});
 }
 
+/// Documents of `size` tokens laid end to end, each query in the range of its own, beside the same documents as
+/// the rows of a batch: as many visible keys, and none that must be skipped.
+void ranges_beside_rows(row& of, shape s, Index size, bool causal) {
+  const operands x(s, false);
+  std::vector<std::int64_t> offsets;
+  for (Index i = 0; i <= s.queries; i += size) offsets.push_back(i);
+  const std::vector<rope::key_range> ranges = rope::segment_ranges(offsets, causal);
+  const auto as_rows = [&](const rope::head_view<float>& all) {
+    return rope::bshd(all.data, s.queries / size, size, all.heads, all.head_dim);
+  };
+  of.time({[&] { rope::attention(x.q, x.k, x.v, x.out, {.key_ranges = ranges}); }},
+          {{"the visible keys alone", {{[&] {
+              rope::attention(as_rows(x.q), as_rows(x.k), as_rows(x.v), as_rows(x.out), {.causal = causal});
+            }}}}});
+}
+
+/// A step whose range is `size` keys amid many, beside one with so many keys.
+void step_in_range(row& of, shape s, Index size) {
+  const operands x(s, true);
+  const rope::key_range range[] = {{s.keys / 2 + 77, size}};
+  const auto keys = x.k.token_range(range[0].first, size), values = x.v.token_range(range[0].first, size);
+  of.time({[&] { rope::attention(x.q, x.k, x.v, x.out, {.key_ranges = range}); }},
+          {{"the visible keys alone", {{[&] { rope::attention(x.q, keys, values, x.out); }}}}});
+}
+
 /// A step of so many query heads beside one of a head less, over the same keys.
 void one_more_head(row& of, shape s) {
   const operands x(s, true);
@@ -151,6 +176,15 @@ int main(int argc, char** argv) {
       [=](row& of) { mask_beside_rule(of, prompt, true); });
   add("a mask that says what an option says", "mask/block_diagonal", prompt, 1,
       [=](row& of) { mask_beside_rule(of, prompt, false); });
+  const shape documents = {4096, 4096, 8, 2, 128}, long_step = {1, 65536, 32, 8, 128};
+  for (const Index size : {Index{512}, Index{2048}}) {
+    add("ranges of keys", "ranges/causal_of_" + std::to_string(size), documents, 1,
+        [=](row& of) { ranges_beside_rows(of, documents, size, true); });
+    add("ranges of keys", "ranges/both_ways_of_" + std::to_string(size), documents, 1,
+        [=](row& of) { ranges_beside_rows(of, documents, size, false); });
+    add("ranges of keys", "ranges/step_of_" + std::to_string(size), long_step, 1,
+        [=](row& of) { step_in_range(of, long_step, size); });
+  }
   for (Index heads = 2; heads <= 20; ++heads) {
     const shape s = {1, 4096, heads, 1, 128};
     add("one more query head on a key head", "one_more_head", s, 1, [=](row& of) { one_more_head(of, s); });
