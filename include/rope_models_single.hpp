@@ -5754,6 +5754,8 @@ struct model_facts {
   query_scaling query_rule = {};                    // what queries are multiplied by, beside their rotation,
   scaled_queries scaled = scaled_queries::none;     // and in which layers
   std::vector<std::string> warnings = {};           // what was not understood, assumed, renamed or left out
+  Index attention_chunk = 0;                        // tokens of a chunk, in which the layers attend that have
+                                                    // model_rope::chunk_of_layer; 0: none or unknown
 };
 /// What an import does with a model in which no layer rotates.
 enum class model_without_rope {
@@ -5854,29 +5856,52 @@ class model_rope : public model_facts {
   /// training. Sink logits are weights: set sink_logits yourself if the model has them.
   ///
   /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its options are not
-  ///          known: an unknown window, chunks (Llama 4), or several scales and no group for this layer
+  ///          known: an unknown window, or several scales and no group for this layer. If the layer attends
+  ///          in chunks (Llama 4), which no window says; rotate_layer gives their key_ranges
   attention_options attention_of_layer(Index layer) const {
-    check_layer("attention_of_layer", layer);
-    if (groups_.empty())
-      detail::throw_invalid(
-          "attention_of_layer", "how layer ", layer,
-          " attends is not known: no layer of this model rotates; set attention_options yourself");
-    const layer_group* own = group(layers().empty() ? "" : layers()[static_cast<std::size_t>(layer)]);
-    bool alike = true;
-    for (const layer_group& g : groups_)
-      alike = alike && detail::equal(g.scale, groups_.front().scale) &&
-              detail::equal(g.softcap, groups_.front().softcap);
-    if (!own && !alike)
-      detail::throw_invalid("attention_of_layer", "the scale of layer ", layer,
-                            " is not known: no group is of its type; set attention_options yourself");
-    const auto at = windows.size() == 1 ? 0 : static_cast<std::size_t>(layer);
-    const Index window = at < windows.size() ? windows[at] : not_known_window;
-    if (window == not_known_window)
+    attention_options options = numbers_of_layer(layer);
+    if (const Index chunk = chunk_of_layer(layer); chunk > 0)
+      detail::throw_invalid("attention_of_layer", "how far back layer ", layer,
+                            " looks is not known from this file", reason_of_no_window(layer).c_str(),
+                            "; give rotate_layer a std::vector<key_range> for the ranges of keys, or give "
+                            "attention_of_layer those of chunk_ranges(",
+                            chunk, ", {.queries, .keys})");
+    options.window = window_of_layer(layer);
+    if (options.window == not_known_window)
       detail::throw_invalid("attention_of_layer", "how far back layer ", layer,
                             " looks is not known from this file", reason_of_no_window(layer).c_str(),
                             "; set attention_options yourself");
-    const layer_group& g = own ? *own : groups_.front();
-    return {.scale = g.scale, .causal = causal, .window = window, .softcap = g.softcap};
+    return options;
+  }
+  /// Tokens of a chunk if layer `layer` attends in chunks (the layers of Llama 4 that rotate), else 0. A
+  /// query at position p attends to the keys at positions p - p % chunk .. p.
+  ///
+  ///     const Index chunk = model.chunk_of_layer(layer);
+  ///
+  /// Throws:  std::out_of_range if there is no such layer
+  Index chunk_of_layer(Index layer) const {
+    check_layer("chunk_of_layer", layer);
+    const bool listed = static_cast<std::size_t>(layer) < windows.size();
+    return listed && causal && window_of_layer(layer) == not_known_window &&
+                   rotation_of_layer(layer) == layer_rotation::in_group
+               ? attention_chunk
+               : 0;
+  }
+  /// Attention options of a layer that attends in chunks, whose ranges of keys the caller has.
+  ///
+  ///     const auto ranges = chunk_ranges(model.chunk_of_layer(layer), {.queries = 1, .keys = 9});
+  ///     const attention_options options = model.attention_of_layer(layer, ranges);
+  ///
+  /// \param ranges  [queries] or [batch * queries], which outlive what is returned
+  ///
+  /// Throws:  as above; std::invalid_argument if the layer does not attend in chunks
+  attention_options attention_of_layer(Index layer, std::span<const key_range> ranges) const {
+    if (chunk_of_layer(layer) == 0)
+      detail::throw_invalid("attention_of_layer", "layer ", layer,
+                            " does not attend in chunks, leave the ranges out, got ", ranges.size());
+    attention_options options = numbers_of_layer(layer);
+    options.key_ranges = ranges;
+    return options;
   }
   /// The layer types that attention_of_group accepts: types of layers that rotate, in the order of layers,
   /// then types of groups without layers. If layers have no types, one empty type stands for all of them.
@@ -5955,6 +5980,29 @@ class model_rope : public model_facts {
     return rotation == layer_rotation::none ? query_rule : query_scaling{};
   }
  private:
+  /// The options of a layer except which keys are visible besides the causal rule.
+  attention_options numbers_of_layer(Index layer) const {
+    check_layer("attention_of_layer", layer);
+    if (groups_.empty())
+      detail::throw_invalid(
+          "attention_of_layer", "how layer ", layer,
+          " attends is not known: no layer of this model rotates; set attention_options yourself");
+    const layer_group* own = group(layers().empty() ? "" : layers()[static_cast<std::size_t>(layer)]);
+    bool alike = true;
+    for (const layer_group& g : groups_)
+      alike = alike && detail::equal(g.scale, groups_.front().scale) &&
+              detail::equal(g.softcap, groups_.front().softcap);
+    if (!own && !alike)
+      detail::throw_invalid("attention_of_layer", "the scale of layer ", layer,
+                            " is not known: no group is of its type; set attention_options yourself");
+    const layer_group& g = own ? *own : groups_.front();
+    return {.scale = g.scale, .causal = causal, .softcap = g.softcap};
+  }
+  /// attention_options::window of a layer, or not_known_window.
+  Index window_of_layer(Index layer) const {
+    const auto at = windows.size() == 1 ? 0 : static_cast<std::size_t>(layer);
+    return at < windows.size() ? windows[at] : not_known_window;
+  }
   /// ": " and the reason, for a layer that rotates (and so attends); else nothing.
   std::string reason_of_no_window(Index layer) const {
     const bool attends = rotation_of_layer(layer) == layer_rotation::in_group;
@@ -6775,6 +6823,9 @@ std::vector<std::string> attention_differences(const Model& a, const Model& b) {
   if (texts.empty() && both_slide && a.window_of_sliding != b.window_of_sliding)
     texts.push_back("layers that slide have the window " + window_text(a.window_of_sliding) + " in " +
                     a.source + " and " + window_text(b.window_of_sliding) + " in " + b.source);
+  if (a.attention_chunk > 0 && b.attention_chunk > 0 && a.attention_chunk != b.attention_chunk)
+    texts.push_back("layers attend in chunks of " + std::to_string(a.attention_chunk) + " tokens in " +
+                    a.source + " and of " + std::to_string(b.attention_chunk) + " in " + b.source);
   if (a.causal != b.causal) {
     const Model &causal = a.causal ? a : b, &other = a.causal ? b : a;
     texts.push_back("attention is causal in " + causal.source + " and both ways in " + other.source);
@@ -7549,6 +7600,9 @@ std::string describe(const Model& model) {
     return text + line("rotation", "none in any layer: this model has " + model.instead_of_rope());
   text += line("attention", model.causal ? "causal" : "both ways: a token sees those after it, too");
   for (const std::string& window : detail::windows_texts(model.windows)) text += line("window", window);
+  if (model.attention_chunk > 0)
+    text +=
+        line("chunks", std::to_string(model.attention_chunk) + " tokens, in layers that rotate: key_ranges");
   if (model.sink_logits)
     text += line("sink logits", "in the checkpoint: attention_options::sink_logits" +
                                     (model.layers_without_sinks.empty()
@@ -8400,7 +8454,8 @@ void note_unknown_windows(const gguf_reader<L>& reader, const gguf_record& recor
   };
   if (record.window == window_kind::chunks)
     say("attention.sliding_window",
-        " is a length of chunks, in which layers attend; what they see is not told by a window");
+        " is a length of chunks, in which layers attend; what they see is not told by a window, and "
+        "rotate_layer gives the key_ranges of a chunk");
   else if (!gguf_window(reader, record))
     say("attention.sliding_window", " is not given; the window of layers that slide is not known");
   else
@@ -9720,6 +9775,8 @@ class gguf_importer {
     model_.windows = gguf_windows(reader_, record_, layers_, sliding_);
     model_.window_of_sliding =
         gguf_window_of_sliding(reader_, record_, !none_slides(reader_, record_, layers_));
+    // Source: llama.cpp, llama4.cpp, which sets this length whatever the file says.
+    if (record_.window == window_kind::chunks && !sliding_.empty()) model_.attention_chunk = 8192;
     if (!record_.compressed) note_unknown_windows(reader_, record_, layers_, sliding_, model_);
     model_.causal = gguf_is_causal(reader_, record_);
     model_.sink_logits = record_.sink_logits;
@@ -12681,10 +12738,20 @@ class hugging_face_importer {
       model_.sliding_window = window.value_or(local.value_or(0));
     note_assumed_window();
     note_unread_types();
-    if (defaults_.window == window_span::chunks)
-      if (const auto chunk = text_.index("attention_chunk_size"))
-        warn(text_.path() + "attention_chunk_size is " + std::to_string(*chunk) +
-             ": layers that rotate attend within chunks of so many tokens, which no window says");
+    if (defaults_.window == window_span::chunks) read_chunk();
+  }
+  /// The length of the chunks in which layers attend that rotate. Where it is null, the class has no mask.
+  ///
+  /// Source:  Hugging Face transformers, Llama4TextConfig, attention_chunk_size
+  void read_chunk() {
+    constexpr const char* key = "attention_chunk_size";
+    constexpr Index by_default = 8192;
+    const auto chunk = text_.index(key);
+    model_.attention_chunk = chunk.value_or(text_.is_null(key) ? 0 : by_default);
+    if (chunk)
+      warn(text_.path() + key + " is " + std::to_string(*chunk) +
+           ": layers that rotate attend within chunks of so many tokens, which no window says; rotate_layer "
+           "gives the key_ranges of a chunk");
   }
   /// Why a window is not known of a layer that attends.
   std::string reason_of_no_window() {
@@ -14190,12 +14257,32 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 /// Prepares the queries and keys of a layer of an imported model for attention, in one call.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// The checked attention options of the layer, with its sinks.
+/// The ranges of keys of a layer that attends in chunks: key j of a row is at position j.
+///
+/// Throws:  std::invalid_argument, std::out_of_range
+template <class T, class P>
+std::vector<key_range> chunks_of_layer(Index chunk, const head_view<T>& q, const P& positions) {
+  const auto source = position_source(positions, q.tokens);
+  const position_range range = source.range("rotate_layer", q.batch, q.tokens);
+  if (!range.empty() && range.smallest < 0)
+    throw_invalid("rotate_layer", "chunks begin at position 0, got position ", range.smallest);
+  std::vector<key_range> ranges;
+  ranges.reserve(static_cast<std::size_t>(q.batch * q.tokens));
+  for (Index b = 0; b < q.batch; ++b)
+    for (Index t = 0; t < q.tokens; ++t) {
+      const Index token = to_index(source(b, t));
+      ranges.push_back({token - token % chunk, token % chunk + 1});
+    }
+  return ranges;
+}
+/// The checked attention options of the layer, with its sinks and the ranges of its chunks.
 template <class T, class P>
 attention_options options_of_layer(const model_rope& model, Index layer, const head_view<T>& q,
-                                   const P& positions, std::span<const float> sink_logits) {
+                                   const P& positions, std::span<const float> sink_logits,
+                                   const std::vector<key_range>* chunks) {
   constexpr const char* function = "rotate_layer";
-  attention_options options = model.attention_of_layer(layer);
+  attention_options options =
+      chunks ? model.attention_of_layer(layer, *chunks) : model.attention_of_layer(layer);
   if (model.keys_are_values)
     throw_invalid(function, "layer ", layer,
                   " turns the output of attention back, which a call of attention does not; call rotate, "
@@ -14240,14 +14327,17 @@ void check_unrotated(const P& positions, const head_view<T>& q, const head_view<
   (check_channels(k), ...);
   position_source(positions, q.tokens).range(function, q.batch, q.tokens);
 }
-/// Both forms of the function below: with keys, and for queries alone.
+/// All forms of the function below.
 template <class S, class P, class Threads, class T, class... K>
 attention_options rotate_layer(const model_tables<S>& tables, Index layer, const P& positions,
-                               std::span<const float> sink_logits, const Threads& threads,
-                               const head_view<T>& q, const head_view<K>&... k) {
+                               std::span<const float> sink_logits, std::vector<key_range>* ranges,
+                               const Threads& threads, const head_view<T>& q, const head_view<K>&... k) {
   const auto table = tables.of_layer(layer);
   const model_rope& model = tables.model();
-  const attention_options options = options_of_layer(model, layer, q, positions, sink_logits);
+  const Index chunk = ranges ? model.chunk_of_layer(layer) : 0;
+  std::vector<key_range> chunks = chunk > 0 ? chunks_of_layer(chunk, q, positions) : std::vector<key_range>();
+  attention_options options =
+      options_of_layer(model, layer, q, positions, sink_logits, chunk > 0 ? &chunks : nullptr);
   const layer_group* group = table ? model.group_of_layer(layer) : nullptr;
   check_head_of_layer(group, "q", q);
   (check_head_of_layer(group, "k", k), ...);
@@ -14258,6 +14348,10 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
     check_unrotated(positions, q, k...);
   const query_scaling rule = model.query_scaling_of_layer(layer);
   if (!rule.is_one()) scale_queries(q, rule, positions, threads);
+  if (ranges) {
+    ranges->swap(chunks);
+    options.key_ranges = *ranges;
+  }
   return options;
 }
 }  // namespace detail
@@ -14273,6 +14367,11 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 ///     cache.append(k, v);
 ///     attention(q, cache, out, options);
 ///
+/// A model with layers that attend in chunks (Llama 4) needs memory for their ranges of keys:
+///
+///     std::vector<key_range> ranges;
+///     attention(q, k, v, out, rotate_layer(tables, layer, q, k, start, ranges));
+///
 /// Norms of heads (q_norm, k_norm) come before. This is for text; images have tables of
 /// frequencies_on_axes.
 ///
@@ -14280,10 +14379,12 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 /// \param q, k         [batch, tokens, heads, head_dim] each, whole heads, not rotated yet; heads may differ
 /// \param positions    as in `rotate`
 /// \param sink_logits  [q.heads] of this layer, if model_rope::layer_has_sinks (gpt-oss); else empty
+/// \param ranges       receives the key ranges of a layer that attends in chunks, [batch * tokens], and is
+///                     emptied for other layers. Token p of a row or cache must be at position p
 /// \param threads      the caller's threads, see base/parallel.hpp
 ///
-/// \return  attention_of_layer(layer) with queries_are_rotated and these sink_logits, which must outlive what
-///          is returned
+/// \return  attention_of_layer(layer) with queries_are_rotated, these sink_logits and ranges, which must
+///          outlive what is returned
 ///
 /// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
 ///            it is not known whether the layer rotates; std::invalid_argument if sink_logits are missing or
@@ -14298,7 +14399,16 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_
   static_assert(!std::is_const_v<Q> && std::is_same_v<Q, K>,
                 "rotate_layer: q and k turn in place, are not read-only and have the same channel type");
   const detail::kept_positions<P> kept = positions;
-  return detail::rotate_layer(tables, layer, kept, sink_logits, threads, q, k);
+  return detail::rotate_layer(tables, layer, kept, sink_logits, nullptr, threads, q, k);
+}
+template <class S, class Q, class K, class P, class Threads = this_thread>
+attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_view<Q> q, head_view<K> k,
+                               const P& positions, std::vector<key_range>& ranges,
+                               std::span<const float> sink_logits = {}, const Threads& threads = {}) {
+  static_assert(!std::is_const_v<Q> && std::is_same_v<Q, K>,
+                "rotate_layer: q and k turn in place, are not read-only and have the same channel type");
+  const detail::kept_positions<P> kept = positions;
+  return detail::rotate_layer(tables, layer, kept, sink_logits, &ranges, threads, q, k);
 }
 /// Prepares queries alone, for layers that attend to the rotated keys of another layer (Gemma 3n).
 ///
@@ -14312,7 +14422,7 @@ requires position_form<P> attention_options rotate_layer(const model_tables<S>& 
                                                          const Threads& threads = {}) {
   static_assert(!std::is_const_v<Q>, "rotate_layer: q turns in place and is not read-only");
   const detail::kept_positions<P> kept = positions;
-  return detail::rotate_layer(tables, layer, kept, sink_logits, threads, q);
+  return detail::rotate_layer(tables, layer, kept, sink_logits, nullptr, threads, q);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(rotate_layer, 0b1100);
 }  // namespace rope::inline ROPE_ABI

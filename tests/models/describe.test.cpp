@@ -372,6 +372,14 @@ TEST_CASE("a difference in who sees whom is said", "[models][describe]") {
              "layers that slide have the window 128 tokens in Hugging Face and 127 tokens in GGUF"));
   CHECK(changed_by([](model& m) { m.window_of_sliding = rope::not_known_window; }).empty());
 
+  auto of_8192 = import_hugging_face(config("llama_4_scout")), of_4096 = of_8192;
+  of_4096.attention_chunk = 4096;
+  CHECK(only(compare_models(of_8192, of_4096),
+             "layers attend in chunks of 8192 tokens in Hugging Face and of 4096 in Hugging Face"));
+  of_4096.attention_chunk = 0;  // not known
+  CHECK(compare_models(of_8192, of_4096).empty());
+  CHECK(describe(of_8192).find("8192 tokens, in layers that rotate: key_ranges") != std::string::npos);
+
   auto narrow = import_hugging_face(config("llama_3_8b")), wide = narrow;
   narrow.windows = {512};
   CHECK(only(compare_models(narrow, wide),

@@ -115,6 +115,66 @@ TEST_CASE("sink logits come from the caller where a model has them, and from nob
   CHECK(large == heads(128));
 }
 
+TEST_CASE("layers of Llama 4 that rotate attend in chunks, the others to all before",
+          "[models][rotate_layer]") {
+  const json chunks_of_2 = {{"model_type", "llama4_text"},
+                            {"num_hidden_layers", 4},
+                            {"num_attention_heads", 4},
+                            {"head_dim", 128},
+                            {"attention_chunk_size", 2}};
+  const rope::model_rope model = rope::import_hugging_face(chunks_of_2), scout = import("llama_4_scout");
+  CHECK(model.attention_chunk == 2);
+  CHECK(scout.attention_chunk == 8192);  // that of the class
+  for (const Index layer : {0, 1, 2}) CHECK(model.chunk_of_layer(layer) == 2);
+  CHECK(model.chunk_of_layer(3) == 0);
+  CHECK(scout.chunk_of_layer(46) == 8192);
+  CHECK(scout.chunk_of_layer(47) == 0);
+  CHECK(import("llama_3_1_8b").chunk_of_layer(0) == 0);
+  json no_chunks = chunks_of_2;
+  no_chunks["attention_chunk_size"] = nullptr;
+  CHECK(rope::import_hugging_face(no_chunks).chunk_of_layer(0) == 0);
+
+  // Tokens 1, 2 and 3 of a sequence, whose keys are tokens 0 to 3.
+  const model_tables tables(model, 16);
+  std::vector<rope::key_range> ranges(7);
+  heads x(128), by_hand(128);
+  const auto options = rotate_layer(tables, 0, x.q(), x.k(), 1, ranges);
+  const std::vector<Index> first = {0, 2, 2}, count = {2, 1, 2};
+  REQUIRE(ranges.size() == 3);
+  for (std::size_t t = 0; t < 3; ++t) {
+    CHECK(ranges[t].first == first[t]);
+    CHECK(ranges[t].count == count[t]);
+  }
+  CHECK(options.key_ranges.data() == ranges.data());
+  CHECK(options.key_ranges.size() == 3);
+  CHECK(options.window == 0);
+  CHECK(rope::detail::equal(options.scale, model.groups().front().scale));
+  rope::rotate<rope::interleaved>(by_hand.q(), by_hand.k(),
+                                  rope::frequency_table(model.groups().front().frequencies, 16), 1);
+  CHECK(x == by_hand);
+
+  // Rows at starts of their own.
+  heads two(128);
+  const std::vector<int> ids = {5};
+  const auto row = rotate_layer(tables, 1, two.q().token_range(0, 1), two.k().token_range(0, 1), ids, ranges);
+  REQUIRE(row.key_ranges.size() == 1);
+  CHECK(ranges[0].first == 4);
+  CHECK(ranges[0].count == 2);
+
+  // A layer of another kind empties them; a call that is refused does not.
+  heads last(128), narrow(64);
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { rotate_layer(tables, 0, narrow.q(), narrow.k(), 1, ranges); }, "q must have whole heads"));
+  CHECK(throws_saying<std::invalid_argument>([&] { rotate_layer(tables, 0, last.q(), last.k(), -1, ranges); },
+                                             "chunks begin at position 0, got position -1"));
+  CHECK(ranges.size() == 1);
+  CHECK(rotate_layer(tables, 3, last.q(), last.k(), 1, ranges).key_ranges.empty());
+  CHECK(ranges.empty());
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { static_cast<void>(model.attention_of_layer(3, std::span<const rope::key_range>())); },
+      "layer 3 does not attend in chunks, leave the ranges out, got 0"));
+}
+
 // Source: mlx-lm, models/mimo_v2_flash.py, and Hugging Face transformers, models/mimo_v2_flash: has_sinks of each layer.
 TEST_CASE("sink logits are those of the layers that have them", "[models][rotate_layer]") {
   const std::vector<float> sinks = {1, 2, 3, 4};
@@ -160,6 +220,7 @@ TEST_CASE("what a layer does not tell, or a call cannot do, is refused before an
   CHECK(refused(llama, 0, 128, 14, "position"));
   // Layers that attend in chunks, and those that do not attend.
   CHECK(refused(import("llama_4_scout"), 0, 128, 0, "how far back layer 0 looks is not known"));
+  CHECK(refused(import("llama_4_scout"), 0, 128, 0, "give rotate_layer a std::vector<key_range>"));
   const json hybrid = {{"model_type", "qwen3_next"}, {"head_dim", 128}, {"num_hidden_layers", 4}};
   CHECK(refused(rope::import_hugging_face(hybrid), 0, 128, 0, "how far back layer 0 looks is not known"));
   // A scale that has no value at a position which the table has.

@@ -208,6 +208,9 @@ std::string describe(const Model& model) {
     return text + line("rotation", "none in any layer: this model has " + model.instead_of_rope());
   text += line("attention", model.causal ? "causal" : "both ways: a token sees those after it, too");
   for (const std::string& window : detail::windows_texts(model.windows)) text += line("window", window);
+  if (model.attention_chunk > 0)
+    text +=
+        line("chunks", std::to_string(model.attention_chunk) + " tokens, in layers that rotate: key_ranges");
   if (model.sink_logits)
     text += line("sink logits", "in the checkpoint: attention_options::sink_logits" +
                                     (model.layers_without_sinks.empty()

@@ -69,6 +69,8 @@ struct model_facts {
   query_scaling query_rule = {};                    // what queries are multiplied by, beside their rotation,
   scaled_queries scaled = scaled_queries::none;     // and in which layers
   std::vector<std::string> warnings = {};           // what was not understood, assumed, renamed or left out
+  Index attention_chunk = 0;                        // tokens of a chunk, in which the layers attend that have
+                                                    // model_rope::chunk_of_layer; 0: none or unknown
 };
 
 /// What an import does with a model in which no layer rotates.

@@ -5,6 +5,7 @@
 #include <algorithm>  // std::binary_search, std::find
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,7 @@
 #include <rope/config.hpp>
 #include <rope/models/layer_group.hpp>
 #include <rope/models/model_facts.hpp>
+#include <rope/positions/key_ranges.hpp>
 
 /// What a checkpoint says about its rotary embedding: the result of import_hugging_face and import_gguf.
 
@@ -116,29 +118,54 @@ class model_rope : public model_facts {
   /// training. Sink logits are weights: set sink_logits yourself if the model has them.
   ///
   /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its options are not
-  ///          known: an unknown window, chunks (Llama 4), or several scales and no group for this layer
+  ///          known: an unknown window, or several scales and no group for this layer. If the layer attends
+  ///          in chunks (Llama 4), which no window says; rotate_layer gives their key_ranges
   attention_options attention_of_layer(Index layer) const {
-    check_layer("attention_of_layer", layer);
-    if (groups_.empty())
-      detail::throw_invalid(
-          "attention_of_layer", "how layer ", layer,
-          " attends is not known: no layer of this model rotates; set attention_options yourself");
-    const layer_group* own = group(layers().empty() ? "" : layers()[static_cast<std::size_t>(layer)]);
-    bool alike = true;
-    for (const layer_group& g : groups_)
-      alike = alike && detail::equal(g.scale, groups_.front().scale) &&
-              detail::equal(g.softcap, groups_.front().softcap);
-    if (!own && !alike)
-      detail::throw_invalid("attention_of_layer", "the scale of layer ", layer,
-                            " is not known: no group is of its type; set attention_options yourself");
-    const auto at = windows.size() == 1 ? 0 : static_cast<std::size_t>(layer);
-    const Index window = at < windows.size() ? windows[at] : not_known_window;
-    if (window == not_known_window)
+    attention_options options = numbers_of_layer(layer);
+    if (const Index chunk = chunk_of_layer(layer); chunk > 0)
+      detail::throw_invalid("attention_of_layer", "how far back layer ", layer,
+                            " looks is not known from this file", reason_of_no_window(layer).c_str(),
+                            "; give rotate_layer a std::vector<key_range> for the ranges of keys, or give "
+                            "attention_of_layer those of chunk_ranges(",
+                            chunk, ", {.queries, .keys})");
+    options.window = window_of_layer(layer);
+    if (options.window == not_known_window)
       detail::throw_invalid("attention_of_layer", "how far back layer ", layer,
                             " looks is not known from this file", reason_of_no_window(layer).c_str(),
                             "; set attention_options yourself");
-    const layer_group& g = own ? *own : groups_.front();
-    return {.scale = g.scale, .causal = causal, .window = window, .softcap = g.softcap};
+    return options;
+  }
+
+  /// Tokens of a chunk if layer `layer` attends in chunks (the layers of Llama 4 that rotate), else 0. A
+  /// query at position p attends to the keys at positions p - p % chunk .. p.
+  ///
+  ///     const Index chunk = model.chunk_of_layer(layer);
+  ///
+  /// Throws:  std::out_of_range if there is no such layer
+  Index chunk_of_layer(Index layer) const {
+    check_layer("chunk_of_layer", layer);
+    const bool listed = static_cast<std::size_t>(layer) < windows.size();
+    return listed && causal && window_of_layer(layer) == not_known_window &&
+                   rotation_of_layer(layer) == layer_rotation::in_group
+               ? attention_chunk
+               : 0;
+  }
+
+  /// Attention options of a layer that attends in chunks, whose ranges of keys the caller has.
+  ///
+  ///     const auto ranges = chunk_ranges(model.chunk_of_layer(layer), {.queries = 1, .keys = 9});
+  ///     const attention_options options = model.attention_of_layer(layer, ranges);
+  ///
+  /// \param ranges  [queries] or [batch * queries], which outlive what is returned
+  ///
+  /// Throws:  as above; std::invalid_argument if the layer does not attend in chunks
+  attention_options attention_of_layer(Index layer, std::span<const key_range> ranges) const {
+    if (chunk_of_layer(layer) == 0)
+      detail::throw_invalid("attention_of_layer", "layer ", layer,
+                            " does not attend in chunks, leave the ranges out, got ", ranges.size());
+    attention_options options = numbers_of_layer(layer);
+    options.key_ranges = ranges;
+    return options;
   }
 
   /// The layer types that attention_of_group accepts: types of layers that rotate, in the order of layers,
@@ -222,6 +249,31 @@ class model_rope : public model_facts {
   }
 
  private:
+  /// The options of a layer except which keys are visible besides the causal rule.
+  attention_options numbers_of_layer(Index layer) const {
+    check_layer("attention_of_layer", layer);
+    if (groups_.empty())
+      detail::throw_invalid(
+          "attention_of_layer", "how layer ", layer,
+          " attends is not known: no layer of this model rotates; set attention_options yourself");
+    const layer_group* own = group(layers().empty() ? "" : layers()[static_cast<std::size_t>(layer)]);
+    bool alike = true;
+    for (const layer_group& g : groups_)
+      alike = alike && detail::equal(g.scale, groups_.front().scale) &&
+              detail::equal(g.softcap, groups_.front().softcap);
+    if (!own && !alike)
+      detail::throw_invalid("attention_of_layer", "the scale of layer ", layer,
+                            " is not known: no group is of its type; set attention_options yourself");
+    const layer_group& g = own ? *own : groups_.front();
+    return {.scale = g.scale, .causal = causal, .softcap = g.softcap};
+  }
+
+  /// attention_options::window of a layer, or not_known_window.
+  Index window_of_layer(Index layer) const {
+    const auto at = windows.size() == 1 ? 0 : static_cast<std::size_t>(layer);
+    return at < windows.size() ? windows[at] : not_known_window;
+  }
+
   /// ": " and the reason, for a layer that rotates (and so attends); else nothing.
   std::string reason_of_no_window(Index layer) const {
     const bool attends = rotation_of_layer(layer) == layer_rotation::in_group;

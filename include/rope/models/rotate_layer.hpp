@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <type_traits>
+#include <vector>
 
 #include <rope/attention/options.hpp>
 #include <rope/base/integer_list.hpp>
@@ -14,6 +15,7 @@
 #include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
 #include <rope/models/tables.hpp>
+#include <rope/positions/key_ranges.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/layout.hpp>
@@ -26,12 +28,33 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// The checked attention options of the layer, with its sinks.
+/// The ranges of keys of a layer that attends in chunks: key j of a row is at position j.
+///
+/// Throws:  std::invalid_argument, std::out_of_range
+template <class T, class P>
+std::vector<key_range> chunks_of_layer(Index chunk, const head_view<T>& q, const P& positions) {
+  const auto source = position_source(positions, q.tokens);
+  const position_range range = source.range("rotate_layer", q.batch, q.tokens);
+  if (!range.empty() && range.smallest < 0)
+    throw_invalid("rotate_layer", "chunks begin at position 0, got position ", range.smallest);
+  std::vector<key_range> ranges;
+  ranges.reserve(static_cast<std::size_t>(q.batch * q.tokens));
+  for (Index b = 0; b < q.batch; ++b)
+    for (Index t = 0; t < q.tokens; ++t) {
+      const Index token = to_index(source(b, t));
+      ranges.push_back({token - token % chunk, token % chunk + 1});
+    }
+  return ranges;
+}
+
+/// The checked attention options of the layer, with its sinks and the ranges of its chunks.
 template <class T, class P>
 attention_options options_of_layer(const model_rope& model, Index layer, const head_view<T>& q,
-                                   const P& positions, std::span<const float> sink_logits) {
+                                   const P& positions, std::span<const float> sink_logits,
+                                   const std::vector<key_range>* chunks) {
   constexpr const char* function = "rotate_layer";
-  attention_options options = model.attention_of_layer(layer);
+  attention_options options =
+      chunks ? model.attention_of_layer(layer, *chunks) : model.attention_of_layer(layer);
   if (model.keys_are_values)
     throw_invalid(function, "layer ", layer,
                   " turns the output of attention back, which a call of attention does not; call rotate, "
@@ -79,14 +102,17 @@ void check_unrotated(const P& positions, const head_view<T>& q, const head_view<
   position_source(positions, q.tokens).range(function, q.batch, q.tokens);
 }
 
-/// Both forms of the function below: with keys, and for queries alone.
+/// All forms of the function below.
 template <class S, class P, class Threads, class T, class... K>
 attention_options rotate_layer(const model_tables<S>& tables, Index layer, const P& positions,
-                               std::span<const float> sink_logits, const Threads& threads,
-                               const head_view<T>& q, const head_view<K>&... k) {
+                               std::span<const float> sink_logits, std::vector<key_range>* ranges,
+                               const Threads& threads, const head_view<T>& q, const head_view<K>&... k) {
   const auto table = tables.of_layer(layer);
   const model_rope& model = tables.model();
-  const attention_options options = options_of_layer(model, layer, q, positions, sink_logits);
+  const Index chunk = ranges ? model.chunk_of_layer(layer) : 0;
+  std::vector<key_range> chunks = chunk > 0 ? chunks_of_layer(chunk, q, positions) : std::vector<key_range>();
+  attention_options options =
+      options_of_layer(model, layer, q, positions, sink_logits, chunk > 0 ? &chunks : nullptr);
   const layer_group* group = table ? model.group_of_layer(layer) : nullptr;
   check_head_of_layer(group, "q", q);
   (check_head_of_layer(group, "k", k), ...);
@@ -97,6 +123,10 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
     check_unrotated(positions, q, k...);
   const query_scaling rule = model.query_scaling_of_layer(layer);
   if (!rule.is_one()) scale_queries(q, rule, positions, threads);
+  if (ranges) {
+    ranges->swap(chunks);
+    options.key_ranges = *ranges;
+  }
   return options;
 }
 
@@ -114,6 +144,11 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 ///     cache.append(k, v);
 ///     attention(q, cache, out, options);
 ///
+/// A model with layers that attend in chunks (Llama 4) needs memory for their ranges of keys:
+///
+///     std::vector<key_range> ranges;
+///     attention(q, k, v, out, rotate_layer(tables, layer, q, k, start, ranges));
+///
 /// Norms of heads (q_norm, k_norm) come before. This is for text; images have tables of
 /// frequencies_on_axes.
 ///
@@ -121,10 +156,12 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 /// \param q, k         [batch, tokens, heads, head_dim] each, whole heads, not rotated yet; heads may differ
 /// \param positions    as in `rotate`
 /// \param sink_logits  [q.heads] of this layer, if model_rope::layer_has_sinks (gpt-oss); else empty
+/// \param ranges       receives the key ranges of a layer that attends in chunks, [batch * tokens], and is
+///                     emptied for other layers. Token p of a row or cache must be at position p
 /// \param threads      the caller's threads, see base/parallel.hpp
 ///
-/// \return  attention_of_layer(layer) with queries_are_rotated and these sink_logits, which must outlive what
-///          is returned
+/// \return  attention_of_layer(layer) with queries_are_rotated, these sink_logits and ranges, which must
+///          outlive what is returned
 ///
 /// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
 ///            it is not known whether the layer rotates; std::invalid_argument if sink_logits are missing or
@@ -139,7 +176,16 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_
   static_assert(!std::is_const_v<Q> && std::is_same_v<Q, K>,
                 "rotate_layer: q and k turn in place, are not read-only and have the same channel type");
   const detail::kept_positions<P> kept = positions;
-  return detail::rotate_layer(tables, layer, kept, sink_logits, threads, q, k);
+  return detail::rotate_layer(tables, layer, kept, sink_logits, nullptr, threads, q, k);
+}
+template <class S, class Q, class K, class P, class Threads = this_thread>
+attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_view<Q> q, head_view<K> k,
+                               const P& positions, std::vector<key_range>& ranges,
+                               std::span<const float> sink_logits = {}, const Threads& threads = {}) {
+  static_assert(!std::is_const_v<Q> && std::is_same_v<Q, K>,
+                "rotate_layer: q and k turn in place, are not read-only and have the same channel type");
+  const detail::kept_positions<P> kept = positions;
+  return detail::rotate_layer(tables, layer, kept, sink_logits, &ranges, threads, q, k);
 }
 
 /// Prepares queries alone, for layers that attend to the rotated keys of another layer (Gemma 3n).
@@ -154,7 +200,7 @@ requires position_form<P> attention_options rotate_layer(const model_tables<S>& 
                                                          const Threads& threads = {}) {
   static_assert(!std::is_const_v<Q>, "rotate_layer: q turns in place and is not read-only");
   const detail::kept_positions<P> kept = positions;
-  return detail::rotate_layer(tables, layer, kept, sink_logits, threads, q);
+  return detail::rotate_layer(tables, layer, kept, sink_logits, nullptr, threads, q);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(rotate_layer, 0b1100);

@@ -282,7 +282,7 @@ TEST_CASE("the loop over types of layers gives the options of each, or says by n
   CHECK(unknown >= 5);
 }
 
-TEST_CASE("a layer that attends in chunks is refused by rotate_layer with the reason",
+TEST_CASE("a layer that attends in chunks needs memory for their ranges, or is refused with the reason",
           "[models][rotate_layer]") {
   std::vector<float> q(4 * 128, 1.0f), k(4 * 128, 1.0f);
   const rope::head_view<float> qs = rope::bshd(q.data(), 1, 1, 4, 128),
@@ -294,10 +294,12 @@ TEST_CASE("a layer that attends in chunks is refused by rotate_layer with the re
                                                                     {"head_dim", 128}});
   const rope::model_tables file(of_file, 4), config(of_config, 4);
   CHECK(testing::throws_saying<std::invalid_argument>(
-      [&] { rope::rotate_layer(file, 0, qs, ks); }, "how far back layer 0 looks is not known from this file",
-      "a length of chunks"));
+      [&] { rope::rotate_layer(file, 0, qs, ks); },
+      "how far back layer 0 looks is not known from this file: ", "a length of chunks",
+      "; give rotate_layer a std::vector<key_range>", "chunk_ranges(8192, "));
   CHECK(testing::throws_saying<std::invalid_argument>([&] { rope::rotate_layer(config, 0, qs, ks); },
-                                                      "layers that rotate attend in chunks"));
+                                                      "layers that rotate attend in chunks",
+                                                      "; give rotate_layer a std::vector<key_range>"));
   CHECK(q == std::vector<float>(4 * 128, 1.0f));
   CHECK(rope::rotate_layer(file, 3, qs, ks).window == 0);  // it does not rotate, and attends to all
 }

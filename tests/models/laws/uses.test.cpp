@@ -49,6 +49,16 @@ TEST_CASE("the comments of imports show their use", "[models]") {
   CHECK(model.groups()[0].rotary_dim() == 128);
 }
 
+TEST_CASE("the comments of chunks show their use", "[models]") {
+  const Index layer = 2;
+  const model_rope model = import_hugging_face(testing::config("llama_4_scout"));
+  const Index chunk = model.chunk_of_layer(layer);
+  CHECK(chunk == 8192);
+  const auto ranges = chunk_ranges(model.chunk_of_layer(layer), {.queries = 1, .keys = 9});
+  const attention_options options = model.attention_of_layer(layer, ranges);
+  CHECK(options.key_ranges.size() == 1);
+}
+
 TEST_CASE("the comments of models show their use", "[models]") {
   ones memory;
   const head_view<float> view = memory.view, queries = memory.view;
@@ -88,6 +98,17 @@ TEST_CASE("the comments of models show their use", "[models]") {
         rotate<decltype(layout)>(queries, *table);  // the channels that this layer turns
       });
     CHECK(*queries.at(0, 1, 0) != 1);
+  }
+  {
+    ones keys, memory_of_values, memory_of_out;
+    const head_view<float> q = memory.view, k = keys.view, v = memory_of_values.view,
+                           out = memory_of_out.view;
+    constexpr Index start = 0;
+    const model_rope model = import_hugging_face(testing::config("llama_4_scout"));
+    const model_tables tables(model, 16);
+    std::vector<key_range> ranges;
+    attention(q, k, v, out, rotate_layer(tables, layer, q, k, start, ranges));
+    CHECK(*out.at(0, 0, 0) == testing::Approx(1));
   }
   {
     ones keys, memory_of_values, memory_of_out;

@@ -239,6 +239,9 @@ std::vector<std::string> attention_differences(const Model& a, const Model& b) {
   if (texts.empty() && both_slide && a.window_of_sliding != b.window_of_sliding)
     texts.push_back("layers that slide have the window " + window_text(a.window_of_sliding) + " in " +
                     a.source + " and " + window_text(b.window_of_sliding) + " in " + b.source);
+  if (a.attention_chunk > 0 && b.attention_chunk > 0 && a.attention_chunk != b.attention_chunk)
+    texts.push_back("layers attend in chunks of " + std::to_string(a.attention_chunk) + " tokens in " +
+                    a.source + " and of " + std::to_string(b.attention_chunk) + " in " + b.source);
   if (a.causal != b.causal) {
     const Model &causal = a.causal ? a : b, &other = a.causal ? b : a;
     texts.push_back("attention is causal in " + causal.source + " and both ways in " + other.source);

@@ -111,6 +111,8 @@ class gguf_importer {
     model_.windows = gguf_windows(reader_, record_, layers_, sliding_);
     model_.window_of_sliding =
         gguf_window_of_sliding(reader_, record_, !none_slides(reader_, record_, layers_));
+    // Source: llama.cpp, llama4.cpp, which sets this length whatever the file says.
+    if (record_.window == window_kind::chunks && !sliding_.empty()) model_.attention_chunk = 8192;
     if (!record_.compressed) note_unknown_windows(reader_, record_, layers_, sliding_, model_);
     model_.causal = gguf_is_causal(reader_, record_);
     model_.sink_logits = record_.sink_logits;

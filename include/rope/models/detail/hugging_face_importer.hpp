@@ -233,10 +233,21 @@ class hugging_face_importer {
       model_.sliding_window = window.value_or(local.value_or(0));
     note_assumed_window();
     note_unread_types();
-    if (defaults_.window == window_span::chunks)
-      if (const auto chunk = text_.index("attention_chunk_size"))
-        warn(text_.path() + "attention_chunk_size is " + std::to_string(*chunk) +
-             ": layers that rotate attend within chunks of so many tokens, which no window says");
+    if (defaults_.window == window_span::chunks) read_chunk();
+  }
+
+  /// The length of the chunks in which layers attend that rotate. Where it is null, the class has no mask.
+  ///
+  /// Source:  Hugging Face transformers, Llama4TextConfig, attention_chunk_size
+  void read_chunk() {
+    constexpr const char* key = "attention_chunk_size";
+    constexpr Index by_default = 8192;
+    const auto chunk = text_.index(key);
+    model_.attention_chunk = chunk.value_or(text_.is_null(key) ? 0 : by_default);
+    if (chunk)
+      warn(text_.path() + key + " is " + std::to_string(*chunk) +
+           ": layers that rotate attend within chunks of so many tokens, which no window says; rotate_layer "
+           "gives the key_ranges of a chunk");
   }
 
   /// Why a window is not known of a layer that attends.
