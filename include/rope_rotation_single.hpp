@@ -2666,6 +2666,41 @@ head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
   detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
+/// Rows of heads, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
+/// is row b of `x` with the heads of key head h alone. A cache with such rows holds other tokens for every
+/// key head.
+///
+///     const auto rows = heads_as_batch(k, kv_heads);  // [batch * kv_heads, tokens, 1, head_dim]
+///     rotate<Layout>(rows, table, start);
+///
+/// \param x         keys, values, queries or outputs, as in bhsd, or of a batch of 1
+/// \param kv_heads  the heads of keys and values, for queries and outputs too
+///
+/// Throws:  std::invalid_argument unless kv_heads divides the heads, and one stride leads from head to head
+///          and on to the first head of the next row
+/// Cost:    nothing is copied
+template <class T>
+head_view<T> heads_as_batch(const head_view<T>& x, Index kv_heads) {
+  detail::check_extents("heads_as_batch", x.data, x.batch, x.tokens, x.heads, x.head_dim);
+  if (kv_heads < 1 || x.heads % kv_heads != 0)
+    detail::throw_invalid("heads_as_batch",
+                          "kv_heads must be at least 1 and divide the heads of the view, got ", kv_heads,
+                          " for ", x.heads, " heads");
+  if (!detail::product_fits({(std::max)(x.batch, Index{1}), kv_heads}))
+    detail::throw_length("heads_as_batch", "", x.batch, " * ", kv_heads, " rows exceed the address space");
+  const Index group = x.heads / kv_heads;
+  const bool joined =
+      x.heads == 0 || (x.batch_stride % x.heads == 0 && x.batch_stride / x.heads == x.head_stride);
+  if (x.batch > 1 && kv_heads > 1 && !joined)
+    detail::throw_invalid("heads_as_batch", "the stride from row to row must be that of ", x.heads,
+                          " heads, as in bhsd, got a batch_stride of ", x.batch_stride,
+                          " and a head_stride of ", x.head_stride,
+                          "; copy the heads to bhsd order, or call it for one row at a time with "
+                          "batch_range(b, 1)");
+  return {x.data,         x.batch * kv_heads, x.tokens,
+          group,          x.head_dim,         kv_heads > 1 ? group * x.head_stride : x.batch_stride,
+          x.token_stride, x.head_stride};
+}
 namespace detail {
 /// The letters of the indices of a tensor, as a template argument.
 template <std::size_t size>
@@ -4364,6 +4399,8 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 ///     attention_gradient           what its Cost says
 ///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
 ///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
+///     attention_weight_sums        8 sums.size() + 2 sizeof(A) batch q.tokens q.heads (runs + 1), with
+///                                  ceil(keys / 4096) runs, at most 16
 ///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
 ///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
 ///                                  c of the context (of x again in self-attention); 8 n heads where

@@ -2988,6 +2988,8 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 ///     attention_gradient           what its Cost says
 ///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
 ///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
+///     attention_weight_sums        8 sums.size() + 2 sizeof(A) batch q.tokens q.heads (runs + 1), with
+///                                  ceil(keys / 4096) runs, at most 16
 ///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
 ///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
 ///                                  c of the context (of x again in self-attention); 8 n heads where
@@ -3833,6 +3835,41 @@ template <class T>
 head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
   detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
+}
+/// Rows of heads, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
+/// is row b of `x` with the heads of key head h alone. A cache with such rows holds other tokens for every
+/// key head.
+///
+///     const auto rows = heads_as_batch(k, kv_heads);  // [batch * kv_heads, tokens, 1, head_dim]
+///     rotate<Layout>(rows, table, start);
+///
+/// \param x         keys, values, queries or outputs, as in bhsd, or of a batch of 1
+/// \param kv_heads  the heads of keys and values, for queries and outputs too
+///
+/// Throws:  std::invalid_argument unless kv_heads divides the heads, and one stride leads from head to head
+///          and on to the first head of the next row
+/// Cost:    nothing is copied
+template <class T>
+head_view<T> heads_as_batch(const head_view<T>& x, Index kv_heads) {
+  detail::check_extents("heads_as_batch", x.data, x.batch, x.tokens, x.heads, x.head_dim);
+  if (kv_heads < 1 || x.heads % kv_heads != 0)
+    detail::throw_invalid("heads_as_batch",
+                          "kv_heads must be at least 1 and divide the heads of the view, got ", kv_heads,
+                          " for ", x.heads, " heads");
+  if (!detail::product_fits({(std::max)(x.batch, Index{1}), kv_heads}))
+    detail::throw_length("heads_as_batch", "", x.batch, " * ", kv_heads, " rows exceed the address space");
+  const Index group = x.heads / kv_heads;
+  const bool joined =
+      x.heads == 0 || (x.batch_stride % x.heads == 0 && x.batch_stride / x.heads == x.head_stride);
+  if (x.batch > 1 && kv_heads > 1 && !joined)
+    detail::throw_invalid("heads_as_batch", "the stride from row to row must be that of ", x.heads,
+                          " heads, as in bhsd, got a batch_stride of ", x.batch_stride,
+                          " and a head_stride of ", x.head_stride,
+                          "; copy the heads to bhsd order, or call it for one row at a time with "
+                          "batch_range(b, 1)");
+  return {x.data,         x.batch * kv_heads, x.tokens,
+          group,          x.head_dim,         kv_heads > 1 ? group * x.head_stride : x.batch_stride,
+          x.token_stride, x.head_stride};
 }
 namespace detail {
 /// The letters of the indices of a tensor, as a template argument.
@@ -12049,6 +12086,9 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_QUANTIZED_ATTENTION_HPP
 
+#ifndef ROPE_ATTENTION_WEIGHT_SUMS_HPP
+#define ROPE_ATTENTION_WEIGHT_SUMS_HPP
+
 #ifndef ROPE_ATTENTION_WEIGHTS_HPP
 #define ROPE_ATTENTION_WEIGHTS_HPP
 /// The probabilities of attention, for inspection and plots.
@@ -12102,8 +12142,8 @@ struct weights_view {
     return data + b * batch_stride + h * head_stride + i * query_stride;
   }
 };
-template <class T, class Turn, class Threads>
-void write_weights(const attention_call<T, Turn>& call, const weights_view<arithmetic<T>>& weights,
+template <class T, class Turn, class C, class Threads>
+void write_weights(const attention_call<T, Turn, C>& call, const weights_view<arithmetic<T>>& weights,
                    const Threads& threads) {
   using A = arithmetic<T>;
   const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64;
@@ -12128,8 +12168,8 @@ void write_weights(const attention_call<T, Turn>& call, const weights_view<arith
         // Keys outside the visible ranges are not read: they may be beyond the row's count or outside the
         // table.
         const key_set visible = call.rules.keys_of(b, i);
-        for (Index j = visible.hull_begin(); j < visible.hull_end() && !no_key_in_range; j += block) {
-          const Index count = (std::min)(block, visible.hull_end() - j);
+        for (Index j = visible.hull_begin(), count; j < visible.hull_end() && !no_key_in_range; j += count) {
+          count = (std::min)({block, visible.hull_end() - j, call.k.run_from(j)});
           const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);
           for (Index g = 0; g < group; ++g)
             score_rows<A, 1>(queries.data() + g * depth, depth, rows, count, depth,
@@ -12281,10 +12321,289 @@ void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const Tables
   if constexpr (detail::weight_object<W, Q>)
     detail::find_weights<Layout>(q, k, weights, tables, options, threads);
 }
-#undef ROPE_DETAIL_CHECK_WEIGHTS
 ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_WEIGHTS_HPP
+/// The attention that each key receives: its weights, summed over queries.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// Sums in double: that of row b, head h and key j is at data[b * batch_stride + h * head_stride + j].
+struct weight_sums_view {
+  double* data;
+  Index batch_stride, head_stride;
+  bool by_key_head;
+};
+/// Adds up the weights of a call in two passes over tiles of keys. The first pass finds the softmax of every
+/// query, the second one computes the same scores again and adds their weights to the sums of their keys.
+/// A task of the second pass is the only one that adds to the sums of its keys, so the bits do not depend on
+/// the number of threads.
+template <class T, class Turn, class C>
+class weight_sums_passes {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+  using operands_type = prefill_operands<T, Turn, C>;
+ public:
+  weight_sums_passes(const attention_call<T, Turn, C>& call, const weight_sums_view& to)
+      : call_(call),
+        to_(to),
+        factors_(call.rules),
+        group_(call.group()),
+        pairs_(call.q.batch * call.k.heads) {
+    call_.v = call.k;
+    call_.v.head_dim = 0;
+    const Index tiles = pieces(call.k.tokens, shape::tile);
+    tiles_of_run_ = (std::max)(Index{32}, pieces(tiles, max_runs));
+    runs_ = pieces(tiles, tiles_of_run_);
+    block_ = (std::max)(Index{1}, (std::min)(call.q.tokens, Index{512} / (std::max)(Index{1}, group_)));
+    blocks_ = pieces(call.q.tokens, block_);
+    struct softmax_of_runs {};
+    const Index rows = pairs_ * blocks_ * rows_of_block();
+    A* numbers = workspace<softmax_of_runs, A>(2 * (runs_ + 1) * rows);
+    total_ = {numbers, numbers + rows};
+    of_runs_ = {numbers + 2 * rows, numbers + (2 + runs_) * rows};
+  }
+  template <class Threads>
+  void run(const Threads& threads) {
+    if (call_.q.size() == 0 || call_.k.heads == 0 || call_.k.tokens == 0) return;
+    const Index depth = (std::max)(Index{1}, call_.k.head_dim), block_rows = block_ * group_;
+    parallel_tasks(threads, pairs_ * blocks_ * runs_,
+                   cost_of(block_rows, (std::min)(tiles_of_run_ * shape::tile, call_.k.tokens), depth),
+                   [&](Index task) { find_softmax(task % runs_, task / runs_); });
+    for (Index n = 0; n < pairs_ * blocks_; ++n) join_runs(n);
+    const Index tasks = pieces(pieces(call_.k.tokens, shape::tile), tiles_of_task);
+    parallel_tasks(
+        threads, pairs_ * tasks,
+        cost_of(call_.q.tokens * group_, (std::min)(tiles_of_task * shape::tile, call_.k.tokens), depth),
+        [&](Index task) { add_weights(task / tasks, task % tasks * tiles_of_task); });
+  }
+ private:
+  /// The softmax of a query is joined from runs of keys, so that a run is a task, and a sum of many equal
+  /// terms loses few digits. Their number is limited, and with it the memory.
+  static constexpr Index max_runs = 16;
+  /// Enough that the queries, which every task packs, are a thousandth of its work.
+  static constexpr Index tiles_of_task = 8;
+  static Index pieces(Index all, Index size) { return (all + size - 1) / size; }
+  /// Rows of the softmax of a block: whole strips.
+  Index rows_of_block() const { return pieces(block_ * group_, shape::rows) * shape::rows; }
+  /// Block `block` of the queries of one row and key head.
+  query_block block_of(Index pair, Index block) const {
+    const Index kv = pair % call_.k.heads, first = block * block_;
+    return {.b = pair / call_.k.heads,
+            .kv = kv,
+            .first_head = kv * group_,
+            .heads = group_,
+            .first_token = first,
+            .tokens = (std::min)(block_, call_.q.tokens - first)};
+  }
+  static strip_rows strip_of(const query_block& block, Index s) {
+    const Index first_row = s * shape::rows;
+    return {block.b,     block.first_token, block.first_head,
+            block.heads, first_row,         (std::min)(Index{shape::rows}, block.rows() - first_row)};
+  }
+  softmax_rows<A> softmax_of(const softmax_rows<A>& all, Index place) const {
+    return {all.maximum + place * rows_of_block(), all.sum + place * rows_of_block()};
+  }
+  /// Calls visit(s, softmax, scores, begin) for every strip s of the block and every tile of keys, of tiles
+  /// [first, last), with a key that may be visible to the strip.
+  template <class Visit>
+  void for_each_strip(const query_block& block, Index first, Index last, const Visit& visit) const {
+    block_keys keys(call_.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads);
+    first = (std::max)(first, keys.begin() / shape::tile);
+    last = (std::min)(last, pieces(keys.end(), shape::tile));
+    if (first >= last) return;
+    struct scores_of_strip {};
+    A* scores = workspace<scores_of_strip, A>(shape::rows * shape::tile);
+    const Index strips = pieces(block.rows(), shape::rows);
+    operands_type operands(call_, block, strips);
+    for (Index t = 0; t < block.tokens; ++t)
+      if (!keys.of(block.first_token + t).empty())
+        operands.pack_queries(t, factors_.query);
+      else
+        for (Index row = t * group_; row < (t + 1) * group_; ++row) operands.clear_query(row);
+    for (Index row = block.rows(); row < strips * shape::rows; ++row) operands.clear_query(row);
+    for (Index n = first; n < last; ++n) {
+      const Index begin = n * shape::tile, count = (std::min)(shape::tile, keys.end() - begin);
+      if (!keys.enter_tile(begin, count)) continue;
+      operands.pack_tile(begin, count);
+      for (Index s = 0; s < strips; ++s) {
+        tile_softmax<A> softmax(keys, strip_of(block, s));
+        if (softmax.hull().empty()) continue;
+        operands.score(s, softmax.hull(), scores);
+        visit(s, softmax, scores, begin);
+      }
+    }
+  }
+  /// Finds the softmax of one run of keys for the queries of one block.
+  void find_softmax(Index run, Index n) const {
+    const softmax_rows<A> state = softmax_of(of_runs_, run * pairs_ * blocks_ + n);
+    std::fill_n(state.sum, rows_of_block(), A(0));
+    for_each_strip(
+        block_of(n / blocks_, n % blocks_), run * tiles_of_run_, (run + 1) * tiles_of_run_,
+        [&](Index s, tile_softmax<A>& softmax, A* scores, Index /*begin*/) {
+          softmax.run(scores, factors_, {state.maximum + s * shape::rows, state.sum + s * shape::rows});
+        });
+  }
+  /// Joins the runs of the queries of one block, and their sink logits.
+  void join_runs(Index n) const {
+    const query_block block = block_of(n / blocks_, n % blocks_);
+    const softmax_rows<A> total = softmax_of(total_, n);
+    for (Index s = 0; s * shape::rows < block.rows(); ++s)
+      begin_softmax(call_.rules, strip_of(block, s),
+                    softmax_rows<A>{total.maximum + s * shape::rows, total.sum + s * shape::rows});
+    for (Index run = 0; run < runs_; ++run) {
+      const softmax_rows<A> part = softmax_of(of_runs_, run * pairs_ * blocks_ + n);
+      for (Index row = 0; row < block.rows(); ++row)
+        if (!equal(part.sum[row], A(0)))
+          join(softmax_rows<A>{total.maximum + row, total.sum + row},
+               softmax_rows<A>{part.maximum + row, part.sum + row});
+    }
+  }
+  /// Adds the weights of all queries of one row and key head for the keys of one task.
+  void add_weights(Index pair, Index first_tile) const {
+    const double gain = 1 / (1 - call_.rules.options().dropout);
+    for (Index n = 0; n < blocks_; ++n) {
+      const query_block block = block_of(pair, n);
+      const softmax_rows<A> total = softmax_of(total_, pair * blocks_ + n);
+      for_each_strip(block, first_tile, first_tile + tiles_of_task,
+                     [&](Index s, tile_softmax<A>& softmax, A* scores, Index begin) {
+                       // With the final maximum and a sum of 1, the weights become 2^(score - maximum).
+                       const strip_rows strip = strip_of(block, s);
+                       A maximum[std::size_t(shape::rows)], sum[std::size_t(shape::rows)];
+                       std::copy_n(total.maximum + s * shape::rows, strip.count, maximum);
+                       std::fill_n(sum, strip.count, A(1));
+                       softmax.run(scores, factors_, {maximum, sum});
+                       const tile_range hull = softmax.hull();
+                       for (Index r = 0; r < strip.count; ++r) {
+                         const A of_row = total.sum[s * shape::rows + r];
+                         if (equal(of_row, A(0))) continue;
+                         const double factor = gain / static_cast<double>(of_row);
+                         double* sums = to_.data + block.b * to_.batch_stride +
+                                        (to_.by_key_head ? block.kv : strip.head_of(r)) * to_.head_stride +
+                                        begin;
+                         const A* weights = scores + r * shape::tile;
+                         for (Index j = hull.first; j < hull.last; ++j)
+                           sums[j] = multiply_add(static_cast<double>(weights[j]), factor, sums[j]);
+                       }
+                     });
+    }
+  }
+  attention_call<T, Turn, C> call_;
+  weight_sums_view to_;
+  score_factors factors_;
+  Index group_, pairs_;  // pairs of a row and a key head
+  Index tiles_of_run_, runs_, block_, blocks_;
+  softmax_rows<A> total_, of_runs_;  // [pairs, blocks, rows], [runs, pairs, blocks, rows]
+};
+/// Zeros for `count` sums in double, valid until the next call on this thread.
+inline double* cleared_weight_sums(std::size_t count) {
+  struct sums_of_weights {};
+  double* sums = workspace<sums_of_weights, double>(static_cast<Index>(count));
+  std::fill_n(sums, count, 0.0);
+  return sums;
+}
+/// Where sums [batch, heads, keys] or [batch, key heads, keys] are added up before they are written to
+/// `sums`.
+///
+/// Throws:  std::invalid_argument unless `sums` has one of the two lengths
+template <class A>
+weight_sums_view weight_sums_in(std::span<A> sums, const attention_shape& shape, Index kv_heads) {
+  const auto length = [&](Index heads) { return static_cast<std::size_t>(shape.batch * heads * shape.keys); };
+  const bool by_key_head = sums.size() == length(kv_heads);
+  if (!by_key_head && sums.size() != length(shape.heads))
+    throw_invalid("attention_weight_sums",
+                  "sums must have length batch * heads * keys = ", length(shape.heads),
+                  ", or batch * key heads * keys = ", length(kv_heads), ", got ", sums.size());
+  const Index heads = by_key_head ? kv_heads : shape.heads;
+  return {cleared_weight_sums(sums.size()), heads * shape.keys, shape.keys, by_key_head};
+}
+template <class A>
+void write_weight_sums(const double* from, std::span<A> sums) {
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = static_cast<A>(from[i]);
+}
+/// Implements the calls below.
+template <class T, class Turn, class C, class Threads>
+void find_weight_sums(const attention_call<T, Turn, C>& call, std::span<arithmetic<T>> sums,
+                      const Threads& threads) {
+  const weight_sums_view to = weight_sums_in(sums, call.rules.shape(), call.k.heads);
+  weight_sums_passes<T, Turn, C>(call, to).run(threads);
+  write_weight_sums(to.data, sums);
+}
+/// Checks the call of attention whose weights are added up, and returns its visibility rules.
+template <class T, class C>
+visibility checked_weight_sums(const head_view<const T>& q, const head_view<const C>& k,
+                               const attention_options& options, bool rotates) {
+  check_memory("attention_weight_sums", q, k);
+  const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
+  const head_view<const C> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
+  return checked_attention<T, C>(q, k, v, out, options, rotates);
+}
+#define ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads)                                  \
+  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);                        \
+  static_assert(detail::is_or_widens<std::remove_const_t<Q>, std::remove_const_t<K>>, \
+                "attention_weight_sums: k has the channel type of q, or a 16-bit type where q is float")
+}  // namespace detail
+/// The attention that each key receives, of queries and keys that are already rotated or need no rotation:
+/// the sum of its weights over all queries, for every query head, or over the query heads of its key head
+/// too.
+///
+///     sum_j = sum_i w_ij,   w_i = softmax over visible j of  scale * q_i . k_j
+///
+/// Methods that remove tokens from a cache choose them by these sums, over all queries so far (H2O) or over
+/// the newest ones (SnapKV, TOVA). cache/weights.hpp has this function for caches.
+///
+///     std::vector<float> sums(std::size_t(batch * kv_heads * keys));
+///     attention_weight_sums(q, k, sums);
+///
+/// \param q     [batch, queries, q.heads, head_dim]
+/// \param k     [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type if q is float
+/// \param sums  [batch, q.heads, keys] or [batch, k.heads, keys], float (double for double); overwritten. Its
+///              length decides which of the two. Keys that no query sees have a sum of 0
+/// \param options  those of attention; log_sum_exp is not written, and products are always full
+/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// Requires:  sums shares no element with q or k
+/// Throws:    std::invalid_argument as attention does, or if sums has another length; sums is then unchanged
+/// Accuracy:  scores and weights as in attention, added up in double and rounded once
+///            (tests/attention/weight_sums.test.cpp)
+/// Cost:      4 head_dim flops per query head and visible key: all scores are computed twice. Packs keys, so
+///            a single query takes several times the time of attention. Scratch memory: see base/scratch.hpp
+/// Source:    Zhang et al. 2023, H2O, arXiv:2306.14048; Li et al. 2024, SnapKV, arXiv:2404.14469; Oren et al.
+///            2024, TOVA, arXiv:2401.06104
+template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
+void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> sums,
+                           const attention_options& options = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads);
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
+  using T = std::remove_const_t<Q>;
+  using C = std::remove_const_t<K>;
+  const auto rules = detail::checked_weight_sums<T, C>(q, k, options, false);
+  detail::find_weight_sums(detail::attention_call<T, detail::no_rotation, C>{q, k, {}, {}, rules, {}}, sums,
+                           threads);
+}
+/// The attention that each key receives, of unrotated queries and keys, which are rotated while they are
+/// read.
+///
+/// Throws:  as above, and as attention<Layout> does
+template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables,
+          class Threads = this_thread>
+void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> sums,
+                           const Tables& tables, const attention_options& options = {},
+                           const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads);
+  ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
+  using T = std::remove_const_t<Q>;
+  using C = std::remove_const_t<K>;
+  detail::check_tables("attention_weight_sums", tables, options);
+  const query_key_tables pair = detail::tables_of(tables);
+  const auto rules = detail::checked_weight_sums<T, C>(q, k, options, true);
+  detail::check_rotations<Layout>("attention_weight_sums", head_view<const T>(q), head_view<const C>(k), pair,
+                                  rules);
+  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
+  detail::find_weight_sums(detail::attention_call<T, turn, C>{q, k, {}, {}, rules, {pair}}, sums, threads);
+}
+#undef ROPE_DETAIL_CHECK_WEIGHT_SUMS
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_ATTENTION_WEIGHT_SUMS_HPP
 #endif  // ROPE_ATTENTION_HPP
 
 #ifndef ROPE_BLOCK_HPP
@@ -15270,6 +15589,19 @@ score_view<X> scores_of(score_view<X> x, Index b, Index number, Index queries, I
   if (x.keys != 1) x.keys = keys;
   return x;
 }
+/// The part of a call that one kernel call computes: queries from first_query on of rows [b, b + number), in
+/// query heads from first_head on.
+struct attended_part {
+  Index b, number, first_query, first_head;
+  std::int64_t position, rank;  // of the query whose keys are copied by rank, or rank -1
+  /// The slot of key j of the kernel call.
+  template <class Rows>
+  Index slot(const Rows& rows, Index j) const {
+    if constexpr (rows_by_rank<Rows>)
+      if (rank >= 0) return rows.slot(j < rows.policy().sinks ? j : position - rank + j);
+    return j;
+  }
+};
 /// A call of attention to stored tokens. The constructor checks it, run() computes it.
 template <class Layout, class T, class Rows, class S, class Threads>
 class attended_call {
@@ -15277,39 +15609,50 @@ class attended_call {
   ROPE_DETAIL_CHECK_READ("attention", T, C);
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
  public:
-  /// \param queries  the tokens of q that belong to each row; the last rows may have none
+  /// \param queries       the tokens of q that belong to each row; the last rows may have none
+  /// \param only_weights  whether kernels need keys alone; out then has heads without channels
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
                 const placed_table<S>* table, const attention_options& options, const row_queries& queries,
-                const Threads& threads)
+                const Threads& threads, bool only_weights = false)
       : q_(q),
         rows_(rows),
         out_(out),
         table_(table),
         options_(rows.rules("attention", options)),
         queries_(queries),
-        threads_(threads) {
+        threads_(threads),
+        only_weights_(only_weights) {
     check_call();
     for (Index b = 0; b < queries_.asking(); ++b) check_row(b);
     find_positions();
     check_rotation_of_call();
   }
-  /// Joins adjacent compatible rows into one kernel call.
   void run() const {
+    for_each_call([this](const auto& call, const attended_part& /*part*/) { attend(call, threads_); });
+  }
+  /// Calls visit(call, part) for every kernel call. Joins adjacent compatible rows into one.
+  template <class Visit>
+  void for_each_call(const Visit& visit) const {
     for (Index b = 0, number; b < queries_.asking(); b += number) {
       number = 1;
       clear_padding(b);
       if (queries_.count(b) == 0) continue;
       if (ranks_of(rows_) > 0) {
-        attend_by_rank(b);
+        attend_by_rank(b, visit);
       } else {
         for (; are_alike(b, b + number); ++number) clear_padding(b + number);
-        attend_rows(b, number);
+        attend_rows(b, number, visit);
       }
     }
   }
  private:
   token_source<C> keys(Index b) const { return rows_.keys(b); }
-  token_source<C> values(Index b) const { return rows_.values(b); }
+  token_source<C> values(Index b) const {
+    if (!only_weights_) return rows_.values(b);
+    token_source<C> none = rows_.keys(b);
+    none.head_dim = 0;
+    return none;
+  }
   bool raw() const { return rows_.storage() == key_storage::raw; }
   void check_call() const {
     check_view("attention", q_);
@@ -15457,7 +15800,8 @@ class attended_call {
     return options;
   }
   /// Attention of joined rows. Raw keys are rotated while they are read.
-  void attend_rows(Index b, Index number) const {
+  template <class Visit>
+  void attend_rows(Index b, Index number, const Visit& visit) const {
     struct key_counts {};
     std::int64_t* counts = workspace<key_counts, std::int64_t>(number);
     Index longest = 0;
@@ -15472,7 +15816,7 @@ class attended_call {
     const attention_shape shape = {number, count, longest, q_.heads, q_.head_dim};
     if (is_counted(rows_, b)) {
       if (ragged) options.key_counts = {counts, static_cast<std::size_t>(number)};
-      return attend_rows(b, number, visibility(options, shape, key_order::contiguous));
+      return attend_rows(b, number, visibility(options, shape, key_order::contiguous), visit);
     }
     options.query_positions = {positions_ + queries_.place(b, 0), static_cast<std::size_t>(count)};
     options.key_positions = rows_.order(b);
@@ -15480,22 +15824,25 @@ class attended_call {
       attend_rows(
           b, number,
           visibility(options, shape,
-                     rows_.ordered(b).ascending == rows_.seen(b) ? key_order::ascending : key_order::any));
+                     rows_.ordered(b).ascending == rows_.seen(b) ? key_order::ascending : key_order::any),
+          visit);
     else
-      attend_rows(b, number, visibility(options, shape));
+      attend_rows(b, number, visibility(options, shape), visit);
   }
-  void attend_rows(Index b, Index number, const visibility& rules) const {
+  template <class Visit>
+  void attend_rows(Index b, Index number, const visibility& rules, const Visit& visit) const {
     const Index longest = rules.shape().keys;
     const token_source<C> k = keys(b).of_length(longest), v = values(b).of_length(longest);
     const head_view<const T> q = queries_.rows(q_, b, number);
     const head_view<T> out = queries_.rows(out_, b, number);
+    const attended_part part = {b, number, 0, 0, 0, -1};
     if constexpr (rotates)
       if (raw())
-        return attend(
+        return visit(
             attention_call<T, table_rotation<Layout, S>, C>{
                 q, k, v, out, rules, {tables_of(*table_), row_of_zero(b)}},
-            threads_);
-    attend(attention_call<T, no_rotation, C>{rotated(q, b, 0), k, v, out, rules, {}}, threads_);
+            part);
+    visit(attention_call<T, no_rotation, C>{rotated(q, b, 0), k, v, out, rules, {}}, part);
   }
   /// Rotated queries [first, first + q.tokens) of the rows from b on.
   head_view<const T> rotated(const head_view<const T>& q, Index b, Index first) const {
@@ -15512,7 +15859,8 @@ class attended_call {
   /// Places the keys visible to a query at positions 0, 1, 2, ... from the oldest to the query's own. A
   /// kernel call processes one key head, so that the copy of the head stays in cache. With log_sum_exp it
   /// processes all heads, whose sums are contiguous.
-  void attend_by_rank(Index b) const {
+  template <class Visit>
+  void attend_by_rank(Index b, const Visit& visit) const {
     if constexpr (rows_by_rank<Rows> && rotates) {
       const head_view<const T> q = queries_.rows(q_, b, 1);
       const head_view<T> out = queries_.rows(out_, b, 1);
@@ -15531,13 +15879,13 @@ class attended_call {
           options.causal = false;
           options.window = options.sinks = 0;
           const visibility rules(options, {1, 1, seen.keys.tokens, heads, q.head_dim});
-          attend(attention_call<T, no_rotation, T>{query.head_range(first, heads),
-                                                   seen.keys,
-                                                   seen.values,
-                                                   out.token_range(i, 1).head_range(first, heads),
-                                                   rules,
-                                                   {}},
-                 threads_);
+          visit(attention_call<T, no_rotation, T>{query.head_range(first, heads),
+                                                  seen.keys,
+                                                  seen.values,
+                                                  out.token_range(i, 1).head_range(first, heads),
+                                                  rules,
+                                                  {}},
+                attended_part{b, 1, i, first, position, rank});
         }
       }
     }
@@ -15549,6 +15897,7 @@ class attended_call {
   attention_options options_;
   const row_queries& queries_;
   const Threads& threads_;
+  bool only_weights_;
   std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // of all queries: positions, table rows
 };
 }  // namespace rope::inline ROPE_ABI::detail
@@ -20080,6 +20429,206 @@ ROPE_DETAIL_ASK(rebase_keys, "rebase_keys", (detail::has_memory_at<0b1, Argument
                 detail::lacks_table<Arguments...>);
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_SHIFT_KEYS_HPP
+
+#ifndef ROPE_CACHE_WEIGHTS_HPP
+#define ROPE_CACHE_WEIGHTS_HPP
+/// The probabilities of attention to the tokens of a cache, and their sums for each token.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// The extents of the weights of a call: keys are those of the row that holds the most.
+template <class Q, class Cache>
+attention_shape weights_shape(const head_view<Q>& q, const Cache& cache) {
+  Index keys = 0;
+  for (Index b = 0; b < (std::min)(q.batch, cache.batch()); ++b)
+    keys = (std::max)(keys, token_source<typename Cache::value_type>(cache.keys(b)).tokens);
+  return {q.batch, q.tokens, keys, q.heads, q.head_dim};
+}
+/// The options of a call of which only weights are computed.
+inline attention_options without_outputs(attention_options options) {
+  options.log_sum_exp = {};
+  options.products = product_precision::full;
+  return options;
+}
+/// Calls visit(call, part) for every kernel call of a checked call of attention without values.
+template <class Layout, class T, class Cache, class S, class Threads>
+class weights_of_cache {
+ public:
+  weights_of_cache(const head_view<const T>& q, const Cache& cache, const placed_table<S>* table,
+                   const attention_options& options, const row_counts& counts, const Threads& threads)
+      : queries_(queries_of(q, cache, counts)),
+        call_(q, cache, head_view<T>{nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0}, table,
+              without_outputs(options), queries_, threads, true) {}
+  template <class Visit>
+  void for_each_call(const Visit& visit) const {
+    call_.for_each_call(visit);
+  }
+ private:
+  row_queries queries_;
+  attended_call<Layout, T, Cache, S, Threads> call_;
+};
+/// Implements `attention_weights` for a cache.
+template <class Layout, class T, class Cache, class S, class W, class Threads>
+void find_weights_of_cache(const std::type_identity_t<head_view<const T>>& q, const Cache& cache, W& weights,
+                           const placed_table<S>* table, const attention_options& options,
+                           const row_counts& counts, const Threads& threads) {
+  using A = arithmetic<T>;
+  const weights_of_cache<Layout, T, Cache, S, Threads> calls(q, cache, table, options, counts, threads);
+  const attention_shape shape = weights_shape(q, cache);
+  const weights_view<A> all = weights_in<A>(weights, shape);
+  for (Index b = 0; b < shape.batch; ++b)
+    for (Index h = 0; h < shape.heads; ++h)
+      for (Index i = 0; i < shape.queries; ++i)
+        for (Index j = 0; j < shape.keys; ++j) all.at(b, h, i)[j * all.key_stride] = A(0);
+  calls.for_each_call([&](const auto& call, const attended_part& part) {
+    weights_view<A> to = all;
+    to.data = all.at(part.b, part.first_head, part.first_query);
+    if (part.rank < 0) return write_weights(call, to, threads);
+    const Index keys = call.k.tokens;
+    storage<A> by_rank(static_cast<std::size_t>(call.q.heads * keys));
+    write_weights(call, weights_view<A>{by_rank.data(), 0, keys, 0, 1}, threads);
+    for (Index h = 0; h < call.q.heads; ++h)
+      for (Index j = 0; j < keys; ++j)
+        to.at(0, h, 0)[part.slot(cache, j) * to.key_stride] = by_rank.data()[h * keys + j];
+  });
+}
+/// The same, for weights in a list or in an Eigen object.
+template <class Layout, class Q, class Cache, class W, class S, class Threads>
+void find_weights_in(const head_view<Q>& q, const Cache& cache, W& weights, const placed_table<S>* table,
+                     const attention_options& options, const row_counts& counts, const Threads& threads) {
+  using T = std::remove_const_t<Q>;
+  if constexpr (!no_weight_list<W&, Q>) {
+    std::span<weight_of<Q>> list(weights);
+    find_weights_of_cache<Layout, T>(q, cache, list, table, options, counts, threads);
+  } else {
+    ROPE_DETAIL_CHECK_WEIGHTS(W, Q);
+    if constexpr (weight_object<W, Q>)
+      find_weights_of_cache<Layout, T>(q, cache, weights, table, options, counts, threads);
+  }
+}
+/// Implements `attention_weight_sums` for a cache.
+template <class Layout, class T, class Cache, class S, class Threads>
+void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q, const Cache& cache,
+                               const std::span<arithmetic<T>>& sums, const placed_table<S>* table,
+                               const attention_options& options, const row_counts& counts,
+                               const Threads& threads) {
+  const weights_of_cache<Layout, T, Cache, S, Threads> calls(q, cache, table, options, counts, threads);
+  const attention_shape shape = weights_shape(q, cache);
+  const Index kv_heads =
+      cache.batch() == 0 ? q.heads : token_source<typename Cache::value_type>(cache.keys(0)).heads;
+  const weight_sums_view all = weight_sums_in(sums, shape, kv_heads);
+  calls.for_each_call([&](const auto& call, const attended_part& part) {
+    const Index group = call.group(), head = all.by_key_head ? part.first_head / group : part.first_head;
+    weight_sums_view to = all;
+    to.data = all.data + part.b * all.batch_stride + head * all.head_stride;
+    if (part.rank < 0) return weight_sums_passes(call, to).run(threads);
+    struct sums_by_rank {};
+    const Index keys = call.k.tokens, heads = all.by_key_head ? call.k.heads : call.q.heads;
+    double* const by_rank = workspace<sums_by_rank, double>(heads * keys);
+    std::fill_n(by_rank, heads * keys, 0.0);
+    weight_sums_passes(call, weight_sums_view{by_rank, 0, keys, all.by_key_head}).run(threads);
+    for (Index h = 0; h < heads; ++h)
+      for (Index j = 0; j < keys; ++j)
+        to.data[h * to.head_stride + part.slot(cache, j)] += by_rank[h * keys + j];
+  });
+  write_weight_sums(all.data, sums);
+}
+}  // namespace detail
+/// The probabilities of attention(q, cache, out, options, counts), whose queries are already rotated, or need
+/// no rotation.
+///
+///     std::vector<float> weights(std::size_t(batch * heads * tokens * cache.size()));
+///     attention_weights(q, cache, weights, {.queries_are_rotated = true});
+///
+/// \param q        [rows, tokens, q.heads, head_dim], as in attention
+/// \param cache    kv_cache, ring_cache, latent_cache or another class that satisfies attended_rows
+/// \param weights  [rows, q.heads, tokens, keys], float (double for double), as for views; overwritten. keys
+///                 is the number of tokens of the row that holds the most. Key j of row b is its token j, or,
+///                 in a ring_cache, the token order(b)[j]. Entries without a query or a key are 0
+/// \param options  those of attention; log_sum_exp is not written, and products are always full
+/// \param counts   as in attention
+///
+/// Throws:    std::invalid_argument as attention does, or if weights has another shape; weights is then
+///            unchanged
+/// Accuracy:  scores in the arithmetic type, softmax in double (tests/cache/weights.test.cpp)
+/// Cost:      that of attention_weights of views: for inspection, not for computation
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class W, class Threads = this_thread>
+requires attended_rows<Cache>
+void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const attention_options& options = {},
+                       const detail::row_counts& counts = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  const placed_table<float>* none = nullptr;
+  detail::find_weights_in<detail::unnamed_layout>(q, cache, weights, none, options, counts, threads);
+}
+/// The probabilities of attention<Layout>(q, cache, out, table, options, counts).
+///
+///     attention_weights<Layout>(q, cache, weights, table);
+///
+/// Throws:  as above, and as attention<Layout> does
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class W, rotation_table Table,
+          class Threads = this_thread>
+requires attended_rows<Cache>
+void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Table& table,
+                       const attention_options& options = {}, const detail::row_counts& counts = {},
+                       const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  const auto rotation = detail::placed_in(cache, table);
+  detail::find_weights_in<Layout>(q, cache, weights, &rotation, options, counts, threads);
+}
+/// The attention that each token of a cache receives from queries that are already rotated, or need no
+/// rotation: the sum of its weights over the queries, for every query head, or over the query heads of its
+/// key head too.
+///
+///     sum_j = sum_i w_ij,   w_i = softmax over visible j of  scale * q_i . k_j
+///
+/// What to remove from a cache is chosen by these sums: those of all queries so far (H2O), or of the newest
+/// ones (SnapKV, TOVA); examples/thin_a_cache.cpp does it.
+///
+///     std::vector<float> sums(std::size_t(batch * kv_heads * cache.size()));
+///     attention_weight_sums(q, cache, sums, {.queries_are_rotated = true});
+///
+/// \param q      [rows, tokens, q.heads, head_dim], as in attention
+/// \param sums   [rows, q.heads, keys] or [rows, kv_heads, keys], float (double for double); overwritten. Its
+///               length decides which of the two. keys is the number of tokens of the row that holds the
+///               most. Key j of row b is its token j, or, in a ring_cache, the token order(b)[j]. Tokens that
+///               no query sees have a sum of 0
+/// \param options, counts  as in attention_weights
+///
+/// Throws:    std::invalid_argument as attention does, or if sums has another length; sums is then unchanged
+/// Accuracy:  scores and weights as in attention, added up in double and rounded once; no array
+///            [queries, keys] exists (tests/cache/weights.test.cpp)
+/// Cost:      as for views (attention/weight_sums.hpp)
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class Threads = this_thread>
+requires attended_rows<Cache>
+void attention_weight_sums(head_view<Q> q, const Cache& cache, std::span<detail::weight_of<Q>> sums,
+                           const attention_options& options = {}, const detail::row_counts& counts = {},
+                           const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
+  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
+  const placed_table<float>* none = nullptr;
+  detail::find_weight_sums_of_cache<detail::unnamed_layout, std::remove_const_t<Q>>(q, cache, sums, none,
+                                                                                    options, counts, threads);
+}
+/// The attention that each token of a cache receives from unrotated queries.
+///
+///     attention_weight_sums<Layout>(q, cache, sums, table);
+///
+/// Throws:  as above, and as attention<Layout> does
+template <class Layout = detail::unnamed_layout, class Q, class Cache, rotation_table Table,
+          class Threads = this_thread>
+requires attended_rows<Cache>
+void attention_weight_sums(head_view<Q> q, const Cache& cache, std::span<detail::weight_of<Q>> sums,
+                           const Table& table, const attention_options& options = {},
+                           const detail::row_counts& counts = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
+  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
+  const auto rotation = detail::placed_in(cache, table);
+  detail::find_weight_sums_of_cache<Layout, std::remove_const_t<Q>>(q, cache, sums, &rotation, options,
+                                                                    counts, threads);
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_CACHE_WEIGHTS_HPP
 #endif  // ROPE_CACHE_HPP
 
 #ifndef ROPE_FREQUENCIES_HPP

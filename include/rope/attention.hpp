@@ -16,6 +16,7 @@
 #include <rope/attention/quantized_attention.hpp>
 #include <rope/attention/score_view.hpp>
 #include <rope/attention/tape.hpp>
+#include <rope/attention/weight_sums.hpp>
 #include <rope/attention/weights.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/positions/key_ranges.hpp>

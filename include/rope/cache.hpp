@@ -20,5 +20,6 @@
 #include <rope/cache/ring_cache.hpp>
 #include <rope/cache/shift_keys.hpp>
 #include <rope/cache/token_coordinates.hpp>
+#include <rope/cache/weights.hpp>
 
 #endif  // ROPE_CACHE_HPP

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The calls that README.md and include/rope/README.md list, as they list them: tests/readme.cmake.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -181,6 +182,9 @@ TEST_CASE("calls of the pages: attention", "[library]") {
   CHECK(*out.at(0, 0, 0) == 1);
   attention_weights(q, k, weights);
   CHECK(weights[0] == 1);
+  std::vector<float> sums(static_cast<std::size_t>(batch * kv_heads * keys));
+  attention_weight_sums(q, k, sums);
+  CHECK(sums[2] == testing::Approx(heads / kv_heads / 3.0));
   merge_attention(out_a, lse_a, out_b, lse_b);
   CHECK(*out.at(0, 0, 0) == 0.5f);
 }
@@ -247,6 +251,41 @@ TEST_CASE("calls of the pages: caches", "[library]") {
   latents.append<Layout>(latent_memory.view, part_memory.view, part_table);
   attention<Layout>(q, latents, latent_out_memory.view, part_table, {.scale = 0.1});
   CHECK(*latent_out_memory.view.at(0, 0, 0) == testing::Approx(1));
+}
+
+TEST_CASE("calls of the pages: weights of a cache", "[library]") {
+  const frequency_table table(frequencies(head_dim), 200);
+  const ones q_memory, k_memory(kv_heads);
+  const head_view<float> q = q_memory.view, k = k_memory.view;
+  auto cache = kv_cache<T>(batch, 16, kv_heads, head_dim);
+  cache.append<Layout>(k, k, table);
+  std::vector<float> weights(static_cast<std::size_t>(batch * heads * tokens * tokens)),
+      sums(static_cast<std::size_t>(batch * kv_heads * tokens));
+  attention_weights<Layout>(q, cache, weights, table);
+  CHECK(weights[0] == 1);
+  attention_weight_sums<Layout>(q, cache, sums, table);
+  CHECK(sums[0] + sums[1] + sums[2] == testing::Approx(tokens * heads / kv_heads));
+}
+
+TEST_CASE("calls of the pages: other tokens for each head", "[library]") {
+  const Index capacity = 16, many = 7;
+  const frequency_table table(frequencies(head_dim), 200);
+  std::vector<float> memory(static_cast<std::size_t>(batch * many * heads * head_dim), 1.0f), result = memory;
+  const auto q = bhsd(memory.data(), batch, heads, many, head_dim),
+             out = bhsd(result.data(), batch, heads, many, head_dim);
+  const auto k = bhsd(memory.data(), batch, kv_heads, many, head_dim), v = k;
+  kv_cache<T> by_head(batch * kv_heads, capacity, 1, head_dim);
+
+  by_head.append<Layout>(heads_as_batch(k, kv_heads), heads_as_batch(v, kv_heads), table);
+  attention<Layout>(heads_as_batch(q, kv_heads), by_head, heads_as_batch(out, kv_heads), table);
+  by_head.remove(5, 1, batch_row{1 * kv_heads + 1});  // token 5 of key head 1 of row 1
+  CHECK(by_head.size(2) == many);
+  CHECK(by_head.size(3) == many - 1);
+  std::fill(result.begin(), result.end(), 0.0f);
+  by_head.append<Layout>(heads_as_batch(k, kv_heads), heads_as_batch(v, kv_heads), table);
+  attention<Layout>(heads_as_batch(q, kv_heads), by_head, heads_as_batch(out, kv_heads), table);
+  CHECK(*out.at(1, many - 1, 3) == testing::Approx(1));
+  CHECK(by_head.size(3) == 2 * many - 1);
 }
 
 TEST_CASE("calls of the pages: caches of coordinates", "[library]") {

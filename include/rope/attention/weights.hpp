@@ -83,8 +83,8 @@ struct weights_view {
   }
 };
 
-template <class T, class Turn, class Threads>
-void write_weights(const attention_call<T, Turn>& call, const weights_view<arithmetic<T>>& weights,
+template <class T, class Turn, class C, class Threads>
+void write_weights(const attention_call<T, Turn, C>& call, const weights_view<arithmetic<T>>& weights,
                    const Threads& threads) {
   using A = arithmetic<T>;
   const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64;
@@ -109,8 +109,8 @@ void write_weights(const attention_call<T, Turn>& call, const weights_view<arith
         // Keys outside the visible ranges are not read: they may be beyond the row's count or outside the
         // table.
         const key_set visible = call.rules.keys_of(b, i);
-        for (Index j = visible.hull_begin(); j < visible.hull_end() && !no_key_in_range; j += block) {
-          const Index count = (std::min)(block, visible.hull_end() - j);
+        for (Index j = visible.hull_begin(), count; j < visible.hull_end() && !no_key_in_range; j += count) {
+          count = (std::min)({block, visible.hull_end() - j, call.k.run_from(j)});
           const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);
           for (Index g = 0; g < group; ++g)
             score_rows<A, 1>(queries.data() + g * depth, depth, rows, count, depth,
@@ -272,7 +272,6 @@ void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const Tables
   if constexpr (detail::weight_object<W, Q>)
     detail::find_weights<Layout>(q, k, weights, tables, options, threads);
 }
-#undef ROPE_DETAIL_CHECK_WEIGHTS
 
 ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);
 

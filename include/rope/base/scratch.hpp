@@ -30,6 +30,8 @@
 ///     attention_gradient           what its Cost says
 ///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
 ///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
+///     attention_weight_sums        8 sums.size() + 2 sizeof(A) batch q.tokens q.heads (runs + 1), with
+///                                  ceil(keys / 4096) runs, at most 16
 ///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
 ///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
 ///                                  c of the context (of x again in self-attention); 8 n heads where

@@ -120,3 +120,12 @@ TEST_CASE("the comment of merge_attention shows the call for one part", "[attent
   CHECK(log_sum_exp_a[0] == attention_options::no_keys);
   CHECK(*out_a.at(0, 3, 0) == 1);
 }
+
+TEST_CASE("the comment of attention_weight_sums shows its use", "[attention]") {
+  call c;
+  const auto [q, k] = std::tie(c.q, c.k);
+  const Index kv_heads = heads, keys = queries;
+  std::vector<float> sums(std::size_t(batch * kv_heads * keys));
+  attention_weight_sums(q, k, sums);
+  CHECK(std::abs(sums[3] - 0.25f) < 1e-6f);  // that of the last query alone
+}

@@ -264,3 +264,25 @@ TEST_CASE("the comments of turned keys show their use", "[cache]") {
   shift_keys<Layout>(pages, {.sequence = 2, .first = 64, .count = 100}, -16, table);
   CHECK(pool[0] == 0);
 }
+
+TEST_CASE("the comments of weights of a cache show their use", "[cache]") {
+  step s;
+  const auto [q, k, v] = std::tie(s.q, s.k, s.v);
+  const auto& table = s.table;
+  const Index heads = kv_heads, tokens = 2;
+  kv_cache<float> cache(batch, capacity, kv_heads, head_dim);
+  cache.append(k, v);
+  std::vector<float> weights(std::size_t(batch * heads * tokens * cache.size()));
+  attention_weights(q, cache, weights, {.queries_are_rotated = true});
+  std::vector<float> sums(std::size_t(batch * kv_heads * cache.size()));
+  attention_weight_sums(q, cache, sums, {.queries_are_rotated = true});
+  CHECK(weights[0] == 1);
+  CHECK(sums[0] == testing::Approx(1.5));
+  cache.clear();
+  cache.append<Layout>(k, v, table);
+  rotate<Layout>(q, table, 5);
+  attention_weights<Layout>(q, cache, weights, table);
+  attention_weight_sums<Layout>(q, cache, sums, table);
+  CHECK(weights[2] + weights[3] == testing::Approx(1));
+  CHECK(sums[0] == testing::Approx(1 + weights[2]));
+}

@@ -179,3 +179,14 @@ TEST_CASE("the comments of tensors of any order show their use", "[rotation]") {
   auto s = staged<"bhds">(x);  // channels between heads and tokens
   CHECK(s.view().tokens == 3);
 }
+
+TEST_CASE("the comment of heads_as_batch shows its use", "[rotation]") {
+  const frequency_table table(frequencies(8), 20);
+  ones memory(3, 2, 8), expected(3, 2, 8);
+  const head_view<float> k = memory.view;
+  const Index kv_heads = 2;
+  const auto rows = heads_as_batch(k, kv_heads);  // [batch * kv_heads, tokens, 1, head_dim]
+  rotate<Layout>(rows, table, start);
+  rotate<Layout>(expected.view, table, start);
+  CHECK(memory.memory == expected.memory);
+}

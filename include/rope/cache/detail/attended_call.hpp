@@ -64,6 +64,21 @@ score_view<X> scores_of(score_view<X> x, Index b, Index number, Index queries, I
   return x;
 }
 
+/// The part of a call that one kernel call computes: queries from first_query on of rows [b, b + number), in
+/// query heads from first_head on.
+struct attended_part {
+  Index b, number, first_query, first_head;
+  std::int64_t position, rank;  // of the query whose keys are copied by rank, or rank -1
+
+  /// The slot of key j of the kernel call.
+  template <class Rows>
+  Index slot(const Rows& rows, Index j) const {
+    if constexpr (rows_by_rank<Rows>)
+      if (rank >= 0) return rows.slot(j < rows.policy().sinks ? j : position - rank + j);
+    return j;
+  }
+};
+
 /// A call of attention to stored tokens. The constructor checks it, run() computes it.
 template <class Layout, class T, class Rows, class S, class Threads>
 class attended_call {
@@ -72,41 +87,53 @@ class attended_call {
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
 
  public:
-  /// \param queries  the tokens of q that belong to each row; the last rows may have none
+  /// \param queries       the tokens of q that belong to each row; the last rows may have none
+  /// \param only_weights  whether kernels need keys alone; out then has heads without channels
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
                 const placed_table<S>* table, const attention_options& options, const row_queries& queries,
-                const Threads& threads)
+                const Threads& threads, bool only_weights = false)
       : q_(q),
         rows_(rows),
         out_(out),
         table_(table),
         options_(rows.rules("attention", options)),
         queries_(queries),
-        threads_(threads) {
+        threads_(threads),
+        only_weights_(only_weights) {
     check_call();
     for (Index b = 0; b < queries_.asking(); ++b) check_row(b);
     find_positions();
     check_rotation_of_call();
   }
 
-  /// Joins adjacent compatible rows into one kernel call.
   void run() const {
+    for_each_call([this](const auto& call, const attended_part& /*part*/) { attend(call, threads_); });
+  }
+
+  /// Calls visit(call, part) for every kernel call. Joins adjacent compatible rows into one.
+  template <class Visit>
+  void for_each_call(const Visit& visit) const {
     for (Index b = 0, number; b < queries_.asking(); b += number) {
       number = 1;
       clear_padding(b);
       if (queries_.count(b) == 0) continue;
       if (ranks_of(rows_) > 0) {
-        attend_by_rank(b);
+        attend_by_rank(b, visit);
       } else {
         for (; are_alike(b, b + number); ++number) clear_padding(b + number);
-        attend_rows(b, number);
+        attend_rows(b, number, visit);
       }
     }
   }
 
  private:
   token_source<C> keys(Index b) const { return rows_.keys(b); }
-  token_source<C> values(Index b) const { return rows_.values(b); }
+  token_source<C> values(Index b) const {
+    if (!only_weights_) return rows_.values(b);
+    token_source<C> none = rows_.keys(b);
+    none.head_dim = 0;
+    return none;
+  }
   bool raw() const { return rows_.storage() == key_storage::raw; }
 
   void check_call() const {
@@ -262,7 +289,8 @@ class attended_call {
   }
 
   /// Attention of joined rows. Raw keys are rotated while they are read.
-  void attend_rows(Index b, Index number) const {
+  template <class Visit>
+  void attend_rows(Index b, Index number, const Visit& visit) const {
     struct key_counts {};
     std::int64_t* counts = workspace<key_counts, std::int64_t>(number);
     Index longest = 0;
@@ -277,7 +305,7 @@ class attended_call {
     const attention_shape shape = {number, count, longest, q_.heads, q_.head_dim};
     if (is_counted(rows_, b)) {
       if (ragged) options.key_counts = {counts, static_cast<std::size_t>(number)};
-      return attend_rows(b, number, visibility(options, shape, key_order::contiguous));
+      return attend_rows(b, number, visibility(options, shape, key_order::contiguous), visit);
     }
     options.query_positions = {positions_ + queries_.place(b, 0), static_cast<std::size_t>(count)};
     options.key_positions = rows_.order(b);
@@ -285,22 +313,25 @@ class attended_call {
       attend_rows(
           b, number,
           visibility(options, shape,
-                     rows_.ordered(b).ascending == rows_.seen(b) ? key_order::ascending : key_order::any));
+                     rows_.ordered(b).ascending == rows_.seen(b) ? key_order::ascending : key_order::any),
+          visit);
     else
-      attend_rows(b, number, visibility(options, shape));
+      attend_rows(b, number, visibility(options, shape), visit);
   }
-  void attend_rows(Index b, Index number, const visibility& rules) const {
+  template <class Visit>
+  void attend_rows(Index b, Index number, const visibility& rules, const Visit& visit) const {
     const Index longest = rules.shape().keys;
     const token_source<C> k = keys(b).of_length(longest), v = values(b).of_length(longest);
     const head_view<const T> q = queries_.rows(q_, b, number);
     const head_view<T> out = queries_.rows(out_, b, number);
+    const attended_part part = {b, number, 0, 0, 0, -1};
     if constexpr (rotates)
       if (raw())
-        return attend(
+        return visit(
             attention_call<T, table_rotation<Layout, S>, C>{
                 q, k, v, out, rules, {tables_of(*table_), row_of_zero(b)}},
-            threads_);
-    attend(attention_call<T, no_rotation, C>{rotated(q, b, 0), k, v, out, rules, {}}, threads_);
+            part);
+    visit(attention_call<T, no_rotation, C>{rotated(q, b, 0), k, v, out, rules, {}}, part);
   }
 
   /// Rotated queries [first, first + q.tokens) of the rows from b on.
@@ -319,7 +350,8 @@ class attended_call {
   /// Places the keys visible to a query at positions 0, 1, 2, ... from the oldest to the query's own. A
   /// kernel call processes one key head, so that the copy of the head stays in cache. With log_sum_exp it
   /// processes all heads, whose sums are contiguous.
-  void attend_by_rank(Index b) const {
+  template <class Visit>
+  void attend_by_rank(Index b, const Visit& visit) const {
     if constexpr (rows_by_rank<Rows> && rotates) {
       const head_view<const T> q = queries_.rows(q_, b, 1);
       const head_view<T> out = queries_.rows(out_, b, 1);
@@ -338,13 +370,13 @@ class attended_call {
           options.causal = false;
           options.window = options.sinks = 0;
           const visibility rules(options, {1, 1, seen.keys.tokens, heads, q.head_dim});
-          attend(attention_call<T, no_rotation, T>{query.head_range(first, heads),
-                                                   seen.keys,
-                                                   seen.values,
-                                                   out.token_range(i, 1).head_range(first, heads),
-                                                   rules,
-                                                   {}},
-                 threads_);
+          visit(attention_call<T, no_rotation, T>{query.head_range(first, heads),
+                                                  seen.keys,
+                                                  seen.values,
+                                                  out.token_range(i, 1).head_range(first, heads),
+                                                  rules,
+                                                  {}},
+                attended_part{b, 1, i, first, position, rank});
         }
       }
     }
@@ -357,6 +389,7 @@ class attended_call {
   attention_options options_;
   const row_queries& queries_;
   const Threads& threads_;
+  bool only_weights_;
   std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // of all queries: positions, table rows
 };
 

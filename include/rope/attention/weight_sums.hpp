@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_WEIGHT_SUMS_HPP
+#define ROPE_ATTENTION_WEIGHT_SUMS_HPP
+
+#include <algorithm>  // std::fill_n, std::max, std::min
+#include <cstddef>
+#include <span>
+#include <type_traits>
+
+#include <rope/attention/attention.hpp>
+#include <rope/attention/detail/attention_call.hpp>
+#include <rope/attention/detail/block_keys.hpp>
+#include <rope/attention/detail/hidden_keys.hpp>
+#include <rope/attention/detail/output.hpp>  // begin_softmax
+#include <rope/attention/detail/prefill.hpp>
+#include <rope/attention/detail/prefill_operands.hpp>
+#include <rope/attention/detail/softmax.hpp>
+#include <rope/attention/detail/visibility.hpp>
+#include <rope/attention/options.hpp>
+#include <rope/attention/weights.hpp>  // weight_of
+#include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/base/scratch.hpp>
+#include <rope/base/simd/panels.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/checks.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/query_key_tables.hpp>
+
+/// The attention that each key receives: its weights, summed over queries.
+
+namespace rope::inline ROPE_ABI {
+namespace detail {
+
+/// Sums in double: that of row b, head h and key j is at data[b * batch_stride + h * head_stride + j].
+struct weight_sums_view {
+  double* data;
+  Index batch_stride, head_stride;
+  bool by_key_head;
+};
+
+/// Adds up the weights of a call in two passes over tiles of keys. The first pass finds the softmax of every
+/// query, the second one computes the same scores again and adds their weights to the sums of their keys.
+/// A task of the second pass is the only one that adds to the sums of its keys, so the bits do not depend on
+/// the number of threads.
+template <class T, class Turn, class C>
+class weight_sums_passes {
+  using A = arithmetic<T>;
+  using shape = panel_shape<A>;
+  using operands_type = prefill_operands<T, Turn, C>;
+
+ public:
+  weight_sums_passes(const attention_call<T, Turn, C>& call, const weight_sums_view& to)
+      : call_(call),
+        to_(to),
+        factors_(call.rules),
+        group_(call.group()),
+        pairs_(call.q.batch * call.k.heads) {
+    call_.v = call.k;
+    call_.v.head_dim = 0;
+    const Index tiles = pieces(call.k.tokens, shape::tile);
+    tiles_of_run_ = (std::max)(Index{32}, pieces(tiles, max_runs));
+    runs_ = pieces(tiles, tiles_of_run_);
+    block_ = (std::max)(Index{1}, (std::min)(call.q.tokens, Index{512} / (std::max)(Index{1}, group_)));
+    blocks_ = pieces(call.q.tokens, block_);
+    struct softmax_of_runs {};
+    const Index rows = pairs_ * blocks_ * rows_of_block();
+    A* numbers = workspace<softmax_of_runs, A>(2 * (runs_ + 1) * rows);
+    total_ = {numbers, numbers + rows};
+    of_runs_ = {numbers + 2 * rows, numbers + (2 + runs_) * rows};
+  }
+
+  template <class Threads>
+  void run(const Threads& threads) {
+    if (call_.q.size() == 0 || call_.k.heads == 0 || call_.k.tokens == 0) return;
+    const Index depth = (std::max)(Index{1}, call_.k.head_dim), block_rows = block_ * group_;
+    parallel_tasks(threads, pairs_ * blocks_ * runs_,
+                   cost_of(block_rows, (std::min)(tiles_of_run_ * shape::tile, call_.k.tokens), depth),
+                   [&](Index task) { find_softmax(task % runs_, task / runs_); });
+    for (Index n = 0; n < pairs_ * blocks_; ++n) join_runs(n);
+    const Index tasks = pieces(pieces(call_.k.tokens, shape::tile), tiles_of_task);
+    parallel_tasks(
+        threads, pairs_ * tasks,
+        cost_of(call_.q.tokens * group_, (std::min)(tiles_of_task * shape::tile, call_.k.tokens), depth),
+        [&](Index task) { add_weights(task / tasks, task % tasks * tiles_of_task); });
+  }
+
+ private:
+  /// The softmax of a query is joined from runs of keys, so that a run is a task, and a sum of many equal
+  /// terms loses few digits. Their number is limited, and with it the memory.
+  static constexpr Index max_runs = 16;
+  /// Enough that the queries, which every task packs, are a thousandth of its work.
+  static constexpr Index tiles_of_task = 8;
+
+  static Index pieces(Index all, Index size) { return (all + size - 1) / size; }
+  /// Rows of the softmax of a block: whole strips.
+  Index rows_of_block() const { return pieces(block_ * group_, shape::rows) * shape::rows; }
+  /// Block `block` of the queries of one row and key head.
+  query_block block_of(Index pair, Index block) const {
+    const Index kv = pair % call_.k.heads, first = block * block_;
+    return {.b = pair / call_.k.heads,
+            .kv = kv,
+            .first_head = kv * group_,
+            .heads = group_,
+            .first_token = first,
+            .tokens = (std::min)(block_, call_.q.tokens - first)};
+  }
+  static strip_rows strip_of(const query_block& block, Index s) {
+    const Index first_row = s * shape::rows;
+    return {block.b,     block.first_token, block.first_head,
+            block.heads, first_row,         (std::min)(Index{shape::rows}, block.rows() - first_row)};
+  }
+  softmax_rows<A> softmax_of(const softmax_rows<A>& all, Index place) const {
+    return {all.maximum + place * rows_of_block(), all.sum + place * rows_of_block()};
+  }
+
+  /// Calls visit(s, softmax, scores, begin) for every strip s of the block and every tile of keys, of tiles
+  /// [first, last), with a key that may be visible to the strip.
+  template <class Visit>
+  void for_each_strip(const query_block& block, Index first, Index last, const Visit& visit) const {
+    block_keys keys(call_.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads);
+    first = (std::max)(first, keys.begin() / shape::tile);
+    last = (std::min)(last, pieces(keys.end(), shape::tile));
+    if (first >= last) return;
+    struct scores_of_strip {};
+    A* scores = workspace<scores_of_strip, A>(shape::rows * shape::tile);
+    const Index strips = pieces(block.rows(), shape::rows);
+    operands_type operands(call_, block, strips);
+    for (Index t = 0; t < block.tokens; ++t)
+      if (!keys.of(block.first_token + t).empty())
+        operands.pack_queries(t, factors_.query);
+      else
+        for (Index row = t * group_; row < (t + 1) * group_; ++row) operands.clear_query(row);
+    for (Index row = block.rows(); row < strips * shape::rows; ++row) operands.clear_query(row);
+    for (Index n = first; n < last; ++n) {
+      const Index begin = n * shape::tile, count = (std::min)(shape::tile, keys.end() - begin);
+      if (!keys.enter_tile(begin, count)) continue;
+      operands.pack_tile(begin, count);
+      for (Index s = 0; s < strips; ++s) {
+        tile_softmax<A> softmax(keys, strip_of(block, s));
+        if (softmax.hull().empty()) continue;
+        operands.score(s, softmax.hull(), scores);
+        visit(s, softmax, scores, begin);
+      }
+    }
+  }
+
+  /// Finds the softmax of one run of keys for the queries of one block.
+  void find_softmax(Index run, Index n) const {
+    const softmax_rows<A> state = softmax_of(of_runs_, run * pairs_ * blocks_ + n);
+    std::fill_n(state.sum, rows_of_block(), A(0));
+    for_each_strip(
+        block_of(n / blocks_, n % blocks_), run * tiles_of_run_, (run + 1) * tiles_of_run_,
+        [&](Index s, tile_softmax<A>& softmax, A* scores, Index /*begin*/) {
+          softmax.run(scores, factors_, {state.maximum + s * shape::rows, state.sum + s * shape::rows});
+        });
+  }
+
+  /// Joins the runs of the queries of one block, and their sink logits.
+  void join_runs(Index n) const {
+    const query_block block = block_of(n / blocks_, n % blocks_);
+    const softmax_rows<A> total = softmax_of(total_, n);
+    for (Index s = 0; s * shape::rows < block.rows(); ++s)
+      begin_softmax(call_.rules, strip_of(block, s),
+                    softmax_rows<A>{total.maximum + s * shape::rows, total.sum + s * shape::rows});
+    for (Index run = 0; run < runs_; ++run) {
+      const softmax_rows<A> part = softmax_of(of_runs_, run * pairs_ * blocks_ + n);
+      for (Index row = 0; row < block.rows(); ++row)
+        if (!equal(part.sum[row], A(0)))
+          join(softmax_rows<A>{total.maximum + row, total.sum + row},
+               softmax_rows<A>{part.maximum + row, part.sum + row});
+    }
+  }
+
+  /// Adds the weights of all queries of one row and key head for the keys of one task.
+  void add_weights(Index pair, Index first_tile) const {
+    const double gain = 1 / (1 - call_.rules.options().dropout);
+    for (Index n = 0; n < blocks_; ++n) {
+      const query_block block = block_of(pair, n);
+      const softmax_rows<A> total = softmax_of(total_, pair * blocks_ + n);
+      for_each_strip(block, first_tile, first_tile + tiles_of_task,
+                     [&](Index s, tile_softmax<A>& softmax, A* scores, Index begin) {
+                       // With the final maximum and a sum of 1, the weights become 2^(score - maximum).
+                       const strip_rows strip = strip_of(block, s);
+                       A maximum[std::size_t(shape::rows)], sum[std::size_t(shape::rows)];
+                       std::copy_n(total.maximum + s * shape::rows, strip.count, maximum);
+                       std::fill_n(sum, strip.count, A(1));
+                       softmax.run(scores, factors_, {maximum, sum});
+                       const tile_range hull = softmax.hull();
+                       for (Index r = 0; r < strip.count; ++r) {
+                         const A of_row = total.sum[s * shape::rows + r];
+                         if (equal(of_row, A(0))) continue;
+                         const double factor = gain / static_cast<double>(of_row);
+                         double* sums = to_.data + block.b * to_.batch_stride +
+                                        (to_.by_key_head ? block.kv : strip.head_of(r)) * to_.head_stride +
+                                        begin;
+                         const A* weights = scores + r * shape::tile;
+                         for (Index j = hull.first; j < hull.last; ++j)
+                           sums[j] = multiply_add(static_cast<double>(weights[j]), factor, sums[j]);
+                       }
+                     });
+    }
+  }
+
+  attention_call<T, Turn, C> call_;
+  weight_sums_view to_;
+  score_factors factors_;
+  Index group_, pairs_;  // pairs of a row and a key head
+  Index tiles_of_run_, runs_, block_, blocks_;
+  softmax_rows<A> total_, of_runs_;  // [pairs, blocks, rows], [runs, pairs, blocks, rows]
+};
+
+/// Zeros for `count` sums in double, valid until the next call on this thread.
+inline double* cleared_weight_sums(std::size_t count) {
+  struct sums_of_weights {};
+  double* sums = workspace<sums_of_weights, double>(static_cast<Index>(count));
+  std::fill_n(sums, count, 0.0);
+  return sums;
+}
+
+/// Where sums [batch, heads, keys] or [batch, key heads, keys] are added up before they are written to
+/// `sums`.
+///
+/// Throws:  std::invalid_argument unless `sums` has one of the two lengths
+template <class A>
+weight_sums_view weight_sums_in(std::span<A> sums, const attention_shape& shape, Index kv_heads) {
+  const auto length = [&](Index heads) { return static_cast<std::size_t>(shape.batch * heads * shape.keys); };
+  const bool by_key_head = sums.size() == length(kv_heads);
+  if (!by_key_head && sums.size() != length(shape.heads))
+    throw_invalid("attention_weight_sums",
+                  "sums must have length batch * heads * keys = ", length(shape.heads),
+                  ", or batch * key heads * keys = ", length(kv_heads), ", got ", sums.size());
+  const Index heads = by_key_head ? kv_heads : shape.heads;
+  return {cleared_weight_sums(sums.size()), heads * shape.keys, shape.keys, by_key_head};
+}
+
+template <class A>
+void write_weight_sums(const double* from, std::span<A> sums) {
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = static_cast<A>(from[i]);
+}
+
+/// Implements the calls below.
+template <class T, class Turn, class C, class Threads>
+void find_weight_sums(const attention_call<T, Turn, C>& call, std::span<arithmetic<T>> sums,
+                      const Threads& threads) {
+  const weight_sums_view to = weight_sums_in(sums, call.rules.shape(), call.k.heads);
+  weight_sums_passes<T, Turn, C>(call, to).run(threads);
+  write_weight_sums(to.data, sums);
+}
+
+/// Checks the call of attention whose weights are added up, and returns its visibility rules.
+template <class T, class C>
+visibility checked_weight_sums(const head_view<const T>& q, const head_view<const C>& k,
+                               const attention_options& options, bool rotates) {
+  check_memory("attention_weight_sums", q, k);
+  const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
+  const head_view<const C> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
+  return checked_attention<T, C>(q, k, v, out, options, rotates);
+}
+
+#define ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads)                                  \
+  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);                        \
+  static_assert(detail::is_or_widens<std::remove_const_t<Q>, std::remove_const_t<K>>, \
+                "attention_weight_sums: k has the channel type of q, or a 16-bit type where q is float")
+
+}  // namespace detail
+
+/// The attention that each key receives, of queries and keys that are already rotated or need no rotation:
+/// the sum of its weights over all queries, for every query head, or over the query heads of its key head
+/// too.
+///
+///     sum_j = sum_i w_ij,   w_i = softmax over visible j of  scale * q_i . k_j
+///
+/// Methods that remove tokens from a cache choose them by these sums, over all queries so far (H2O) or over
+/// the newest ones (SnapKV, TOVA). cache/weights.hpp has this function for caches.
+///
+///     std::vector<float> sums(std::size_t(batch * kv_heads * keys));
+///     attention_weight_sums(q, k, sums);
+///
+/// \param q     [batch, queries, q.heads, head_dim]
+/// \param k     [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type if q is float
+/// \param sums  [batch, q.heads, keys] or [batch, k.heads, keys], float (double for double); overwritten. Its
+///              length decides which of the two. Keys that no query sees have a sum of 0
+/// \param options  those of attention; log_sum_exp is not written, and products are always full
+/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// Requires:  sums shares no element with q or k
+/// Throws:    std::invalid_argument as attention does, or if sums has another length; sums is then unchanged
+/// Accuracy:  scores and weights as in attention, added up in double and rounded once
+///            (tests/attention/weight_sums.test.cpp)
+/// Cost:      4 head_dim flops per query head and visible key: all scores are computed twice. Packs keys, so
+///            a single query takes several times the time of attention. Scratch memory: see base/scratch.hpp
+/// Source:    Zhang et al. 2023, H2O, arXiv:2306.14048; Li et al. 2024, SnapKV, arXiv:2404.14469; Oren et al.
+///            2024, TOVA, arXiv:2401.06104
+template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
+void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> sums,
+                           const attention_options& options = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads);
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
+  using T = std::remove_const_t<Q>;
+  using C = std::remove_const_t<K>;
+  const auto rules = detail::checked_weight_sums<T, C>(q, k, options, false);
+  detail::find_weight_sums(detail::attention_call<T, detail::no_rotation, C>{q, k, {}, {}, rules, {}}, sums,
+                           threads);
+}
+
+/// The attention that each key receives, of unrotated queries and keys, which are rotated while they are
+/// read.
+///
+/// Throws:  as above, and as attention<Layout> does
+template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables,
+          class Threads = this_thread>
+void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> sums,
+                           const Tables& tables, const attention_options& options = {},
+                           const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads);
+  ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
+  using T = std::remove_const_t<Q>;
+  using C = std::remove_const_t<K>;
+  detail::check_tables("attention_weight_sums", tables, options);
+  const query_key_tables pair = detail::tables_of(tables);
+  const auto rules = detail::checked_weight_sums<T, C>(q, k, options, true);
+  detail::check_rotations<Layout>("attention_weight_sums", head_view<const T>(q), head_view<const C>(k), pair,
+                                  rules);
+  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
+  detail::find_weight_sums(detail::attention_call<T, turn, C>{q, k, {}, {}, rules, {pair}}, sums, threads);
+}
+#undef ROPE_DETAIL_CHECK_WEIGHT_SUMS
+
+}  // namespace rope::inline ROPE_ABI
+
+#endif  // ROPE_ATTENTION_WEIGHT_SUMS_HPP

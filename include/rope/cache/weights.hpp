@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_CACHE_WEIGHTS_HPP
+#define ROPE_CACHE_WEIGHTS_HPP
+
+#include <algorithm>  // std::fill_n, std::max, std::min
+#include <cstddef>
+#include <span>
+#include <type_traits>
+
+#include <rope/attention/options.hpp>
+#include <rope/attention/product_precision.hpp>
+#include <rope/attention/weight_sums.hpp>
+#include <rope/attention/weights.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/base/scratch.hpp>
+#include <rope/base/storage.hpp>
+#include <rope/cache/attended_rows.hpp>
+#include <rope/cache/attention.hpp>  // queries_of
+#include <rope/cache/detail/attended_call.hpp>
+#include <rope/cache/detail/ragged_queries.hpp>
+#include <rope/cache/detail/row_counts.hpp>
+#include <rope/config.hpp>
+#include <rope/rotation/layout.hpp>
+#include <rope/rotation/view.hpp>
+#include <rope/tables/placed_table.hpp>
+#include <rope/tables/table.hpp>
+
+/// The probabilities of attention to the tokens of a cache, and their sums for each token.
+
+namespace rope::inline ROPE_ABI {
+namespace detail {
+
+/// The extents of the weights of a call: keys are those of the row that holds the most.
+template <class Q, class Cache>
+attention_shape weights_shape(const head_view<Q>& q, const Cache& cache) {
+  Index keys = 0;
+  for (Index b = 0; b < (std::min)(q.batch, cache.batch()); ++b)
+    keys = (std::max)(keys, token_source<typename Cache::value_type>(cache.keys(b)).tokens);
+  return {q.batch, q.tokens, keys, q.heads, q.head_dim};
+}
+
+/// The options of a call of which only weights are computed.
+inline attention_options without_outputs(attention_options options) {
+  options.log_sum_exp = {};
+  options.products = product_precision::full;
+  return options;
+}
+
+/// Calls visit(call, part) for every kernel call of a checked call of attention without values.
+template <class Layout, class T, class Cache, class S, class Threads>
+class weights_of_cache {
+ public:
+  weights_of_cache(const head_view<const T>& q, const Cache& cache, const placed_table<S>* table,
+                   const attention_options& options, const row_counts& counts, const Threads& threads)
+      : queries_(queries_of(q, cache, counts)),
+        call_(q, cache, head_view<T>{nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0}, table,
+              without_outputs(options), queries_, threads, true) {}
+  template <class Visit>
+  void for_each_call(const Visit& visit) const {
+    call_.for_each_call(visit);
+  }
+
+ private:
+  row_queries queries_;
+  attended_call<Layout, T, Cache, S, Threads> call_;
+};
+
+/// Implements `attention_weights` for a cache.
+template <class Layout, class T, class Cache, class S, class W, class Threads>
+void find_weights_of_cache(const std::type_identity_t<head_view<const T>>& q, const Cache& cache, W& weights,
+                           const placed_table<S>* table, const attention_options& options,
+                           const row_counts& counts, const Threads& threads) {
+  using A = arithmetic<T>;
+  const weights_of_cache<Layout, T, Cache, S, Threads> calls(q, cache, table, options, counts, threads);
+  const attention_shape shape = weights_shape(q, cache);
+  const weights_view<A> all = weights_in<A>(weights, shape);
+  for (Index b = 0; b < shape.batch; ++b)
+    for (Index h = 0; h < shape.heads; ++h)
+      for (Index i = 0; i < shape.queries; ++i)
+        for (Index j = 0; j < shape.keys; ++j) all.at(b, h, i)[j * all.key_stride] = A(0);
+  calls.for_each_call([&](const auto& call, const attended_part& part) {
+    weights_view<A> to = all;
+    to.data = all.at(part.b, part.first_head, part.first_query);
+    if (part.rank < 0) return write_weights(call, to, threads);
+    const Index keys = call.k.tokens;
+    storage<A> by_rank(static_cast<std::size_t>(call.q.heads * keys));
+    write_weights(call, weights_view<A>{by_rank.data(), 0, keys, 0, 1}, threads);
+    for (Index h = 0; h < call.q.heads; ++h)
+      for (Index j = 0; j < keys; ++j)
+        to.at(0, h, 0)[part.slot(cache, j) * to.key_stride] = by_rank.data()[h * keys + j];
+  });
+}
+
+/// The same, for weights in a list or in an Eigen object.
+template <class Layout, class Q, class Cache, class W, class S, class Threads>
+void find_weights_in(const head_view<Q>& q, const Cache& cache, W& weights, const placed_table<S>* table,
+                     const attention_options& options, const row_counts& counts, const Threads& threads) {
+  using T = std::remove_const_t<Q>;
+  if constexpr (!no_weight_list<W&, Q>) {
+    std::span<weight_of<Q>> list(weights);
+    find_weights_of_cache<Layout, T>(q, cache, list, table, options, counts, threads);
+  } else {
+    ROPE_DETAIL_CHECK_WEIGHTS(W, Q);
+    if constexpr (weight_object<W, Q>)
+      find_weights_of_cache<Layout, T>(q, cache, weights, table, options, counts, threads);
+  }
+}
+
+/// Implements `attention_weight_sums` for a cache.
+template <class Layout, class T, class Cache, class S, class Threads>
+void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q, const Cache& cache,
+                               const std::span<arithmetic<T>>& sums, const placed_table<S>* table,
+                               const attention_options& options, const row_counts& counts,
+                               const Threads& threads) {
+  const weights_of_cache<Layout, T, Cache, S, Threads> calls(q, cache, table, options, counts, threads);
+  const attention_shape shape = weights_shape(q, cache);
+  const Index kv_heads =
+      cache.batch() == 0 ? q.heads : token_source<typename Cache::value_type>(cache.keys(0)).heads;
+  const weight_sums_view all = weight_sums_in(sums, shape, kv_heads);
+  calls.for_each_call([&](const auto& call, const attended_part& part) {
+    const Index group = call.group(), head = all.by_key_head ? part.first_head / group : part.first_head;
+    weight_sums_view to = all;
+    to.data = all.data + part.b * all.batch_stride + head * all.head_stride;
+    if (part.rank < 0) return weight_sums_passes(call, to).run(threads);
+    struct sums_by_rank {};
+    const Index keys = call.k.tokens, heads = all.by_key_head ? call.k.heads : call.q.heads;
+    double* const by_rank = workspace<sums_by_rank, double>(heads * keys);
+    std::fill_n(by_rank, heads * keys, 0.0);
+    weight_sums_passes(call, weight_sums_view{by_rank, 0, keys, all.by_key_head}).run(threads);
+    for (Index h = 0; h < heads; ++h)
+      for (Index j = 0; j < keys; ++j)
+        to.data[h * to.head_stride + part.slot(cache, j)] += by_rank[h * keys + j];
+  });
+  write_weight_sums(all.data, sums);
+}
+
+}  // namespace detail
+
+/// The probabilities of attention(q, cache, out, options, counts), whose queries are already rotated, or need
+/// no rotation.
+///
+///     std::vector<float> weights(std::size_t(batch * heads * tokens * cache.size()));
+///     attention_weights(q, cache, weights, {.queries_are_rotated = true});
+///
+/// \param q        [rows, tokens, q.heads, head_dim], as in attention
+/// \param cache    kv_cache, ring_cache, latent_cache or another class that satisfies attended_rows
+/// \param weights  [rows, q.heads, tokens, keys], float (double for double), as for views; overwritten. keys
+///                 is the number of tokens of the row that holds the most. Key j of row b is its token j, or,
+///                 in a ring_cache, the token order(b)[j]. Entries without a query or a key are 0
+/// \param options  those of attention; log_sum_exp is not written, and products are always full
+/// \param counts   as in attention
+///
+/// Throws:    std::invalid_argument as attention does, or if weights has another shape; weights is then
+///            unchanged
+/// Accuracy:  scores in the arithmetic type, softmax in double (tests/cache/weights.test.cpp)
+/// Cost:      that of attention_weights of views: for inspection, not for computation
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class W, class Threads = this_thread>
+requires attended_rows<Cache>
+void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const attention_options& options = {},
+                       const detail::row_counts& counts = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  const placed_table<float>* none = nullptr;
+  detail::find_weights_in<detail::unnamed_layout>(q, cache, weights, none, options, counts, threads);
+}
+
+/// The probabilities of attention<Layout>(q, cache, out, table, options, counts).
+///
+///     attention_weights<Layout>(q, cache, weights, table);
+///
+/// Throws:  as above, and as attention<Layout> does
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class W, rotation_table Table,
+          class Threads = this_thread>
+requires attended_rows<Cache>
+void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Table& table,
+                       const attention_options& options = {}, const detail::row_counts& counts = {},
+                       const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_LAYOUT("attention_weights", Layout);
+  ROPE_DETAIL_CHECK_THREADS("attention_weights", Threads);
+  const auto rotation = detail::placed_in(cache, table);
+  detail::find_weights_in<Layout>(q, cache, weights, &rotation, options, counts, threads);
+}
+
+/// The attention that each token of a cache receives from queries that are already rotated, or need no
+/// rotation: the sum of its weights over the queries, for every query head, or over the query heads of its
+/// key head too.
+///
+///     sum_j = sum_i w_ij,   w_i = softmax over visible j of  scale * q_i . k_j
+///
+/// What to remove from a cache is chosen by these sums: those of all queries so far (H2O), or of the newest
+/// ones (SnapKV, TOVA); examples/thin_a_cache.cpp does it.
+///
+///     std::vector<float> sums(std::size_t(batch * kv_heads * cache.size()));
+///     attention_weight_sums(q, cache, sums, {.queries_are_rotated = true});
+///
+/// \param q      [rows, tokens, q.heads, head_dim], as in attention
+/// \param sums   [rows, q.heads, keys] or [rows, kv_heads, keys], float (double for double); overwritten. Its
+///               length decides which of the two. keys is the number of tokens of the row that holds the
+///               most. Key j of row b is its token j, or, in a ring_cache, the token order(b)[j]. Tokens that
+///               no query sees have a sum of 0
+/// \param options, counts  as in attention_weights
+///
+/// Throws:    std::invalid_argument as attention does, or if sums has another length; sums is then unchanged
+/// Accuracy:  scores and weights as in attention, added up in double and rounded once; no array
+///            [queries, keys] exists (tests/cache/weights.test.cpp)
+/// Cost:      as for views (attention/weight_sums.hpp)
+template <class Layout = detail::unnamed_layout, class Q, class Cache, class Threads = this_thread>
+requires attended_rows<Cache>
+void attention_weight_sums(head_view<Q> q, const Cache& cache, std::span<detail::weight_of<Q>> sums,
+                           const attention_options& options = {}, const detail::row_counts& counts = {},
+                           const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weight_sums", Layout);
+  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
+  const placed_table<float>* none = nullptr;
+  detail::find_weight_sums_of_cache<detail::unnamed_layout, std::remove_const_t<Q>>(q, cache, sums, none,
+                                                                                    options, counts, threads);
+}
+
+/// The attention that each token of a cache receives from unrotated queries.
+///
+///     attention_weight_sums<Layout>(q, cache, sums, table);
+///
+/// Throws:  as above, and as attention<Layout> does
+template <class Layout = detail::unnamed_layout, class Q, class Cache, rotation_table Table,
+          class Threads = this_thread>
+requires attended_rows<Cache>
+void attention_weight_sums(head_view<Q> q, const Cache& cache, std::span<detail::weight_of<Q>> sums,
+                           const Table& table, const attention_options& options = {},
+                           const detail::row_counts& counts = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_LAYOUT("attention_weight_sums", Layout);
+  ROPE_DETAIL_CHECK_THREADS("attention_weight_sums", Threads);
+  const auto rotation = detail::placed_in(cache, table);
+  detail::find_weight_sums_of_cache<Layout, std::remove_const_t<Q>>(q, cache, sums, &rotation, options,
+                                                                    counts, threads);
+}
+
+}  // namespace rope::inline ROPE_ABI
+
+#endif  // ROPE_CACHE_WEIGHTS_HPP

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_WEIGHT_REFERENCE_HPP
+#define ROPE_TESTS_WEIGHT_REFERENCE_HPP
+
+/// Attention weights by their definition in double, and bounds of the errors of those of the library. Shares no
+/// code with it.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <rope/config.hpp>
+#include <type_traits>
+#include <vector>
+
+namespace weight_reference {
+
+using rope::Index;
+
+/// A head [dim] as doubles, rotated to `position` as half_split does, by frequencies base^(-2 i / dim).
+inline std::vector<double> rotated(std::vector<double> head, double position, double base) {
+  const std::size_t pairs = head.size() / 2;
+  for (std::size_t i = 0; i < pairs; ++i) {
+    const double angle =
+        position * std::pow(base, -2 * static_cast<double>(i) / static_cast<double>(head.size()));
+    const double u = head[i], v = head[i + pairs];
+    head[i] = u * std::cos(angle) - v * std::sin(angle);
+    head[i + pairs] = v * std::cos(angle) + u * std::sin(angle);
+  }
+  return head;
+}
+
+struct extents {
+  Index batch, queries, keys, heads, kv_heads;
+
+  std::size_t weight(Index b, Index h, Index i, Index j) const {
+    return static_cast<std::size_t>(((b * heads + h) * queries + i) * keys + j);
+  }
+  std::size_t all() const { return static_cast<std::size_t>(batch * heads * queries * keys); }
+};
+
+/// How scores are formed, and how exactly: `unit` is the unit roundoff of the arithmetic, and each channel of a
+/// head may be off by `channel` of the length of its head, which rotation and rounding to 16 bits add.
+struct scoring {
+  double scale, unit, channel = 0, softcap = 0, sink = 0;
+  bool has_sink = false;
+};
+
+struct weights {
+  extents of;
+  std::vector<double> weight, error;  // [batch, heads, queries, keys]
+};
+
+/// \param query  query(b, i, h) is a head
+/// \param key    key(b, i, j, kv) is a head, which may depend on the query
+/// \param sees   sees(b, h, i, j)
+/// \param bias   bias(b, h, i, j) is added to the capped score
+template <class Query, class Key, class Sees, class Bias>
+weights expected(const extents& of, const scoring& how, const Query& query, const Key& key, const Sees& sees,
+                 const Bias& bias) {
+  weights result = {of, std::vector<double>(of.all()), std::vector<double>(of.all())};
+  for (Index b = 0; b < of.batch; ++b)
+    for (Index h = 0; h < of.heads; ++h)
+      for (Index i = 0; i < of.queries; ++i) {
+        const std::vector<double> q = query(b, i, h);
+        std::vector<double> scores(static_cast<std::size_t>(of.keys));
+        double largest = how.has_sink ? how.sink : -std::numeric_limits<double>::max(), error = 0;
+        for (Index j = 0; j < of.keys; ++j) {
+          if (!sees(b, h, i, j)) continue;
+          const std::vector<double> k = key(b, i, j, h / (of.heads / of.kv_heads));
+          double sum = 0, q_squares = 0, k_squares = 0;
+          for (std::size_t d = 0; d < q.size(); ++d) {
+            sum += q[d] * k[d];
+            q_squares += q[d] * q[d];
+            k_squares += k[d] * k[d];
+          }
+          double score = sum * how.scale;
+          // A sum of n products is off by at most n + 2 roundings of the sum of their magnitudes.
+          double off = std::sqrt(q_squares * k_squares) * how.scale *
+                       ((static_cast<double>(q.size()) + 4) * how.unit + how.channel);
+          if (how.softcap > 0) {
+            score = how.softcap * std::tanh(score / how.softcap);
+            off += 16 * how.unit * how.softcap;
+          }
+          score += bias(b, h, i, j);
+          off += 8 * how.unit * (std::abs(score) + std::abs(bias(b, h, i, j)));
+          error = (std::max)(error, off);
+          largest = (std::max)(largest, score);
+          scores[static_cast<std::size_t>(j)] = score;
+        }
+        double total = how.has_sink ? std::exp(how.sink - largest) : 0;
+        for (Index j = 0; j < of.keys; ++j)
+          if (sees(b, h, i, j)) total += std::exp(scores[static_cast<std::size_t>(j)] - largest);
+        for (Index j = 0; j < of.keys; ++j) {
+          if (!sees(b, h, i, j)) continue;
+          const double w = std::exp(scores[static_cast<std::size_t>(j)] - largest) / total;
+          result.weight[of.weight(b, h, i, j)] = w;
+          // exp multiplies by a factor within exp(+-error), and so does the sum. Exponentials, the sum of keys
+          // and the product round too; weights far below the largest become 0.
+          result.error[of.weight(b, h, i, j)] =
+              w * (std::expm1(2 * error) + (16 + static_cast<double>(of.keys) / 8) * how.unit) + 1e-36;
+        }
+      }
+  return result;
+}
+
+/// How far weights of the library are from the reference, in units of their bounds.
+template <class A>
+double distance(const weights& reference, const std::vector<A>& got) {
+  double worst = 0;
+  for (std::size_t n = 0; n < reference.weight.size(); ++n) {
+    const double off = std::abs(static_cast<double>(got[n]) - reference.weight[n]);
+    worst = (std::max)(worst, off <= reference.error[n] ? 0 : off / (reference.error[n] + 1e-300));
+    if (!(off >= 0)) return std::numeric_limits<double>::max();
+  }
+  return worst;
+}
+
+/// The same for sums [batch, heads or kv_heads, keys].
+template <class A>
+double distance_of_sums(const weights& reference, const std::vector<A>& got) {
+  const extents& of = reference.of;
+  const Index heads = static_cast<Index>(got.size()) / (of.batch * of.keys), group = of.heads / heads;
+  double worst = 0;
+  for (Index b = 0; b < of.batch; ++b)
+    for (Index h = 0; h < heads; ++h)
+      for (Index j = 0; j < of.keys; ++j) {
+        double sum = 0, error = 0;
+        for (Index g = h * group; g < (h + 1) * group; ++g)
+          for (Index i = 0; i < of.queries; ++i) {
+            sum += reference.weight[of.weight(b, g, i, j)];
+            error += reference.error[of.weight(b, g, i, j)];
+          }
+        error += sum * static_cast<double>(std::numeric_limits<A>::epsilon());
+        const double off =
+            std::abs(static_cast<double>(got[static_cast<std::size_t>((b * heads + h) * of.keys + j)]) - sum);
+        if (!(off >= 0)) return std::numeric_limits<double>::max();
+        worst = (std::max)(worst, off <= error ? 0 : off / (error + 1e-300));
+      }
+  return worst;
+}
+
+}  // namespace weight_reference
+
+#endif  // ROPE_TESTS_WEIGHT_REFERENCE_HPP
