@@ -4089,12 +4089,10 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_CHECK_IN_PLACE(name, x, T) \
   static_assert(!std::is_const_v<T>,           \
                 name ": " x " is read-only; " name "_to<Layout>(" x ", out, table) leaves it as it is")
-#define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                            \
-  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                    \
-                name ": both views turn in place, and one is read-only; out of place is " name \
-                     "_to<Layout>(x, out, table)");                                            \
-  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,                \
-                name ": both views have the same channel type")
+#define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                                   \
+  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                           \
+                name ": both views are rotated in place, and one is read-only; out of place is " name \
+                     "_to<Layout>(x, out, table)")
 #define ROPE_DETAIL_CHECK_WRITABLE(name, out, T) \
   static_assert(!std::is_const_v<T>, name ": " out " is read-only")
 #define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
@@ -4310,8 +4308,8 @@ inline void check_window(const char* function, Index first_channel, Index rotary
   if (rotary_dim > head_dim)
     throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
   if (first_channel > head_dim - rotary_dim)
-    throw_invalid(function, "the ", rotary_dim, " channels from channel ", first_channel,
-                  " on that turn must lie in the head of ", head_dim, " channels");
+    throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
+                  rotary_dim, " channels from channel ", first_channel, " on");
 }
 /// Rejects ids that equal the coordinates of the table, one row per token: such ids would be looked up twice,
 /// row id of the table in place of row r.
@@ -5828,11 +5826,12 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
 }
 /// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table.
 /// The arguments must be checked.
-template <class Layout, bool inverse, class T, class S, class Source, class Threads>
-void rotate_both(const head_view<T>& q, const head_view<T>& k, const placed_table<S>& table,
+template <class Layout, bool inverse, class Q, class K, class S, class Source, class Threads>
+void rotate_both(const head_view<Q>& q, const head_view<K>& k, const placed_table<S>& table,
                  const Source& positions, const Threads& threads,
                  reverse_rotation back = reverse_rotation::inverse) {
-  const rotation_plan<Layout, inverse, T, S> queries(q, q, table, back), keys(k, k, table, back);
+  const rotation_plan<Layout, inverse, Q, S> queries(q, q, table, back);
+  const rotation_plan<Layout, inverse, K, S> keys(k, k, table, back);
   run_plans(threads, queries.block(), plan_at{queries, positions}, plan_at{keys, positions});
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -5856,16 +5855,16 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
 /// Throws unless q and k have the same batch and tokens.
-template <class T>
-void check_same_tokens(const char* function, const head_view<T>& q, const head_view<T>& k) {
+template <class Q, class K>
+void check_same_tokens(const char* function, const head_view<Q>& q, const head_view<K>& k) {
   if (q.batch != k.batch || q.tokens != k.tokens)
     throw_invalid(function, "q and k must have the same batch and tokens, got ",
                   shape_text({q.batch, q.tokens}), " and ", shape_text({k.batch, k.tokens}),
                   "; heads may differ");
 }
 /// All argument checks for rotating q and k in place.
-template <class Layout, class T, class S, class Source>
-void check_both(const char* function, const head_view<T>& q, const head_view<T>& k,
+template <class Layout, class Q, class K, class S, class Source>
+void check_both(const char* function, const head_view<Q>& q, const head_view<K>& k,
                 const placed_table<S>& table, const Source& source) {
   check_view(function, q);
   check_view(function, k);
@@ -5876,11 +5875,11 @@ void check_both(const char* function, const head_view<T>& q, const head_view<T>&
   check_written(function, k);
   if (share_memory(q, k))
     throw_invalid(function,
-                  "q and k both turn in place and must not share channels, which would turn "
-                  "twice; to turn x into another view use the function of that name with _to");
+                  "q and k are both rotated in place and must not share channels, which would be rotated "
+                  "twice; to write the rotated x to another view, call rotate_to or unrotate_to");
 }
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
+template <class Layout, bool inverse, class Q, class K, class S, class P, class Threads>
+void rotate_both_checked(const char* function, const head_view<Q>& q, const head_view<K>& k,
                          const placed_table<S>& table, const P& positions, const Threads& threads,
                          reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, q.tokens);
@@ -5927,7 +5926,8 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
   if constexpr (!std::is_const_v<T>)
     detail::rotate_checked<Layout, false, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
-/// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls.
+/// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
+/// and k may have different channel types.
 ///
 ///     rotate<half_split>(bshd(q), bshd(k), table, start);
 ///
@@ -5941,7 +5941,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
             const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate", Q, K);
-  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
     detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
 }
 /// Writes the rotated `x` to `out`. Channels that are not rotated are copied.
@@ -5988,7 +5988,7 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
               const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("unrotate", Q, K);
-  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
     detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
 }
 /// Writes the inverse rotation of `x` to `out`. Channels that are not rotated are copied.
@@ -6052,7 +6052,7 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, con
                      const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate_gradient", Q, K);
-  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
     detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
                                               threads, detail::reverse_rotation::transpose);
 }

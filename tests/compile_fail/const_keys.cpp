@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*rotate: both views turn in place, and one is read-only
+// EXPECT: error: .*rotate: both views are rotated in place, and one is read-only
 
 #include <rope/rope.hpp>
 

@@ -387,3 +387,32 @@ TEST_CASE("queries and keys at the two ends of the address space share no channe
   CHECK(rope::detail::share_memory(at(last_page + 95 * sizeof(float)), at(last_page)));
   CHECK_FALSE(rope::detail::share_memory(at(last_page + 96 * sizeof(float)), at(last_page)));
 }
+
+TEMPLATE_TEST_CASE("queries and keys of two types rotate in one call as in two", "[rotation]",
+                   rope::half_split, rope::interleaved) {
+  using Layout = TestType;
+  const rope::frequency_table<> table(rope::frequencies(8, 50.0), 20);
+  auto q = testing::random_channels<float>(2 * 3 * 4 * 10, 41);
+  auto k = testing::random_channels<Eigen::bfloat16>(2 * 3 * 2 * 8, 42);
+  auto q_alone = q;
+  auto k_alone = k;
+  const auto unrotated = k;
+  const auto queries = rope::bshd(q.data(), 2, 3, 4, 10);
+  const auto keys = rope::bshd(k.data(), 2, 3, 2, 8);
+  rope::rotate<Layout>(queries, keys, table, 5);
+  rope::rotate<Layout>(rope::bshd(q_alone.data(), 2, 3, 4, 10), table, 5);
+  rope::rotate<Layout>(rope::bshd(k_alone.data(), 2, 3, 2, 8), table, 5);
+  CHECK(q == q_alone);
+  CHECK(k == k_alone);
+  CHECK(k != unrotated);
+  rope::unrotate<Layout>(queries, keys, table, 5);
+  rope::unrotate<Layout>(rope::bshd(q_alone.data(), 2, 3, 4, 10), table, 5);
+  rope::unrotate<Layout>(rope::bshd(k_alone.data(), 2, 3, 2, 8), table, 5);
+  CHECK(q == q_alone);
+  CHECK(k == k_alone);
+  const auto before = q;
+  const auto shared = rope::bshd(reinterpret_cast<Eigen::bfloat16*>(q.data()), 2, 3, 4, 10);
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] { rope::rotate<Layout>(queries, shared, table, 5); }, "must not share channels"));
+  CHECK(q == before);
+}

@@ -173,8 +173,9 @@ template <class S, class Q, class K, class P = std::int64_t, class Threads = thi
 attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_view<Q> q, head_view<K> k,
                                const P& positions = P{}, std::span<const float> sink_logits = {},
                                const Threads& threads = {}) {
-  static_assert(!std::is_const_v<Q> && std::is_same_v<Q, K>,
-                "rotate_layer: q and k turn in place, are not read-only and have the same channel type");
+  static_assert(
+      !std::is_const_v<Q> && std::is_same_v<Q, K>,
+      "rotate_layer: q and k are rotated in place, so they must be writable and of one channel type");
   const detail::kept_positions<P> kept = positions;
   return detail::rotate_layer(tables, layer, kept, sink_logits, nullptr, threads, q, k);
 }

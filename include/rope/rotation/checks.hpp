@@ -107,12 +107,10 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   static_assert(!std::is_const_v<T>,           \
                 name ": " x " is read-only; " name "_to<Layout>(" x ", out, table) leaves it as it is")
 
-#define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                            \
-  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                    \
-                name ": both views turn in place, and one is read-only; out of place is " name \
-                     "_to<Layout>(x, out, table)");                                            \
-  static_assert(std::is_same_v<std::remove_const_t<Q>, std::remove_const_t<K>>,                \
-                name ": both views have the same channel type")
+#define ROPE_DETAIL_CHECK_BOTH_IN_PLACE(name, Q, K)                                                   \
+  static_assert(!std::is_const_v<Q> && !std::is_const_v<K>,                                           \
+                name ": both views are rotated in place, and one is read-only; out of place is " name \
+                     "_to<Layout>(x, out, table)")
 
 #define ROPE_DETAIL_CHECK_WRITABLE(name, out, T) \
   static_assert(!std::is_const_v<T>, name ": " out " is read-only")
@@ -349,8 +347,8 @@ inline void check_window(const char* function, Index first_channel, Index rotary
   if (rotary_dim > head_dim)
     throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
   if (first_channel > head_dim - rotary_dim)
-    throw_invalid(function, "the ", rotary_dim, " channels from channel ", first_channel,
-                  " on that turn must lie in the head of ", head_dim, " channels");
+    throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
+                  rotary_dim, " channels from channel ", first_channel, " on");
 }
 
 /// Rejects ids that equal the coordinates of the table, one row per token: such ids would be looked up twice,

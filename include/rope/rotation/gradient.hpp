@@ -58,7 +58,7 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, con
                      const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate_gradient", Q, K);
-  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
     detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
                                               threads, detail::reverse_rotation::transpose);
 }

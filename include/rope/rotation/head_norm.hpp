@@ -197,6 +197,7 @@ void normalize_and_rotate(head_view<Q> q, head_view<K> k, const head_norm<QW>& q
                           const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("normalize_and_rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("normalize_and_rotate", Q, K);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_and_rotate", "both views", Q, K);
   if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
     detail::normalize_and_rotate_both<Layout>("normalize_and_rotate", q, k, q_norm, k_norm,
                                               detail::placed(table), positions, threads);

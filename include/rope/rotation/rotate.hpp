@@ -36,8 +36,8 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
 }
 
 /// Throws unless q and k have the same batch and tokens.
-template <class T>
-void check_same_tokens(const char* function, const head_view<T>& q, const head_view<T>& k) {
+template <class Q, class K>
+void check_same_tokens(const char* function, const head_view<Q>& q, const head_view<K>& k) {
   if (q.batch != k.batch || q.tokens != k.tokens)
     throw_invalid(function, "q and k must have the same batch and tokens, got ",
                   shape_text({q.batch, q.tokens}), " and ", shape_text({k.batch, k.tokens}),
@@ -45,8 +45,8 @@ void check_same_tokens(const char* function, const head_view<T>& q, const head_v
 }
 
 /// All argument checks for rotating q and k in place.
-template <class Layout, class T, class S, class Source>
-void check_both(const char* function, const head_view<T>& q, const head_view<T>& k,
+template <class Layout, class Q, class K, class S, class Source>
+void check_both(const char* function, const head_view<Q>& q, const head_view<K>& k,
                 const placed_table<S>& table, const Source& source) {
   check_view(function, q);
   check_view(function, k);
@@ -57,12 +57,12 @@ void check_both(const char* function, const head_view<T>& q, const head_view<T>&
   check_written(function, k);
   if (share_memory(q, k))
     throw_invalid(function,
-                  "q and k both turn in place and must not share channels, which would turn "
-                  "twice; to turn x into another view use the function of that name with _to");
+                  "q and k are both rotated in place and must not share channels, which would be rotated "
+                  "twice; to write the rotated x to another view, call rotate_to or unrotate_to");
 }
 
-template <class Layout, bool inverse, class T, class S, class P, class Threads>
-void rotate_both_checked(const char* function, const head_view<T>& q, const head_view<T>& k,
+template <class Layout, bool inverse, class Q, class K, class S, class P, class Threads>
+void rotate_both_checked(const char* function, const head_view<Q>& q, const head_view<K>& k,
                          const placed_table<S>& table, const P& positions, const Threads& threads,
                          reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, q.tokens);
@@ -112,7 +112,8 @@ void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const 
     detail::rotate_checked<Layout, false, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 
-/// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls.
+/// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
+/// and k may have different channel types.
 ///
 ///     rotate<half_split>(bshd(q), bshd(k), table, start);
 ///
@@ -126,7 +127,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
             const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate", Q, K);
-  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
     detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
 }
 
@@ -176,7 +177,7 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
               const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("unrotate", Q, K);
-  if constexpr (!std::is_const_v<Q> && std::is_same_v<Q, K>)
+  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
     detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
 }
 

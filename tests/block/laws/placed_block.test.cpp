@@ -145,7 +145,9 @@ TEST_CASE("a block refuses a window that leaves the head and changes nothing", "
   const auto block = multi_head_attention<float, half_split>(memory.weights(), memory.options());
   const auto refuses = [](const auto& call) {
     return testing::throws_saying<std::invalid_argument>(
-        call, "multi_head_attention: the 4 channels from channel 9 on that turn must lie in the head of 12");
+        call,
+        "multi_head_attention: the rotated channels must lie in the head of 12 channels, got 4 channels from "
+        "channel 9 on");
   };
   CHECK(refuses([&] { block.forward(x, 2, out, table.at_channel(9)); }));
   CHECK(refuses([&] { block.forward(x, cache, out, table.at_channel(9)); }));
