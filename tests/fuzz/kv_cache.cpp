@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <rope/cache/attention.hpp>
+#include <rope/cache/weights.hpp>
 #include <stdexcept>
 #include <vector>
 
@@ -124,17 +125,19 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
         });
       };
       if (!this->attended(invalid, a, turned, in_table, asked, call)) return;
+      std::vector<wide> received(static_cast<std::size_t>(batch_ * heads * longest)), bounds = received;
       asked.for_each(a.counts, [&](Index r, Index i) {
         key query = asked.query(r, i);
         const std::int64_t position = at(r, size(r) - a.counts[static_cast<std::size_t>(r)] + i).position;
         if (turned) this->template turn<Q>(query, table, interleaved_one, position);
         std::vector<key> keys;
         std::vector<channels> values;
+        std::vector<Index> tokens;
         this->for_seen(r, position, window, [&](Index t) {
           if (masked && !seen_by_mask[static_cast<std::size_t>((r * a.queries + i) * longest + t)]) return;
           positioned_token one = this->shown(r, t);
           if (raw()) this->template turn<Q>(one.k, table, interleaved_one, one.position);
-          keys.push_back(one.k), values.push_back(one.v);
+          keys.push_back(one.k), values.push_back(one.v), tokens.push_back(t);
         });
         check_attended("attention to a cache is attention to its tokens", asked.out, r, i, group, query, keys,
                        values);
@@ -142,7 +145,25 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
           check((sums[static_cast<std::size_t>((r * a.queries + i) * heads + h)] ==
                  attention_options::no_keys) == values.empty(),
                 "a query that sees nothing has the sum of no keys");
+        for (Index h = 0; h < heads; ++h)
+          add_weights<Q>(query, keys, h, heads, group, [&](std::size_t j, wide weight, wide bound) {
+            const auto place = static_cast<std::size_t>((r * heads + h) * longest + tokens[j]);
+            received[place] += weight;
+            bounds[place] += bound;
+          });
       });
+      std::vector<arithmetic<Q>> written(received.size(), arithmetic<Q>(-77));
+      const detail::row_counts list(a.counts);
+      if (!turned)
+        attention_weight_sums(asked.asking(), cache_, written, options, list);
+      else
+        with_layout(interleaved_one, [&]<class Layout>(Layout) {
+          attention_weight_sums<Layout>(asked.asking(), cache_, written, cache_tables()[table], options,
+                                        list);
+        });
+      for (std::size_t n = 0; n < written.size(); ++n)
+        check(testing::abs(static_cast<wide>(written[n]) - received[n]) <= bounds[n],
+              "a token receives the sum of its weights");
     }
   }
   /// Whether a call without counts has these.

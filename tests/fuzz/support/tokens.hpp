@@ -203,6 +203,27 @@ void check_attended(const char* claim, const rope::head_view<Q>& out, Index r, I
     check(near(out, r, i, h, exact.data(), bound), claim);
   }
 }
+/// Calls add(j, weight, bound) for the weight of every key that head h of a query sees, and how far it may be off.
+template <class Q, class Add>
+void add_weights(const key& query, const std::vector<key>& keys, Index h, Index heads, Index group,
+                 const Add& add) {
+  const std::size_t head_dim = query.exact.size() / static_cast<std::size_t>(heads);
+  wide error = query.error;
+  for (const key& k : keys) error = std::max(error, k.error);
+  const wide u = tolerance::unit_roundoff<Q>(), dim = static_cast<wide>(head_dim), largest = 8 * dim * 1.6L;
+  const wide bound = 2.01L * (12 * error * testing::sqrt(dim) + (dim + 6) * u * largest + 60 * u);
+  std::vector<const wide*> seen;
+  std::vector<channels> one(keys.size(), channels(keys.size()));  // key j has a value of 1 in channel j
+  std::vector<const wide*> values;
+  for (std::size_t j = 0; j < keys.size(); ++j) {
+    seen.push_back(keys[j].exact.data() + static_cast<std::size_t>(h / group) * head_dim);
+    one[j][j] = 1;
+    values.push_back(one[j].data());
+  }
+  const channels weights = attend(query.exact.data() + static_cast<std::size_t>(h) * head_dim, head_dim, seen,
+                                  values, keys.size());
+  for (std::size_t j = 0; j < keys.size(); ++j) add(j, weights[j], bound);
+}
 /// Padding of a call is zero.
 template <class Q>
 void check_padding(const rope::head_view<Q>& out, Index r, Index i) {
