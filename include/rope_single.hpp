@@ -2988,6 +2988,7 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 ///     attention_gradient           what its Cost says
 ///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
 ///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
+///     rotate_to of float to 16 bits  the larger of 64 KiB and 4 heads head_dim, per thread
 ///     attention_weight_sums        8 sums.size() + 2 sizeof(A) batch q.tokens q.heads (runs + 1), with
 ///                                  ceil(keys / 4096) runs, at most 16
 ///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
@@ -5817,6 +5818,9 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_CHECK_SAME_CHANNELS(name, names, A, B)                      \
   static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
                 name ": " names " have the same channel type")
+#define ROPE_DETAIL_CHECK_ROUNDED(name, X, T)                                         \
+  static_assert(detail::is_or_widens<std::remove_const_t<X>, std::remove_const_t<T>>, \
+                name ": x and out have the same channel type, or x is float and out half or bfloat16")
 #define ROPE_DETAIL_VIEW_SENTENCE(name)                                                                    \
   name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x) of a "         \
        "row-major tensor, dhsb(x), dshb(x), dhbs(x) or dht(x) of a column-major one with channels first, " \
@@ -10530,6 +10534,53 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
   check_same_or_disjoint(function, x, out);
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
+/// Positions of the tokens of row b from `first` on.
+template <class Source>
+struct positions_behind {
+  const Source& source;
+  Index b, first;
+  std::int64_t operator()(Index /*b*/, Index t) const { return source(b, first + t); }
+};
+/// The same for float `x` and 16-bit `out`: pieces are rotated in float and rounded once.
+template <class Layout, bool inverse, class T, class S, class P, class Threads>
+void rotate_and_round(const char* function, const head_view<const float>& x, const head_view<T>& out,
+                      const placed_table<S>& table, const P& positions, const Threads& threads) {
+  const auto source = position_source(positions, x.tokens);
+  check_rotation<Layout>(function, x, table, source);
+  check_same_shape(function, x, out);
+  check_memory(function, out);
+  if (inverse) check_inverse(function, table);
+  check_written(function, out);
+  if (share_memory(x, out))
+    throw_invalid(function,
+                  "out has another channel type than x and must share no memory with it; give other memory");
+  struct rotated_pieces {};
+  const Index channels = x.heads * x.head_dim,
+              piece = (std::max)(Index{1}, 16384 / (std::max)(Index{1}, channels));
+  parallel_pieces(
+      threads, x.batch * x.tokens, cost_of(x.batch * x.tokens, channels, sizeof(float)),
+      [&](Index begin, Index end) {
+        for_each_piece(x, begin, end, piece, [&](Index b, Index t, Index count) {
+          const head_view<float> wide =
+              bshd(workspace<rotated_pieces, float>(count * channels), Index{1}, count, x.heads, x.head_dim);
+          rotate_all<Layout, inverse, float>(x.batch_range(b, 1).token_range(t, count), wide, table,
+                                             positions_behind<decltype(source)>{source, b, t});
+          for (Index i = 0; i < count; ++i)
+            for (Index h = 0; h < x.heads; ++h)
+              channels_map<T>(out.at(b, t + i, h), x.head_dim) =
+                  const_channels_map<float>(wide.at(0, i, h), x.head_dim).template cast<T>();
+        });
+      });
+}
+/// rotate_checked or, where the types differ, rotate_and_round.
+template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
+void rotate_into_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
+                         const placed_table<S>& table, const P& positions, const Threads& threads) {
+  if constexpr (std::is_same_v<std::remove_const_t<X>, T>)
+    rotate_checked<Layout, inverse, T>(function, x, out, table, positions, threads);
+  else if constexpr (is_or_widens<std::remove_const_t<X>, T>)
+    rotate_and_round<Layout, inverse, T>(function, x, out, table, positions, threads);
+}
 /// Throws unless q and k have the same batch and tokens.
 template <class Q, class K>
 void check_same_tokens(const char* function, const head_view<Q>& q, const head_view<K>& k) {
@@ -10620,12 +10671,14 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
   if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
     detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
 }
-/// Writes the rotated `x` to `out`. Channels that are not rotated are copied.
+/// Writes the rotated `x` to `out`. Channels that are not rotated are copied. Float x may be written to half
+/// or bfloat16 out: every channel is computed in float and rounded once.
 ///
-/// \param  out  [batch, tokens, heads, head_dim], any strides
+/// \param  out  [batch, tokens, heads, head_dim], any strides; of the type of x, or a 16-bit type if x is
+///              float
 ///
-/// Requires:  out is x, or shares no element with it; throws if an overlap is detected (always for equal
-///            strides)
+/// Requires:  out is x, or shares no element with it (of another type: shares none); throws if an overlap is
+///            detected (always for equal strides)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -10633,9 +10686,10 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
                const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_to", "x and out", X, T);
-  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
-    detail::rotate_checked<Layout, false, T>("rotate_to", x, out, detail::placed(table), positions, threads);
+  ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
+  if constexpr (!std::is_const_v<T>)
+    detail::rotate_into_checked<Layout, false>("rotate_to", x, out, detail::placed(table), positions,
+                                               threads);
 }
 /// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
 ///
@@ -10678,9 +10732,10 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
                  const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("unrotate_to", "x and out", X, T);
-  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>)
-    detail::rotate_checked<Layout, true, T>("unrotate_to", x, out, detail::placed(table), positions, threads);
+  ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
+  if constexpr (!std::is_const_v<T>)
+    detail::rotate_into_checked<Layout, true>("unrotate_to", x, out, detail::placed(table), positions,
+                                              threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);

@@ -190,6 +190,8 @@ void use_attention() {
   merge_attention(out, std::span<double>(sums), x.many(second), std::span<const double>(other_sums));
   std::vector<detail::arithmetic<T>> weights(static_cast<std::size_t>(batch * heads * tokens * tokens));
   attention_weights<Layout>(q, k, std::span(weights), table);
+  std::vector<detail::arithmetic<T>> received(static_cast<std::size_t>(batch * heads * tokens));
+  attention_weight_sums<Layout>(q, k, std::span(received), table);
 
   operands<T> d;
   std::vector<double> d_bias(static_cast<std::size_t>(tokens)), d_sinks(static_cast<std::size_t>(heads));

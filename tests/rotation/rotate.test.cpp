@@ -11,6 +11,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
+#include "support/own_threads.hpp"
 #include "support/wide.hpp"
 
 // Values from other programs, then the meaning of each form of a call. The laws that hold for all inputs are
@@ -415,4 +416,46 @@ TEMPLATE_TEST_CASE("queries and keys of two types rotate in one call as in two",
   CHECK(testing::throws_saying<std::invalid_argument>(
       [&] { rope::rotate<Layout>(queries, shared, table, 5); }, "must not share channels"));
   CHECK(q == before);
+}
+
+TEMPLATE_TEST_CASE("float heads are rotated into 16 bits as in float, and rounded once", "[rotation]",
+                   Eigen::half, Eigen::bfloat16) {
+  using T = TestType;
+  const rope::Index batch = 2, tokens = 150, heads = 3, head_dim = 70;  // more than one piece
+  const rope::frequency_table<> table(rope::frequencies(64, 50.0), 400);
+  auto x = testing::random_channels<float>(batch * tokens * heads * head_dim, 43);
+  const auto given = x;
+  const auto from = rope::bshd(x.data(), batch, tokens, heads, head_dim);
+  std::vector<int> ids(std::size_t(batch * tokens));
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int>(i * 7 % 400);
+  auto wide = x;
+  const auto expected = rope::bshd(wide.data(), batch, tokens, heads, head_dim);
+  std::vector<T> memory(x.size()), shared = memory;
+  const auto out = rope::bhsd(memory.data(), batch, heads, tokens, head_dim);
+  const auto same = [&] {
+    for (rope::Index b = 0; b < batch; ++b)
+      for (rope::Index t = 0; t < tokens; ++t)
+        for (rope::Index h = 0; h < heads; ++h)
+          for (rope::Index d = 0; d < head_dim; ++d)
+            if (!(out.at(b, t, h)[d] == static_cast<T>(expected.at(b, t, h)[d]))) return false;
+    return true;
+  };
+  rope::rotate_to<rope::half_split>(from, out, table.at_channel(2), ids);
+  rope::rotate<rope::half_split>(expected, table.at_channel(2), ids);
+  CHECK(same());
+  rope::rotate_to<rope::half_split>(from, rope::bhsd(shared.data(), batch, heads, tokens, head_dim),
+                                    table.at_channel(2), ids, testing::own_threads(3));
+  CHECK(shared == memory);
+  wide = given;
+  rope::unrotate_to<rope::half_split>(from, out, table, 5);
+  rope::unrotate<rope::half_split>(expected, table, 5);
+  CHECK(same());
+  CHECK(x == given);
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] {
+        rope::rotate_to<rope::half_split>(
+            from, rope::bshd(reinterpret_cast<T*>(x.data()), batch, tokens, heads, head_dim), table, 5);
+      },
+      "rotate_to: out has another channel type than x and must share no memory with it"));
+  CHECK(x == given);
 }

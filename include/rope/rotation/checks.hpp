@@ -119,6 +119,10 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
                 name ": " names " have the same channel type")
 
+#define ROPE_DETAIL_CHECK_ROUNDED(name, X, T)                                         \
+  static_assert(detail::is_or_widens<std::remove_const_t<X>, std::remove_const_t<T>>, \
+                name ": x and out have the same channel type, or x is float and out half or bfloat16")
+
 #define ROPE_DETAIL_VIEW_SENTENCE(name)                                                                    \
   name ": x is a head_view; name the order of its axes: bshd(x), bhsd(x), sbhd(x) or thd(x) of a "         \
        "row-major tensor, dhsb(x), dshb(x), dhbs(x) or dht(x) of a column-major one with channels first, " \
