@@ -197,6 +197,15 @@ auto staged(X&& x) {
   if constexpr (detail::tensor<X, rank>)
     return staged_tensor<letters, std::remove_cvref_t<decltype(*x.data())>>(x);
 }
+/// Catches calls without letters. Returns int, so that the first error is not about `void`.
+template <class X>
+int staged(X&& /*x*/) {
+  static_assert(
+      std::is_void_v<X>,
+      "staged: name the indices of the tensor in its own order, staged<\"bshd\">(x): b for batch, s or "
+      "t for tokens, h for heads, d for head_dim");
+  return 0;
+}
 
 }  // namespace rope::inline ROPE_ABI
 
