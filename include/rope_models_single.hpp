@@ -2864,6 +2864,21 @@ struct segments {
   segments(const X& offset_list, const Y& start_list)
       : offsets(detail::vector_of("segments", offset_list)),
         starts(detail::vector_of("segments", start_list)) {}
+  template <position_list X, position_list Y>
+  requires detail::owns_memory<X> segments(const X& offset_list ROPE_DETAIL_LIFETIMEBOUND,
+                                           const Y& start_list)
+      : offsets(detail::vector_of("segments", offset_list)),
+        starts(detail::vector_of("segments", start_list)) {}
+  template <position_list X, position_list Y>
+  requires detail::owns_memory<Y> segments(const X& offset_list,
+                                           const Y& start_list ROPE_DETAIL_LIFETIMEBOUND)
+      : offsets(detail::vector_of("segments", offset_list)),
+        starts(detail::vector_of("segments", start_list)) {}
+  template <position_list X, position_list Y>
+  requires detail::owns_memory<X> && detail::owns_memory<Y> segments(
+      const X& offset_list ROPE_DETAIL_LIFETIMEBOUND, const Y& start_list ROPE_DETAIL_LIFETIMEBOUND)
+      : offsets(detail::vector_of("segments", offset_list)),
+        starts(detail::vector_of("segments", start_list)) {}
 };
 template <position_list X>
 segments(const X&) -> segments<detail::integer_of<X>>;

@@ -1918,6 +1918,21 @@ struct segments {
   segments(const X& offset_list, const Y& start_list)
       : offsets(detail::vector_of("segments", offset_list)),
         starts(detail::vector_of("segments", start_list)) {}
+  template <position_list X, position_list Y>
+  requires detail::owns_memory<X> segments(const X& offset_list ROPE_DETAIL_LIFETIMEBOUND,
+                                           const Y& start_list)
+      : offsets(detail::vector_of("segments", offset_list)),
+        starts(detail::vector_of("segments", start_list)) {}
+  template <position_list X, position_list Y>
+  requires detail::owns_memory<Y> segments(const X& offset_list,
+                                           const Y& start_list ROPE_DETAIL_LIFETIMEBOUND)
+      : offsets(detail::vector_of("segments", offset_list)),
+        starts(detail::vector_of("segments", start_list)) {}
+  template <position_list X, position_list Y>
+  requires detail::owns_memory<X> && detail::owns_memory<Y> segments(
+      const X& offset_list ROPE_DETAIL_LIFETIMEBOUND, const Y& start_list ROPE_DETAIL_LIFETIMEBOUND)
+      : offsets(detail::vector_of("segments", offset_list)),
+        starts(detail::vector_of("segments", start_list)) {}
 };
 template <position_list X>
 segments(const X&) -> segments<detail::integer_of<X>>;
@@ -15349,15 +15364,29 @@ class page_view {
   page_view(const pool& memory, const Blocks& blocks, const Lengths& lengths,
             key_storage storage = key_storage::rotated)
       : memory_(memory), lengths_(lengths), storage_(storage) {
-    check_memory();
-    const auto list = detail::list_of(blocks);
-    if (sequences() == 0 ? list.size() != 0
-                         : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
-      detail::throw_invalid("page_view", "blocks must be [sequences, blocks] for the ", sequences(),
-                            " sequences that have lengths, got ",
-                            detail::shape_text({list.rows, list.columns}));
-    blocks_of_a_sequence_ = sequences() == 0 ? 0 : list.size() / sequences();
-    blocks_ = detail::block_table(list, blocks_of_a_sequence_);
+    refer_to(blocks);
+  }
+  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
+  requires detail::owns_memory<Blocks> page_view(const pool& memory,
+                                                 const Blocks& blocks ROPE_DETAIL_LIFETIMEBOUND,
+                                                 const Lengths& lengths,
+                                                 key_storage storage = key_storage::rotated)
+      : memory_(memory), lengths_(lengths), storage_(storage) {
+    refer_to(blocks);
+  }
+  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
+  requires detail::owns_memory<Lengths> page_view(const pool& memory, const Blocks& blocks,
+                                                  const Lengths& lengths ROPE_DETAIL_LIFETIMEBOUND,
+                                                  key_storage storage = key_storage::rotated)
+      : memory_(memory), lengths_(lengths), storage_(storage) {
+    refer_to(blocks);
+  }
+  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
+  requires detail::owns_memory<Blocks> && detail::owns_memory<Lengths> page_view(
+      const pool& memory, const Blocks& blocks ROPE_DETAIL_LIFETIMEBOUND,
+      const Lengths& lengths ROPE_DETAIL_LIFETIMEBOUND, key_storage storage = key_storage::rotated)
+      : memory_(memory), lengths_(lengths), storage_(storage) {
+    refer_to(blocks);
   }
   /// The keys of the pool, [pages, page_size, kv_heads, head_dim].
   const detail::stored_view<T>& keys() const { return memory_.keys; }
@@ -15400,6 +15429,18 @@ class page_view {
     }
   }
  private:
+  template <class Blocks>
+  void refer_to(const Blocks& blocks) {
+    check_memory();
+    const auto list = detail::list_of(blocks);
+    if (sequences() == 0 ? list.size() != 0
+                         : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
+      detail::throw_invalid("page_view", "blocks must be [sequences, blocks] for the ", sequences(),
+                            " sequences that have lengths, got ",
+                            detail::shape_text({list.rows, list.columns}));
+    blocks_of_a_sequence_ = sequences() == 0 ? 0 : list.size() / sequences();
+    blocks_ = detail::block_table(list, blocks_of_a_sequence_);
+  }
   void check_memory() const {
     const detail::stored_view<T>&k = memory_.keys, &v = memory_.values;
     detail::check_stored("page_view", k);

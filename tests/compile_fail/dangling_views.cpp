@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: value of local variable 'a' will be destroyed.*'b' will.*'c' will.*'d' will.*'e' will.*'f' will.*'g' will.*'h' will.*'i' will.*'j' will.*'k' will.*'l' will.*'m' will.*'n' will
+// EXPECT: value of local variable 'a' will be destroyed.*'b' will.*'c' will.*'d' will.*'e' will.*'f' will.*'g' will.*'h' will.*'i' will.*'j' will.*'k' will.*'l' will.*'m' will.*'n' will.*'o' will.*'p' will
 
 // What refers to a temporary with memory of its own: clang warns of a variable, and of nothing else.
 
@@ -37,6 +37,9 @@ void test(const rows& r, const Eigen::MatrixXf& matrix, tensor& t, rope::head_no
   const rope::row_starts l{std::vector<int>{1}};
   const rope::segments m{Eigen::VectorXi(3)};
   const rope::projection<const float> n(rows(r * r));
+  const int one[] = {1};
+  const rope::segments o{std::span(one), std::vector<int>{5}};
+  const rope::page_view<float> p({}, std::vector<int>{0}, std::span(one));
 }
 #else
 void test(rows& r, Eigen::MatrixXf& matrix, tensor& t, std::vector<int>& list, float* memory,
@@ -55,6 +58,8 @@ void test(rows& r, Eigen::MatrixXf& matrix, tensor& t, std::vector<int>& list, f
   const rope::row_starts l{std::span<const int>(list)};
   const rope::segments m{list};
   const rope::projection<const float> n(r), o(matrix.transpose());
+  const rope::segments p{list, std::span<const int>(list)};
+  const rope::page_view<float> q({}, list, std::span<const int>(list));
   take(rope::bshd(tensor(t)));  // temporaries that live as long as the call
   read(rope::staged<"bshd">(t).view());
   take(rows(r * r));

@@ -11,6 +11,7 @@
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/scratch.hpp>
+#include <rope/base/tensor_shape.hpp>  // owns_memory
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
@@ -60,15 +61,29 @@ class page_view {
   page_view(const pool& memory, const Blocks& blocks, const Lengths& lengths,
             key_storage storage = key_storage::rotated)
       : memory_(memory), lengths_(lengths), storage_(storage) {
-    check_memory();
-    const auto list = detail::list_of(blocks);
-    if (sequences() == 0 ? list.size() != 0
-                         : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
-      detail::throw_invalid("page_view", "blocks must be [sequences, blocks] for the ", sequences(),
-                            " sequences that have lengths, got ",
-                            detail::shape_text({list.rows, list.columns}));
-    blocks_of_a_sequence_ = sequences() == 0 ? 0 : list.size() / sequences();
-    blocks_ = detail::block_table(list, blocks_of_a_sequence_);
+    refer_to(blocks);
+  }
+  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
+  requires detail::owns_memory<Blocks> page_view(const pool& memory,
+                                                 const Blocks& blocks ROPE_DETAIL_LIFETIMEBOUND,
+                                                 const Lengths& lengths,
+                                                 key_storage storage = key_storage::rotated)
+      : memory_(memory), lengths_(lengths), storage_(storage) {
+    refer_to(blocks);
+  }
+  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
+  requires detail::owns_memory<Lengths> page_view(const pool& memory, const Blocks& blocks,
+                                                  const Lengths& lengths ROPE_DETAIL_LIFETIMEBOUND,
+                                                  key_storage storage = key_storage::rotated)
+      : memory_(memory), lengths_(lengths), storage_(storage) {
+    refer_to(blocks);
+  }
+  template <detail::integers_in_memory Blocks, detail::integers_in_memory Lengths>
+  requires detail::owns_memory<Blocks> && detail::owns_memory<Lengths> page_view(
+      const pool& memory, const Blocks& blocks ROPE_DETAIL_LIFETIMEBOUND,
+      const Lengths& lengths ROPE_DETAIL_LIFETIMEBOUND, key_storage storage = key_storage::rotated)
+      : memory_(memory), lengths_(lengths), storage_(storage) {
+    refer_to(blocks);
   }
 
   /// The keys of the pool, [pages, page_size, kv_heads, head_dim].
@@ -114,6 +129,18 @@ class page_view {
   }
 
  private:
+  template <class Blocks>
+  void refer_to(const Blocks& blocks) {
+    check_memory();
+    const auto list = detail::list_of(blocks);
+    if (sequences() == 0 ? list.size() != 0
+                         : list.size() % sequences() != 0 || (list.rows > 1 && list.rows != sequences()))
+      detail::throw_invalid("page_view", "blocks must be [sequences, blocks] for the ", sequences(),
+                            " sequences that have lengths, got ",
+                            detail::shape_text({list.rows, list.columns}));
+    blocks_of_a_sequence_ = sequences() == 0 ? 0 : list.size() / sequences();
+    blocks_ = detail::block_table(list, blocks_of_a_sequence_);
+  }
   void check_memory() const {
     const detail::stored_view<T>&k = memory_.keys, &v = memory_.values;
     detail::check_stored("page_view", k);
