@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: value of local variable 'a' will be destroyed.*'b' will.*'c' will.*'d' will.*'e' will.*'f' will.*'g' will.*'h' will.*'i' will.*'j' will.*'k' will.*'l' will.*'m' will.*'n' will.*'o' will.*'p' will
+// EXPECT: value of local variable 'a' will be destroyed.*'b' will.*'c' will.*'d' will.*'e' will.*'f' will.*'g' will.*'h' will.*'i' will.*'j' will.*'k' will.*'l' will.*'m' will.*'n' will.*'o' will.*'p' will.*'q' will
 
 // What refers to a temporary with memory of its own: clang warns of a variable, and of nothing else.
 
@@ -40,6 +40,7 @@ void test(const rows& r, const Eigen::MatrixXf& matrix, tensor& t, rope::head_no
   const int one[] = {1};
   const rope::segments o{std::span(one), std::vector<int>{5}};
   const rope::page_view<float> p({}, std::vector<int>{0}, std::span(one));
+  const rope::projection<const float> q(r, Eigen::VectorXf(3));
 }
 #else
 void test(rows& r, Eigen::MatrixXf& matrix, tensor& t, std::vector<int>& list, float* memory,
@@ -60,6 +61,7 @@ void test(rows& r, Eigen::MatrixXf& matrix, tensor& t, std::vector<int>& list, f
   const rope::projection<const float> n(r), o(matrix.transpose());
   const rope::segments p{list, std::span<const int>(list)};
   const rope::page_view<float> q({}, list, std::span<const int>(list));
+  const rope::projection<const float> s(r, matrix.col(0)), u(matrix.transpose(), matrix.col(0));
   take(rope::bshd(tensor(t)));  // temporaries that live as long as the call
   read(rope::staged<"bshd">(t).view());
   take(rows(r * r));

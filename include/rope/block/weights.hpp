@@ -20,6 +20,8 @@ namespace detail {
 
 template <class W, class Map>
 concept no_map = !std::convertible_to<W, Map>;
+template <class W, class Weight, class B, class Bias>
+concept no_maps = !std::convertible_to<W, Weight> || !std::convertible_to<B, Bias>;
 
 }  // namespace detail
 
@@ -64,11 +66,20 @@ struct projection {
   requires detail::no_map<W, weight_map> && detail::owns_memory<W> projection(W&& w ROPE_DETAIL_LIFETIMEBOUND)
       : projection(checked_data(w), w.rows(), w.cols()) {}
   template <detail::dense W, detail::dense B>
-  requires(!std::convertible_to<W, weight_map> || !std::convertible_to<B, bias_map>) projection(W&& w, B&& b)
-      : weight(checked_data(w), w.rows(), w.cols()), bias(b.data(), b.size()) {
-    static_assert(bool(detail::dense_type<B>::IsVectorAtCompileTime) && detail::dense_in_memory<B>,
-                  "projection: a bias is an Eigen vector in memory with an inner stride of 1");
-  }
+  requires detail::no_maps<W, weight_map, B, bias_map> projection(W&& w, B&& b)
+      : projection(weight_map(checked_data(w), w.rows(), w.cols()), checked_bias(b)) {}
+  template <detail::dense W, detail::dense B>
+  requires detail::no_maps<W, weight_map, B, bias_map> && detail::owns_memory<W> projection(
+      W&& w ROPE_DETAIL_LIFETIMEBOUND, B&& b)
+      : projection(weight_map(checked_data(w), w.rows(), w.cols()), checked_bias(b)) {}
+  template <detail::dense W, detail::dense B>
+  requires detail::no_maps<W, weight_map, B, bias_map> && detail::owns_memory<B> projection(
+      W&& w, B&& b ROPE_DETAIL_LIFETIMEBOUND)
+      : projection(weight_map(checked_data(w), w.rows(), w.cols()), checked_bias(b)) {}
+  template <detail::dense W, detail::dense B>
+  requires detail::no_maps<W, weight_map, B, bias_map> && detail::owns_memory<W> && detail::owns_memory<B>
+  projection(W&& w ROPE_DETAIL_LIFETIMEBOUND, B&& b ROPE_DETAIL_LIFETIMEBOUND)
+      : projection(weight_map(checked_data(w), w.rows(), w.cols()), checked_bias(b)) {}
   /// A row-major array in memory.
   ///
   /// \param w  [out_features, in_features]
@@ -77,6 +88,12 @@ struct projection {
       : weight(w, out_features, in_features), bias(b, b == nullptr ? 0 : out_features) {}
 
  private:
+  template <class B>
+  static bias_map checked_bias(const B& b) {
+    static_assert(bool(detail::dense_type<B>::IsVectorAtCompileTime) && detail::dense_in_memory<B>,
+                  "projection: a bias is an Eigen vector in memory with an inner stride of 1");
+    return bias_map(b.data(), b.size());
+  }
   template <class W>
   static T* checked_data(W& w) {
     static_assert(detail::row_major_matrix<W>,
