@@ -13,9 +13,7 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <istream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <numbers>
 #include <optional>
 #include <stdexcept>
@@ -23,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config_file.hpp"
 #include "gguf_file.hpp"
 #include "svg_plot.hpp"
 #include "terminal_text.hpp"
@@ -121,26 +120,6 @@ std::string plot(const std::vector<description>& files, const svg::palette& colo
 
 bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
 
-/// A file is not trusted: what it may cost is bounded before it is read, whatever it is.
-///
-/// Throws:  std::runtime_error if the file is larger or its lists are deeper than that of any model, and what
-///          nlohmann::json::parse throws
-nlohmann::json parsed(std::istream& file) {
-  constexpr std::size_t largest = std::size_t{4} << 20;
-  constexpr int deepest = 64;
-  std::string text(largest + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) throw std::runtime_error("cannot be read");
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > largest) throw std::runtime_error("must be a config of at most 4 MiB, got more");
-  return nlohmann::json::parse(text, [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    if (depth > deepest)
-      throw std::runtime_error("must have lists and dictionaries at most " + std::to_string(deepest) +
-                               " deep, got " + std::to_string(depth));
-    return true;
-  });
-}
-
 rope::model_rope imported(const std::string& path, double length, std::optional<rope::layout_kind> layout) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error("cannot be read");
@@ -148,7 +127,7 @@ rope::model_rope imported(const std::string& path, double length, std::optional<
   if (is_gguf(path))
     return rope::import_gguf(gguf_file(file),
                              {.length = length, .layout = layout, .without_rope = without_rope});
-  return rope::import_hugging_face(parsed(file),
+  return rope::import_hugging_face(parsed_config(file),
                                    {.length = length, .layout = layout, .without_rope = without_rope});
 }
 
