@@ -2015,12 +2015,13 @@ template <std::size_t count, class Body>
 EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
   unrolled(body, std::make_index_sequence<count>{});
 }
-/// Keeps x in a register: GCC would otherwise load the operand again for every product.
+/// Keeps x in a register: GCC would otherwise load the operand again for every product. WebAssembly has the
+/// intrinsics of SSE and not its registers.
 template <class P>
 EIGEN_ALWAYS_INLINE P in_register(P x) {
 #if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
   if constexpr (sizeof(P) == 64) __asm__("" : "+v"(x));
-#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE) && !defined(__wasm__)
   if constexpr (!std::is_arithmetic_v<P> && !std::is_class_v<P>) __asm__("" : "+x"(x));
 #endif
   return x;
