@@ -339,9 +339,12 @@ try {
   session = (await send('Target.attachToTarget', {targetId, flatten: true})).sessionId;
   for (const domain of ['Page', 'Runtime', 'DOM']) await send(`${domain}.enable`);
   checkSize();
-  for (const one
-           of [checkExamples, checkFiles, checkState, checkFigures, checkKeyboard, checkThemesAndWidths])
-    await one();
+  await checkExamples();
+  await checkFiles();
+  await checkState();
+  await checkFigures();
+  await checkKeyboard();
+  await checkThemesAndWidths();
 } catch (error) {
   check(false, error.stack);
 }

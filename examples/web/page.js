@@ -283,20 +283,20 @@ function drawLayers({layers, groups}) {
 /** The strip of channels, with an arc from the first to the second channel of each pair. */
 function drawChannels({headDim, pairs, layout, changes: kinds}) {
   drawFigure('channels', 'Channels of a head', (width) => {
-    const each = width / headDim, top = 64, middle = (channel) => each * (channel + 0.5);
+    const each = width / headDim, middle = (channel) => each * (channel + 0.5);
+    const radii = pairs.map(([first, second]) => Math.abs(middle(second) - middle(first)) / 2);
+    const heights = radii.map((radius) => Math.min(Math.max(radius, 10), 58)), top = Math.max(...heights) + 6;
     const rotated = new Map(pairs.flatMap(([first, second], i) => [[first, i], [second, i]]));
     const strip = Array.from(
         {length: headDim},
         (_, channel) => rect(
             each * channel, top, Math.max(each - 0.5, 0.3), 18,
             rotated.has(channel) ? changes[kinds[rotated.get(channel)]].colour : 'var(--rule)'));
-    const arcs = pairs.map(([first, second], i) => {
-      const radius = Math.abs(middle(second) - middle(first)) / 2, high = Math.min(Math.max(radius, 10), 58);
-      return path(
-          `M${middle(first).toFixed(1)} ${top}A${radius.toFixed(1)} ${high.toFixed(1)} 0 0 1 ${
-              middle(second).toFixed(1)} ${top}`,
-          changes[kinds[i]].colour, `stroke-width="${Math.min(1, each / 3).toFixed(2)}"`);
-    });
+    const arcs = pairs.map(
+        ([first, second], i) => path(
+            `M${middle(first).toFixed(1)} ${top}A${radii[i].toFixed(1)} ${heights[i].toFixed(1)} 0 0 1 ${
+                middle(second).toFixed(1)} ${top}`,
+            changes[kinds[i]].colour, `stroke-width="${Math.min(1, each / 3).toFixed(2)}"`));
     const from = Math.min(...rotated.keys()), to = Math.max(...rotated.keys());
     const last = pairs.length - 1;
     const samples = [['', `${layout}: channels ${from} to ${to} of ${headDim} rotate`]];
