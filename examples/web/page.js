@@ -294,8 +294,8 @@ function drawChannels({headDim, pairs, layout, changes: kinds}) {
             rotated.has(channel) ? changes[kinds[rotated.get(channel)]].colour : 'var(--rule)'));
     const arcs = pairs.map(
         ([first, second], i) => path(
-            `M${middle(first).toFixed(1)} ${top}A${radii[i].toFixed(1)} ${heights[i].toFixed(1)} 0 0 1 ${
-                middle(second).toFixed(1)} ${top}`,
+            // not rounded: an arc whose radius is too short for its ends is drawn higher
+            `M${middle(first)} ${top}A${radii[i]} ${heights[i]} 0 0 1 ${middle(second)} ${top}`,
             changes[kinds[i]].colour, `stroke-width="${Math.min(1, each / 3).toFixed(2)}"`));
     const from = Math.min(...rotated.keys()), to = Math.max(...rotated.keys());
     const last = pairs.length - 1;
