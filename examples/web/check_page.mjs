@@ -166,7 +166,7 @@ async function checkFiles() {
   check(
       await shownWords() === words(inspected(file)), 'a GGUF file is described as rope_inspect_config does');
   check(
-      /unknown|known/.test(
+      /name the layout in the options/.test(
           await opened(path('novel.json', '{"model_type": "novel", "head_dim": 8, "rope_theta": 10000}'))),
       'an unknown architecture needs a layout');
   await evaluate(`layout.value = 'interleaved', layout.onchange()`);
