@@ -172,6 +172,19 @@ async function checkFiles() {
   await evaluate(`layout.value = 'interleaved', layout.onchange()`);
   await until(`!document.getElementById('model').hidden`);
   check((await shownWords()).includes('layout interleaved'), 'the layout may be chosen');
+  for (const [index, target] of [[0, 'body'], [1, 'fieldset + fieldset']]) {
+    await evaluate(`{
+      const dropped = new DataTransfer();
+      dropped.items.add(new File(['{"model_type": "llama", "head_dim": 64}'], 'dropped.json'));
+      document.querySelector('${target}').dispatchEvent(
+          new DragEvent('drop', {dataTransfer: dropped, bubbles: true, cancelable: true}));
+    }`);
+    await until(
+        `document.querySelectorAll('.status')[${index}].textContent.startsWith('dropped.json: read')`);
+    const others = (await evaluate(`[...document.querySelectorAll('.status')].map((s) => s.textContent)`))
+                       .filter((text) => text.startsWith('dropped.json'));
+    check(others.length === index + 1, `a file may be dropped on ${target}`);
+  }
 }
 
 /** Llama with a long vocabulary and divisors of frequencies at the end of the file. */

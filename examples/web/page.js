@@ -40,13 +40,11 @@ const sources = ['Model', 'Compare with'].map((legend, index) => {
   source.examples.onchange = () => openExample(source, source.examples.value);
   source.text.oninput = () => openText(source, source.text.value);
   part('.file').onchange = (event) => openFile(source, event.target.files[0]);
-  fieldset.ondragover = (event) => {
-    event.preventDefault();
-    fieldset.classList.add('target');
-  };
+  fieldset.ondragover = () => fieldset.classList.add('target');
   fieldset.ondragleave = () => fieldset.classList.remove('target');
   fieldset.ondrop = (event) => {
     event.preventDefault();
+    event.stopPropagation();
     fieldset.classList.remove('target');
     openFile(source, event.dataTransfer.files[0]);
   };
@@ -143,7 +141,7 @@ async function loadLink() {
 function show() {
   const [model, other] = models, groups = model?.groups ?? [];
   byId('model').hidden = !model;
-  byId('figures').hidden = byId('choice').hidden = groups.length === 0;
+  byId('figures').hidden = groups.length === 0;
   byId('choice').hidden = groups.length < 2;
   byId('differences').hidden = !model || !other;
   if (model && other) {
@@ -456,6 +454,12 @@ byId('copy').onclick = async (event) => {
 };
 addEventListener('resize', () => models[0] && draw());
 addEventListener('hashchange', loadLink);
+addEventListener(
+    'dragover', (event) => event.preventDefault());  // else the browser leaves for a file that is dropped
+addEventListener('drop', (event) => {
+  event.preventDefault();
+  openFile(sources[0], event.dataTransfer.files[0]);
+});
 
 createEngine().then((module) => {
   engine = module;
