@@ -36,8 +36,10 @@ browser.stdio[4].setEncoding('utf8').on('data', (data) => {
   const parts = (received + data).split('\0');
   received = parts.pop();
   for (const message of parts.map((part) => JSON.parse(part))) {
-    if (message.method === 'Runtime.exceptionThrown')
-      complaints.push(message.params.exceptionDetails.exception.description);
+    if (message.method === 'Runtime.exceptionThrown') {
+      const {exception, text} = message.params.exceptionDetails;
+      complaints.push(exception?.description ?? text);
+    }
     if (!waiting.has(message.id)) continue;
     const {done, failed} = waiting.get(message.id);
     waiting.delete(message.id);
@@ -175,16 +177,21 @@ async function checkFiles() {
   for (const [index, target] of [[0, 'body'], [1, 'fieldset + fieldset']]) {
     await evaluate(`{
       const dropped = new DataTransfer();
-      dropped.items.add(new File(['{"model_type": "llama", "head_dim": 64}'], 'dropped.json'));
+      dropped.items.add(new File(['{"model_type": "llama", "head_dim": 64}'], 'dropped_${index}.json'));
       document.querySelector('${target}').dispatchEvent(
           new DragEvent('drop', {dataTransfer: dropped, bubbles: true, cancelable: true}));
     }`);
-    await until(
-        `document.querySelectorAll('.status')[${index}].textContent.startsWith('dropped.json: read')`);
-    const others = (await evaluate(`[...document.querySelectorAll('.status')].map((s) => s.textContent)`))
-                       .filter((text) => text.startsWith('dropped.json'));
-    check(others.length === index + 1, `a file may be dropped on ${target}`);
+    await until(`document.querySelectorAll('.status')[${index}].textContent.startsWith('dropped_${
+        index}.json: read')`);
+    const names = await evaluate(`sources.map((source) => source.file?.name)`);
+    check(
+        names.filter((name) => name === `dropped_${index}.json`).length === 1,
+        `a file may be dropped on ${target}`);
   }
+  const both = await evaluate(
+      `Promise.all([openExample(sources[1], 'llama_3_8b.json'), openExample(sources[0], 'llama_3_1_8b.json')])
+      .then(() => document.querySelectorAll('#differences li').length, (error) => String(error))`);
+  check(both > 0, `two files may be opened at the same time: ${both} differences`);
 }
 
 /** Llama with a long vocabulary and divisors of frequencies at the end of the file. */

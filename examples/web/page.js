@@ -72,6 +72,7 @@ function openFile(source, file) {
 function open(source, file) {
   source.file = file || null;
   source.bytes = 0;
+  models[source.index] = null;  // engine.js has none either until the file is read
   if (file)
     engine.ccall('open_file', null, ['number', 'string', 'number'], [source.index, file.name, file.size]);
   return read(source);
@@ -445,7 +446,7 @@ byId('group').onchange = (event) => {
   group = Number(event.target.value);
   show();
 };
-byId('position').oninput = movePosition;
+byId('position').oninput = () => models[0] && movePosition();
 byId('position').onchange = saveLink;
 byId('copy').onclick = async (event) => {
   getSelection().selectAllChildren(byId('code'));
