@@ -2,9 +2,11 @@
 """Tables and plots of the rows that the programs of bench/ print.
 
     bench/plot.py build/shapes/*.json build/native/bench/*.json
+    bench/plot.py --check
 
 Prints the worst rows first, for everything that rows are compared with. Then writes the worst row of each group into
-bench/README.md, the worst of all into README.md, and the plots in bench/results. Each part changes only if its rows are given.
+bench/README.md, the table of README.md from that page, and the plots in bench/results. Each part changes only if its rows are
+given. `--check` compares the table of README.md with bench/README.md and changes nothing.
 """
 
 import json
@@ -203,22 +205,56 @@ def table_of_groups(rows):
     return lines
 
 
-def short_table(rows):
-    """The worst row beside everything that rows are compared with, of all builds."""
-    what = {"half_split": "rotation, half_split", "interleaved": "rotation, interleaved"}
-    cells = {}
-    for (group, yardstick), compared in pairs_of(rows).items():
-        label = what.get(group.split(",")[0], group.split(",")[0])
-        cells.setdefault(label, {}).setdefault(yardstick, []).extend(compared)
-    lines = ["| floats, one thread, every compiler and level | worst speed beside (rows of at least 0.97) |", "|---|---|"]
-    for label, of_yardstick in cells.items():
-        texts = []
-        for yardstick, compared in of_yardstick.items():
-            lowest = worst(compared, yardstick)
-            reached = sum(row.ratio(yardstick) >= FLOOR for row in compared)
-            texts.append(f"{yardstick}: {lowest.text(yardstick)}, {lowest.name.split('/', 1)[1]}, {lowest.build}"
-                         + ("" if yardstick in LIMITS else f" ({reached} of {len(compared)})"))
-        lines.append(f"| {label} | {'; '.join(texts)} |")
+def cells_of(page, heading, labels):
+    """{label: cells} of the rows of the table of a page that begins with `heading`."""
+    table = page.split(heading, 1)[1].split("\n\n", 1)[0]
+    rows = {}
+    for line in table.splitlines()[2:]:
+        cells = [cell.strip() for cell in line[1:-1].split("|")]
+        if tuple(cells[:labels]) in rows:
+            sys.exit(f"bench/README.md has two rows {cells[:labels]}")
+        rows[tuple(cells[:labels])] = cells[labels:]
+    return rows
+
+
+def reached(rows, groups, yardstick):
+    """The worst ratio of some groups in all builds, and how many rows reach FLOOR."""
+    lowest, good, all_rows = math.inf, 0, 0
+    for cell in (cell for group in groups for cell in rows[group, yardstick]):
+        ratio, counts = re.match(r"[0-9.]+", cell)[0], re.search(r"; ([0-9]+) of ([0-9]+)$", cell)
+        lowest, good, all_rows = min(lowest, float(ratio)), good + int(counts[1]), all_rows + int(counts[2])
+    return f"{good} of {all_rows} shapes, lowest {lowest:.2f}"
+
+
+def short_table(page):
+    """The table of README.md, from the tables of bench/README.md: what rope is compared with, and its speed beside that."""
+    shapes = cells_of(page, "| rows | beside | c", 2)
+    groups = cells_of(page, "| rows | beside | worst |", 2)
+    peers = cells_of(page, "| time over that of rope |", 1)
+    torch = cells_of(page, "| PyTorch 1.13.1 |", 1)
+
+    def peer(label, library, place):
+        return peers[label,][library].split(" / ")[place]
+
+    rotation, decoding, prefill = "rotation, half_split", "decoding from floats", "prefill of floats"
+    queries = [group for group, yardstick in shapes if group.startswith("one query") and yardstick.startswith("two Eigen")]
+    products = groups["prefill", "Eigen products"]
+    lines = ["| work (float, one thread) | plain C++ | ggml | ONNX Runtime | PyTorch; rope |",
+             "|---|---|---|---|---|"]
+    for what, tokens, place in (("one token", "1 token", 0), ("512 tokens", "512 tokens", 1), ("4096 tokens", "4096 tokens", 2)):
+        plain = reached(shapes, [f"half_split, {tokens}", f"interleaved, {tokens}"], "a plain loop")
+        shares = torch["rotation, half_split, 4096 tokens",] if place == 2 else None
+        lines.append(f"| rotation of {what} | {plain} | {peer(rotation, 0, place)} | {peer(rotation, 2, place)} | "
+                     + (f"{shares[0]}; {groups['rotation of float', 'an in-place scale'][0]}" if shares else "") + " |")
+    lines.append(f"| attention, prefill | lowest {products[0]}, median {products[2].split(',')[0]} | {peers[prefill,][0]} | {peers[prefill,][2]} | "
+                 f"{torch['prefill (1, 1024, 8, 64)',][0]}; {groups['prefill', 'peak multiply-adds'][0]} |")
+    lines.append(f"| attention, decoding | {reached(shapes, queries, 'two Eigen products and a softmax')} | {peers[decoding,][0]} | "
+                 f"{peers[decoding,][2]} | {torch['decoding, 4096 keys',][0]}; "
+                 f"{groups['decoding, keys in the order of activations', 'limit'][0]} |")
+    calls = (ROOT / "include" / "rope" / "README.md").read_text(encoding="utf-8")
+    error = re.search(r"float32 angle is off by\s+(\S+) at position 99991", calls)[1]
+    lines.append(f"| error of cos and sin at position 99991, base 500000 | {error} with float32 angles | float32 angles | "
+                 f"you give the table | {error}; 3e-8 |")
     return lines
 
 
@@ -277,15 +313,26 @@ def main(files):
     if shapes:
         where = machine(of_shapes, "-march=native")
         replace_part(page, "shapes", table_of_builds(shapes) + [""] + table_of_fixed_costs(shapes) + ["", where])
-        replace_part(ROOT / "README.md", "speed", short_table(shapes) + ["", where + " [Every group](bench/README.md)."])
         plot_rotation([row for row in shapes if row.build == shapes[0].build], f"{where} {shapes[0].build}")
     if others:
         where = machine(of_others, f"{of_others['compiler']} {of_others['flags']}")
         replace_part(page, "groups", table_of_groups(others) + ["", where])
         plot_attention(others, where)
+    replace_part(ROOT / "README.md", "speed", short_table(page.read_text(encoding="utf-8")))
+
+
+def check():
+    """Whether the table of README.md follows from bench/README.md."""
+    page, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("bench/README.md", "README.md"))
+    table = "\n".join(short_table(page))
+    if f"<!-- speed: written by bench/plot.py -->\n{table}\n<!-- /speed -->" not in readme:
+        sys.exit("README.md: the table of speeds differs from bench/README.md, from which it follows:\n\n" + table)
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    main(sys.argv[1:])
+    if sys.argv[1] == "--check":
+        check()
+    else:
+        main(sys.argv[1:])

@@ -1,33 +1,18 @@
-#include <rope/rope.hpp>
-
 #include <cstdio>
 #include <random>
-#include <vector>
-
-// Rotary attention with the heads of Llama 3 8B (Hugging Face weights: half_split), over a prompt of 16 tokens.
+#include <rope/rope.hpp>
+#include <unsupported/Eigen/CXX11/Tensor>
 int main() {
-  const int batch = 1, tokens = 16, heads = 32, kv_heads = 8, head_dim = 128;
-  std::vector<float> q(batch * tokens * heads * head_dim), out(q.size());
-  std::vector<float> k(batch * tokens * kv_heads * head_dim), v(k.size());
-  std::mt19937 random(1);
-  for (auto* x : {&q, &k, &v})
-    for (float& channel : *x) channel = 2 * static_cast<float>(random()) / 4294967296.0f - 1;
-
-  const rope::frequency_table table(rope::frequencies(head_dim, 500000.0), 8192);  // once per model
-
-  const auto queries = rope::bshd(q.data(), batch, tokens, heads, head_dim);
-  const auto keys = rope::bshd(k.data(), batch, tokens, kv_heads, head_dim);
-  const auto values = rope::bshd(v.data(), batch, tokens, kv_heads, head_dim);
-  const auto outputs = rope::bshd(out.data(), batch, tokens, heads, head_dim);
-  const auto attend = [&](const char* positions) {
-    rope::attention(queries, keys, values, outputs);
-    std::printf("%-23s first channel of the last token: %.5f\n", positions, double(*outputs.at(0, 15, 0)));
-  };
-
-  attend("no positions:");
-  rope::rotate<rope::half_split>(queries, keys, table);  // in place; token t is at position t
-  attend("positions 0 to 15:");
-  rope::unrotate<rope::half_split>(queries, keys, table);
-  rope::rotate<rope::half_split>(queries, keys, table, 5000);  // only distances matter, so the same again
-  attend("positions 5000 to 5015:");
+  Eigen::Tensor<float, 4, Eigen::RowMajor> q(1, 16, 32, 128), k(1, 16, 8, 128), v = k, out = q;
+  for (std::mt19937 random(1); auto* x : {&q, &k, &v})  // [batch, tokens, heads, head_dim]
+    for (int i = 0; i < x->size(); ++i) x->data()[i] = static_cast<float>(random()) * 0x1p-31f - 1;
+  const rope::frequency_table table(rope::frequencies(128, 500000.0), 8192);  // Llama 3, once per model
+  rope::attention(rope::bshd(q), rope::bshd(k), rope::bshd(v), rope::bshd(out));
+  std::printf("not rotated:            %.4f\n", double(out(0, 15, 0, 0)));
+  for (const int start : {0, 5000}) {
+    rope::rotate<rope::half_split>(rope::bshd(q), rope::bshd(k), table, start);  // in place
+    rope::attention(rope::bshd(q), rope::bshd(k), rope::bshd(v), rope::bshd(out));
+    std::printf("positions %4d to %4d: %.4f\n", start, start + 15, double(out(0, 15, 0, 0)));
+    rope::unrotate<rope::half_split>(rope::bshd(q), rope::bshd(k), table, start);
+  }
 }

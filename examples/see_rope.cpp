@@ -1,6 +1,6 @@
-// Six figures that show what rotary embeddings do, drawn from what the library computes. The numbers in them are
-// checked against their formulas in long double, which share no code with the library.
-// Usage: rope_see_rope [folder [older figures that those of the same name must be like ...]]
+// Eight figures that show what rotary embeddings do, on light and on dark ground, drawn from what the library computes.
+// The numbers in them are checked against their formulas in long double, which share no code with the library.
+// Usage: rope_see_rope [folder [older figures to compare with the new ones of equal name ...]]
 
 #include <rope/rope.hpp>
 
@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <numbers>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -41,10 +42,32 @@ channels rotated(channels x, const rope::frequencies& frequencies, std::int64_t 
 /// The point that lies in some direction of a plane, so far from the origin.
 svg::point towards(double angle, double away) { return {away * std::cos(angle), away * std::sin(angle)}; }
 
-std::string turning_pairs() {
+std::string rotated_pair(const svg::palette& ground) {
+  svg::picture figure(520, 400, "A channel pair, rotated by position times frequency",
+                      "the pair (u, v) = (1, 0) at positions 0 to 4, frequency f = 0.5 rad per position",
+                      ground);
+  svg::panel plane(figure, {90, 75, 260, 260}, {"u", -1.4, 1.4}, {"v", -1.4, 1.4});
+  const rope::frequencies one_pair = rope::frequencies::custom(Eigen::ArrayXd::Constant(1, 0.5));
+  double off = 0;
+  std::vector<svg::point> arc;
+  for (int step = 0; step <= 30; ++step) arc.push_back(towards(1.5 * step / 30, 0.35));
+  for (int position = 0; position <= 4; ++position) {
+    const channels x = rotated({1, 0}, one_pair, position);
+    const svg::point tip = {real(x[0]), real(x[1])}, expected = towards(0.5 * position, 1);
+    compare(off, std::hypot(tip.x - expected.x, tip.y - expected.y), 0);
+    plane.arrow({0, 0}, tip, position == 0 ? ground.grey : position == 3 ? ground.vermilion : ground.blue);
+    plane.write(towards(0.5 * position, 1.17), svg::format("p = %d", position), ground.ink);
+  }
+  plane.line(arc, ground.vermilion);
+  plane.write(towards(0.75, 0.5), "3 f", ground.vermilion);
+  check(off <= rotation_bound, "every arrow is (cos(p f), sin(p f))");
+  return figure.text();
+}
+
+std::string frequencies_of_pairs(const svg::palette& ground) {
   const speeds speed = speeds_of(8, 100);
-  svg::picture figure(980, 310, "Pairs of one vector turn, each at its own speed",
-                      "head_dim 8, base 100; the vector at positions 0 (grey) to 6 (red)");
+  svg::picture figure(980, 310, "Pairs of one vector rotate, each at its own frequency",
+                      "head_dim 8, base 100; the vector at positions 0 (grey) to 6 (red)", ground);
   double off = 0;
   for (int pair = 0; pair < 4; ++pair) {
     const auto first = static_cast<std::size_t>(pair);
@@ -56,22 +79,23 @@ std::string turning_pairs() {
       const double angle = real(position * speed[first]) + std::atan2(1.0, 1.0);
       const svg::point tip = {real(x[first]), real(x[first + 4])}, expected = towards(angle, std::sqrt(0.5));
       compare(off, std::hypot(tip.x - expected.x, tip.y - expected.y), 0);
-      plane.arrow({0, 0}, tip, position == 0 ? svg::grey : position == 6 ? svg::vermilion : svg::blue);
-      if (speed[first] > 0.2L) plane.write(towards(angle, 0.92), std::to_string(position), svg::ink);
+      plane.arrow({0, 0}, tip, position == 0 ? ground.grey : position == 6 ? ground.vermilion : ground.blue);
+      if (speed[first] > 0.2L) plane.write(towards(angle, 0.92), std::to_string(position), ground.ink);
     }
   }
-  check(off <= rotation_bound, "every arrow is the first one, turned by position times speed");
+  check(off <= rotation_bound, "every arrow is the first one, rotated by position times frequency");
   return figure.text();
 }
 
-std::string what_stays() {
+std::string relative_scores(const svg::palette& ground) {
   svg::picture figure(
       960, 390, "Moved by the same amount, two vectors keep their angle and their lengths",
-      "left: one pair at 0.3 rad per position, with its angles in rad; right: 64 channels, base 10000");
+      "left: one pair at 0.3 rad per position, with its angles in rad; right: 64 channels, base 10000",
+      ground);
   svg::panel plane(figure, {80, 75, 250, 250}, {"first channel", -1.3, 1.3}, {"second channel", -1.3, 1.3});
   double angle_off = 0, score_off = 0, length_off = 0;
   for (const int moved : {0, 4}) {
-    const char* colour = moved == 0 ? svg::blue : svg::vermilion;
+    const char* colour = moved == 0 ? ground.blue : ground.vermilion;
     const auto draw = [&](const char* name, float size, int position) {
       const rope::frequencies one_pair = rope::frequencies::custom(Eigen::ArrayXd::Constant(1, 0.3));
       const channels x = rotated({size, 0}, one_pair, position);
@@ -103,16 +127,16 @@ std::string what_stays() {
   }
   svg::panel moves(figure, {420, 75, 350, 250}, {"moved by (positions)", 0, 60},
                    {"share of |q| |k|, or of |q|", 0, 1.2});
-  moves.curve("length of q", longs, svg::green);
-  moves.curve("q . k, both moved", both, svg::blue);
-  moves.curve("q . k, only k moved", alone, svg::vermilion);
+  moves.curve("length of q", longs, ground.green);
+  moves.curve("q . k, both moved", both, ground.blue);
+  moves.curve("q . k, only k moved", alone, ground.vermilion);
   check(angle_off <= score_bound, "the angle between q and k is 0.6 rad before and after");
   check(score_off <= score_bound, "scores are those of the distance, wherever q and k are");
   check(length_off <= rotation_bound, "the length of q stays");
   return figure.text();
 }
 
-std::string decay() {
+std::string decay(const svg::palette& ground) {
   constexpr std::size_t dim = 128;
   const channels ones(dim, 1);
   double off = 0;
@@ -127,11 +151,12 @@ std::string decay() {
     panel.curve(name, points, colour);
   };
   svg::picture figure(880, 620, "Equal vectors: their score against their distance",
-                      "head_dim 128: the mean cosine of 64 pairs, for YaRN times m^2; points 8 % apart");
+                      "head_dim 128: the mean cosine of 64 pairs, for YaRN times m^2; points 8 % apart",
+                      ground);
   const svg::axis across = {"distance (positions)", 1, 1e5, true}, up = {"score / head_dim", -0.4, 1.4};
   svg::panel bases(figure, {80, 85, 620, 195}, across, up, "by base");
   const std::pair<double, const char*> drawn[] = {
-      {1e2, svg::blue}, {1e4, svg::vermilion}, {5e5, svg::green}, {1e7, svg::purple}};
+      {1e2, ground.blue}, {1e4, ground.vermilion}, {5e5, ground.green}, {1e7, ground.purple}};
   for (const auto& [base, colour] : drawn)
     draw(bases, svg::format("base %.0f", base), colour, rope::frequencies(dim, base), speeds_of(dim, base));
   svg::panel rules(figure, {80, 360, 620, 195}, across, up,
@@ -139,11 +164,11 @@ std::string decay() {
   const rope::yarn_scaling yarn = {.factor = 4, .original_max_position = 4096};
   speeds slowed = speeds_of(dim, 10000);
   for (long double& s : slowed) s /= 4;
-  draw(rules, "as trained", svg::blue, rope::frequencies(dim, 10000), speeds_of(dim, 10000));
-  draw(rules, "linear", svg::vermilion, rope::frequencies(dim, 10000, rope::linear_scaling{4}), slowed);
-  draw(rules, "NTK", svg::green, rope::frequencies(dim, 10000, rope::ntk_scaling{4}),
+  draw(rules, "as trained", ground.blue, rope::frequencies(dim, 10000), speeds_of(dim, 10000));
+  draw(rules, "linear", ground.vermilion, rope::frequencies(dim, 10000, rope::linear_scaling{4}), slowed);
+  draw(rules, "NTK", ground.green, rope::frequencies(dim, 10000, rope::ntk_scaling{4}),
        ntk_speeds(dim, 10000, 4));
-  draw(rules, "YaRN", svg::purple, rope::frequencies(dim, 10000, yarn), yarn_speeds(dim, 10000, 4096, 4),
+  draw(rules, "YaRN", ground.purple, rope::frequencies(dim, 10000, yarn), yarn_speeds(dim, 10000, 4096, 4),
        yarn_factor(4));
   // A factor in cos and sin is one more rounding of each, in q and in k.
   check(off <= score_bound + 2 * unit,
@@ -151,7 +176,7 @@ std::string decay() {
   return figure.text();
 }
 
-std::string heat_maps() {
+std::string heat_maps(const svg::palette& ground) {
   const std::vector<std::string> words = {"the", "dog", "saw", "the", "pig", "and", "the", "pig", "saw"};
   const std::size_t n = words.size();
   constexpr double scale = 4.0 / 64;  // a word's score for itself is 4
@@ -164,14 +189,14 @@ std::string heat_maps() {
   rope::attention_weights(tokens, tokens, std::span(without), options);
   rope::attention_weights<rope::half_split>(tokens, tokens, std::span(with),
                                             rope::frequency_table(rope::frequencies(64), n), options);
-  svg::picture figure(940, 490, "Who looks at whom, without and with positions",
-                      "percent of a word's attention; each word has one vector, as query and as key");
+  svg::picture figure(940, 490, "Attention between words, without and with positions",
+                      "percent of a word's attention; each word has one vector, as query and as key", ground);
   double off = 0;
   bool nearest = true;
   for (const bool positions : {false, true}) {
-    svg::panel map(
-        figure, {positions ? 560.0 : 90.0, 85, 352, 352}, {"looked at", -0.5, real(n) - 0.5, false, words},
-        {"looking", real(n) - 0.5, -0.5, false, words}, positions ? "with positions" : "without positions");
+    svg::panel map(figure, {positions ? 560.0 : 90.0, 85, 352, 352},
+                   {"key", -0.5, real(n) - 0.5, false, words}, {"query", real(n) - 0.5, -0.5, false, words},
+                   positions ? "with positions" : "without positions");
     for (std::size_t i = 0; i < n; ++i) {
       std::vector<double> scores;
       for (std::size_t j = 0; j < n; ++j)
@@ -183,19 +208,20 @@ std::string heat_maps() {
         compare(off, real(row[j]), expected[j]);
         map.cell(real(j), real(i), real(row[j]) / 0.85);
         map.write({real(j), real(i)}, svg::format("%.0f", 100 * real(row[j])),
-                  row[j] > 0.35f ? "white" : svg::ink);
+                  row[j] > 0.5f ? ground.paper : ground.ink);
       }
       nearest = nearest && (!positions || std::max_element(row, row + n) == row + i);
     }
   }
   // A score of 64 products has 64 roundings beside the rotations, all of 4 at most; a weight changes by twice that.
   check(off <= 2 * 4 * (score_bound + 64 * unit), "every weight is the softmax of the formula");
-  check(std::equal(&without[0], &without[n], &without[3 * n]), "without positions, equal words look alike");
-  check(nearest, "with positions, every word looks at its own place most");
+  check(std::equal(&without[0], &without[n], &without[3 * n]),
+        "without positions, equal words have equal weights");
+  check(nearest, "with positions, every word attends most to itself");
   return figure.text();
 }
 
-std::string exchanged_words() {
+std::string exchanged_words(const svg::palette& ground) {
   struct {
     const char *query, *key;
     int at[2], of[2];  // their places in the two sentences
@@ -205,7 +231,7 @@ std::string exchanged_words() {
                      {"pig", "dog", {4, 1}, {1, 4}}};
   const std::vector<std::string> names = {"chased, dog", "chased, pig", "dog, pig", "pig, dog"};
   svg::picture figure(1080, 350, "Words exchanged: scores of the same pairs of words in two sentences",
-                      "each word has a query and a key of 64 channels 1 and -1; base 10000");
+                      "each word has a query and a key of 64 channels 1 and -1; base 10000", ground);
   double off = 0;
   bool same = true, other = true;  // the scores of both sentences
   for (const bool positions : {false, true}) {
@@ -219,21 +245,53 @@ std::string exchanged_words() {
         const int q_at = positions ? at[s] : 0, k_at = positions ? of[s] : 0;
         scores[s] = dot(rotated(q, rope::frequencies(64), q_at), rotated(k, rope::frequencies(64), k_at));
         compare(off, scores[s], score(q, k, speeds_of(64, 10000), q_at - k_at));
-        bars.bar(pair - 0.17 + 0.34 * s, 0.3, scores[s], s == 0 ? svg::blue : svg::vermilion);
+        bars.bar(pair - 0.17 + 0.34 * s, 0.3, scores[s], s == 0 ? ground.blue : ground.vermilion);
       }
       same = same && (positions || scores[0] == scores[1]);
       other = other && (!positions || std::abs(scores[0] - scores[1]) >= 1);
     }
     if (!positions) continue;
-    bars.legend("the dog chased the pig", svg::blue);
-    bars.legend("the pig chased the dog", svg::vermilion);
+    bars.legend("the dog chased the pig", ground.blue);
+    bars.legend("the pig chased the dog", ground.vermilion);
   }
   check(off <= 64 * score_bound, "every score is that of the formula");
   check(same && other, "without positions, both sentences have the same scores; with them, none is the same");
   return figure.text();
 }
 
-std::string float_angles() {
+std::string schedules(const svg::palette& ground) {
+  constexpr std::size_t dim = 128;
+  constexpr double trained = 4096, two_pi = 2 * std::numbers::pi;
+  svg::picture figure(900, 420, "Schedules of context extension: positions for a full turn of each pair",
+                      "head_dim 128, base 10000, trained on 4096 positions, factor 4", ground);
+  svg::panel pairs(figure, {80, 75, 580, 280}, {"pair", 0, 63}, {"positions for a full turn", 1, 1e6, true});
+  pairs.level("4096 positions", trained, ground.grey, "5 3");
+  pairs.level("16384 positions", 4 * trained, ground.grey, "1 4");
+  double off = 0;
+  const auto draw = [&](const char* name, const char* colour, const rope::frequencies& frequencies,
+                        const speeds& expected) {
+    std::vector<svg::point> points;
+    for (std::size_t i = 0; i < dim / 2; ++i) {
+      const double inv_freq = frequencies.inv_freq(static_cast<rope::Index>(i), 0);
+      compare(off, inv_freq / real(expected[i]), 1);
+      points.push_back({real(i), two_pi / inv_freq});
+    }
+    pairs.curve(name, points, colour);
+  };
+  const rope::yarn_scaling yarn = {.factor = 4, .original_max_position = trained};
+  const speeds as_trained = speeds_of(dim, 10000);
+  speeds slowed = as_trained;
+  for (long double& s : slowed) s /= 4;
+  draw("as trained", ground.blue, rope::frequencies(dim, 10000), as_trained);
+  draw("linear", ground.vermilion, rope::frequencies(dim, 10000, rope::linear_scaling{4}), slowed);
+  draw("NTK", ground.green, rope::frequencies(dim, 10000, rope::ntk_scaling{4}), ntk_speeds(dim, 10000, 4));
+  draw("YaRN", ground.purple, rope::frequencies(dim, 10000, yarn), yarn_speeds(dim, 10000, trained, 4));
+  // The formulas in long double are off by a few of its roundings, a frequency by half an ulp of double.
+  check(off <= 0x1p-51, "every frequency is that of the formula");
+  return figure.text();
+}
+
+std::string float_angles(const svg::palette& ground) {
   bool bounded = true, exact = true;
   std::vector<svg::point> usual[2], ours;
   const rope::frequencies frequencies[] = {rope::frequencies(128, 10000), rope::frequencies(128, 500000)};
@@ -263,13 +321,13 @@ std::string float_angles() {
     ours.push_back({real(last), table_off});
   }
   svg::picture figure(860, 420, "Largest error of cos and sin, by how their angle is made",
-                      "head_dim 128: the worst of 64 pairs at 8 positions in a row");
+                      "head_dim 128: the worst of 64 pairs at 8 positions in a row", ground);
   svg::panel errors(figure, {80, 75, 540, 280}, {"position (tokens)", 1, 1e7, true},
                     {"largest error (absolute)", 1e-9, 1, true});
-  errors.curve("bound: p / 2^23", {{1, 2 * unit}, {0.5 / unit, 1}}, svg::grey, "stroke-dasharray='2 3'");
-  errors.curve("float32 angles, base 10000", usual[0], svg::vermilion);
-  errors.curve("float32 angles, base 500000", usual[1], svg::purple);
-  errors.curve("rope, the worse of both", ours, svg::blue);
+  errors.curve("bound: p / 2^23", {{1, 2 * unit}, {0.5 / unit, 1}}, ground.grey, "stroke-dasharray='2 3'");
+  errors.curve("float32 angles, base 10000", usual[0], ground.vermilion);
+  errors.curve("float32 angles, base 500000", usual[1], ground.purple);
+  errors.curve("rope, the worse of both", ours, ground.blue);
   check(bounded, "float32 angles are off by two roundings of them: by more than 0.01 from a million on");
   check(exact, "a table has the nearest float, to 0.502 ulp, up to ten million");
   return figure.text();
@@ -289,16 +347,22 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s: %s\n", folder.string().c_str(), failed.message().c_str());
     return 1;
   }
-  const std::pair<const char*, std::string (*)()> figures[] = {{"turning_pairs.svg", turning_pairs},
-                                                               {"what_stays.svg", what_stays},
-                                                               {"decay.svg", decay},
-                                                               {"heat_maps.svg", heat_maps},
-                                                               {"exchanged_words.svg", exchanged_words},
-                                                               {"float_angles.svg", float_angles}};
-  for (const auto& [name, draw] : figures) {
-    std::printf("%s\n", name);
-    check(bool(std::ofstream(folder / name) << draw() << std::flush), "is written");
-  }
+  const std::pair<const char*, std::string (*)(const svg::palette&)> figures[] = {
+      {"rotated_pair", rotated_pair},
+      {"frequencies_of_pairs", frequencies_of_pairs},
+      {"relative_scores", relative_scores},
+      {"decay", decay},
+      {"heat_maps", heat_maps},
+      {"exchanged_words", exchanged_words},
+      {"schedules", schedules},
+      {"float_angles", float_angles}};
+  for (const auto& [name, draw] : figures)
+    for (const bool dark : {false, true}) {
+      const std::string file = svg::format("%s%s.svg", name, dark ? "_dark" : "");
+      std::printf("%s\n", file.c_str());
+      check(bool(std::ofstream(folder / file) << draw(dark ? svg::dark : svg::light) << std::flush),
+            "is written");
+    }
   for (int i = 2; i < argc; ++i) {
     std::printf("%s\n", argv[i]);
     std::ifstream kept(argv[i]), drawn(folder / std::filesystem::path(argv[i]).filename());

@@ -24,12 +24,13 @@ namespace svg {
 inline constexpr const char *blue = "#0072b2", *vermilion = "#d55e00", *green = "#009e73",
                             *purple = "#b3478f", *gold = "#c98a00", *ink = "#202124", *grey = "#757a80";
 
-/// The colours of a figure as a whole, and those of curves that each ground needs in its own shade.
+/// The colours of a figure as a whole, and those of curves in the shade that each ground needs.
 struct palette {
-  const char *paper, *ink, *grey, *rule, *blue, *vermilion;
+  const char *paper, *ink, *grey, *rule, *blue, *vermilion, *green, *purple;
 };
-inline constexpr palette light = {"white", ink, grey, "#e3e5e8", blue, vermilion};
-inline constexpr palette dark = {"#16191d", "#e8eaed", "#a4a9af", "#343a41", "#56b4e9", "#ff8a3d"};
+inline constexpr palette light = {"white", ink, grey, "#e3e5e8", blue, vermilion, green, purple};
+inline constexpr palette dark = {"#16191d", "#e8eaed", "#a4a9af", "#343a41",
+                                 "#56b4e9", "#ff8a3d", "#2dc997", "#e27fc1"};
 
 /// printf into a string.
 template <class... Values>
@@ -175,13 +176,12 @@ class panel {
                        x_of(x - width / 2), std::min(zero, end), x_of(x + width / 2) - x_of(x - width / 2),
                        std::abs(zero - end), colour));
   }
-  /// The square of one unit around (x, y), from white to blue as `share` goes from 0 to 1.
+  /// The square of one unit around (x, y), blue with an opacity of `share`.
   void cell(double x, double y, double share) {
-    share = std::clamp(share, 0.0, 1.0);
-    const auto mix = [&](int full) { return static_cast<int>(std::lround(255 + share * (full - 255))); };
-    figure_.add(format("<rect x='%.1f' y='%.1f' width='%.1f' height='%.1f' fill='#%02x%02x%02x'/>\n",
+    figure_.add(format("<rect x='%.1f' y='%.1f' width='%.1f' height='%.1f' fill='%s' fill-opacity='%.3f'/>\n",
                        x_of(x - 0.5), std::min(y_of(y - 0.5), y_of(y + 0.5)), x_of(x + 0.5) - x_of(x - 0.5),
-                       std::abs(y_of(y + 0.5) - y_of(y - 0.5)), mix(0), mix(72), mix(142)));
+                       std::abs(y_of(y + 0.5) - y_of(y - 0.5)), figure_.colours().blue,
+                       std::clamp(share, 0.0, 1.0)));
   }
   /// Text around p.
   void write(const point& p, const std::string& text, const char* colour) {

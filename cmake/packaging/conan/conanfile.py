@@ -9,7 +9,7 @@ required_conan_version = ">=2.0"
 
 class RopeConan(ConanFile):
     name = "rope"
-    version = "0.2.0"
+    version = "0.3.0"
     description = "Rotary position embeddings on Eigen, header-only"
     license = "MIT"
     topics = ("rotary-position-embedding", "transformers", "attention", "eigen", "header-only")
