@@ -1,0 +1,231 @@
+// The programs of serve.md, each compared with attention by its formula or with the same tokens in one call.
+
+#include <cstdint>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#define EIGEN_USE_THREADS  // for Eigen::ThreadPoolDevice
+#include "guide.hpp"
+
+namespace {
+
+using namespace guide;
+using namespace rope;
+
+constexpr Index heads = 4, kv_heads = 2, head_dim = 64;
+const formula::speeds inv_freq = formula::speeds_of(head_dim, 10000);
+const frequency_table<float> table(frequencies(head_dim), 4096);
+
+struct tokens {
+  tensor q, k, v, out;
+  explicit tokens(Index count, Index batch = 1)
+      : q(random_tensor(batch, count, heads, head_dim, 1)),
+        k(random_tensor(batch, count, kv_heads, head_dim, 2)),
+        v(random_tensor(batch, count, kv_heads, head_dim, 3)),
+        out(batch, count, heads, head_dim) {}
+};
+
+void prefill_and_decode() {
+  tokens x(40);
+  const auto q = bshd(x.q), k = bshd(x.k), v = bshd(x.v), out = bshd(x.out);
+
+  kv_cache<float> cache(1, 4096, kv_heads, head_dim);  // batch, capacity, kv_heads, head_dim
+  for (Index first = 0, count = 16; first < 40; first += count, count = first < 32 ? 16 : 1) {
+    cache.append<half_split>(k.token_range(first, count), v.token_range(first, count), table);
+    attention<half_split>(q.token_range(first, count), cache, out.token_range(first, count), table);
+  }
+
+  check(attention_error(x.q, x.k, x.v, x.out, inv_freq) <= float_bound,
+        "chunks of a prompt, then token by token");
+}
+
+void ragged_batch() {
+  tokens x(12, 3);
+  const auto q = bshd(x.q), k = bshd(x.k), v = bshd(x.v), out = bshd(x.out);
+
+  const std::vector<int> counts = {12, 5, 9};  // tokens of each row, the rest is padding on the right
+  kv_cache<float> cache(3, 4096, kv_heads, head_dim);
+  cache.append<half_split>(k, v, table, counts);
+  attention<half_split>(q, cache, out, table, {}, counts);
+  const auto next = cache.next_positions();  // 12, 5, 9: where each row goes on
+
+  bool positions = true;
+  for (std::size_t b = 0; b < 3; ++b) positions = positions && next[b] == counts[b];
+  double off = 0;
+  for (Index b = 0; b < 3; ++b) {
+    const Index n = counts[static_cast<std::size_t>(b)];
+    tensor q1(1, n, heads, head_dim), k1(1, n, kv_heads, head_dim), v1(1, n, kv_heads, head_dim),
+        o1(1, n, heads, head_dim);
+    std::copy_n(&x.q(b, 0, 0, 0), q1.size(), q1.data());
+    std::copy_n(&x.k(b, 0, 0, 0), k1.size(), k1.data());
+    std::copy_n(&x.v(b, 0, 0, 0), v1.size(), v1.data());
+    std::copy_n(&x.out(b, 0, 0, 0), o1.size(), o1.data());
+    off = std::max(off, attention_error(q1, k1, v1, o1, inv_freq));
+  }
+  check(positions && off <= float_bound, "rows of different length, padded on the right");
+}
+
+void left_padding() {
+  tokens x(12, 2);
+  const auto q = bshd(x.q), k = bshd(x.k), v = bshd(x.v), out = bshd(x.out);
+
+  const Index padding[] = {0, 5};  // tokens on the left of each row that are none
+  Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> is_token(2, 12);
+  for (Index b = 0; b < 2; ++b)
+    for (Index t = 0; t < 12; ++t) is_token(b, t) = t >= padding[b];
+  attention<half_split>(q, k, v, out, table, {.mask = score_matrix(is_token.data(), 2, 1, 1, 12)});
+
+  const auto visible = [&](Index b, Index i, Index j) { return j <= i && j >= padding[b]; };
+  check(attention_error(x.q, x.k, x.v, x.out, inv_freq, visible) <= float_bound, "rows padded on the left");
+}
+
+void pages_of_a_pool() {
+  tokens x(24);
+  const auto q = thd(x.q.data(), 24, heads, head_dim);
+  const auto k = thd(x.k.data(), 24, kv_heads, head_dim), v = thd(x.v.data(), 24, kv_heads, head_dim);
+  const auto out = thd(x.out.data(), 24, heads, head_dim);
+
+  std::vector<float> key_pool(8 * 4 * kv_heads * head_dim), value_pool(key_pool);  // 8 pages of 4 tokens
+  Eigen::Matrix<int, 2, 4, Eigen::RowMajor> blocks;
+  blocks << 6, 1, 3, -1, 0, 2, 5, 7;
+  const std::vector<int> lengths = {10, 14};  // of two sequences, with the tokens of this call
+  const std::vector<std::int64_t> offsets = {0, 10, 24};
+  const page_view<float> pages({.keys = bhsd(key_pool.data(), 8, kv_heads, 4, head_dim),
+                                .values = bhsd(value_pool.data(), 8, kv_heads, 4, head_dim)},
+                               blocks, lengths);
+  write_pages<half_split>(k, v, pages, table, offsets);
+  attention<half_split>(q, pages, out, table, {.query_offsets = offsets});
+
+  const auto visible = [](Index, Index i, Index j) { return j <= i && (j < 10) == (i < 10); };
+  check(attention_error(x.q, x.k, x.v, x.out, inv_freq, visible) <= float_bound,
+        "two sequences in pages of a pool");
+}
+
+void window_with_sinks() {
+  tokens x(60);
+  const auto q = bshd(x.q), k = bshd(x.k), v = bshd(x.v), out = bshd(x.out);
+
+  ring_cache<float> cache(1, {.sinks = 4, .window = 16}, kv_heads, head_dim);  // memory does not grow
+  for (Index t = 0; t < 60; ++t) {
+    cache.append<half_split>(k.token_range(t, 1), v.token_range(t, 1), table);
+    attention<half_split>(q.token_range(t, 1), cache, out.token_range(t, 1), table);
+  }
+
+  const auto visible = [](Index, Index i, Index j) { return j <= i && (j < 4 || i - j < 16); };
+  check(cache.capacity() == 20 && attention_error(x.q, x.k, x.v, x.out, inv_freq, visible) <= float_bound,
+        "a window of 16 tokens with 4 sinks");
+}
+
+void narrow_caches() {
+  tokens x(40);
+  const auto q = bshd(x.q), k = bshd(x.k), v = bshd(x.v), out = bshd(x.out);
+
+  kv_cache<std::int8_t> bytes(1, 4096, kv_heads, head_dim);  // a scale for each token and head
+  bytes.append<half_split>(k, v, table);
+  attention<half_split>(q, bytes, out, table);
+
+  // A step is 1 / 127 of the largest channel, and a value is off by half a step.
+  check(attention_error(x.q, x.k, x.v, x.out, inv_freq) <= 0.05, "keys and values of 8 bits");
+}
+
+void rollback() {
+  tokens x(24);
+  const auto q = bshd(x.q), k = bshd(x.k), v = bshd(x.v), out = bshd(x.out);
+  kv_cache<float> cache(1, 4096, kv_heads, head_dim);
+  cache.append<half_split>(k.token_range(0, 20), v.token_range(0, 20), table);
+  attention<half_split>(q.token_range(0, 20), cache, out.token_range(0, 20), table);
+
+  cache.append<half_split>(k.token_range(4, 4), v.token_range(4, 4), table);  // four drafted tokens
+  cache.truncate(21);                                                         // one of them was accepted
+  cache.truncate(20);                                                         // or none
+  cache.append<half_split>(k.token_range(20, 4), v.token_range(20, 4), table);
+  attention<half_split>(q.token_range(20, 4), cache, out.token_range(20, 4), table);
+
+  check(attention_error(x.q, x.k, x.v, x.out, inv_freq) <= float_bound, "drafted tokens rolled back");
+
+  kv_cache<float> branches(2, 4096, kv_heads, head_dim);
+  branches.append<half_split>(bshd(tokens(8, 2).k), bshd(tokens(8, 2).v), table);
+  branches.copy_row(0, 1);  // row 1 goes on from what row 0 holds
+  check(std::equal(branches.keys(0).at(0, 0, 0), branches.keys(0).at(0, 0, 0) + head_dim,
+                   branches.keys(1).at(0, 0, 0)),
+        "a row copied to another one");
+}
+
+void saved_and_restored() {
+  tokens x(24);
+  const auto q = bshd(x.q), k = bshd(x.k), v = bshd(x.v), out = bshd(x.out);
+  std::stringstream file;
+  const auto channels = static_cast<std::streamsize>(20 * kv_heads * head_dim * Index(sizeof(float)));
+
+  rotate<half_split>(k, table);  // keys that you rotate yourself can be read back and stored again
+  file.write(reinterpret_cast<const char*>(x.k.data()), channels);
+  file.write(reinterpret_cast<const char*>(x.v.data()), channels);
+
+  tensor keys(1, 20, kv_heads, head_dim), values(1, 20, kv_heads, head_dim);
+  file.read(reinterpret_cast<char*>(keys.data()), channels);
+  file.read(reinterpret_cast<char*>(values.data()), channels);
+  kv_cache<float> cache(1, 4096, kv_heads, head_dim);
+  cache.append(bshd(keys), bshd(values));
+  cache.append(k.token_range(20, 4), v.token_range(20, 4));
+  rotate<half_split>(q, table);
+  attention(q.token_range(20, 4), cache, out.token_range(20, 4));
+
+  tokens same(24);
+  attention<half_split>(bshd(same.q), bshd(same.k), bshd(same.v), bshd(same.out), table);
+  double off = 0;
+  for (Index t = 20; t < 24; ++t)
+    for (Index d = 0; d < head_dim; ++d)
+      formula::compare(off, double(x.out(0, t, 3, d)), double(same.out(0, t, 3, d)));
+  check(off <= float_bound, "keys and values saved and restored");
+}
+
+void threads() {
+  tokens x(512), same(512);
+  const auto q = bshd(x.q), k = bshd(x.k), v = bshd(x.v), out = bshd(x.out);
+
+  Eigen::ThreadPool pool(2);
+  const Eigen::ThreadPoolDevice device(&pool, 2);
+  attention<half_split>(q, k, v, out, table, {}, device);
+
+  attention<half_split>(bshd(same.q), bshd(same.k), bshd(same.v), bshd(same.out), table);
+  check(difference(x.out, same.out) <= 0, "Eigen::ThreadPoolDevice: the same bits as one thread");
+}
+
+/// A pool of your own is a type with two functions.
+struct own_threads {
+  Index threads() const { return 2; }
+  void parallel_for(Index count, const auto& body) const {
+    std::thread other([&] {
+      for (Index i = 1; i < count; i += 2) body(i);
+    });
+    for (Index i = 0; i < count; i += 2) body(i);
+    other.join();
+  }
+};
+
+void own_pool() {
+  tokens x(512), same(512);
+  const auto q = bshd(x.q), k = bshd(x.k), v = bshd(x.v), out = bshd(x.out);
+
+  attention<half_split>(q, k, v, out, table, {}, own_threads{});
+
+  attention<half_split>(bshd(same.q), bshd(same.k), bshd(same.v), bshd(same.out), table);
+  check(difference(x.out, same.out) <= 0, "a pool of your own: the same bits as one thread");
+}
+
+}  // namespace
+
+int main() {
+  prefill_and_decode();
+  ragged_batch();
+  left_padding();
+  pages_of_a_pool();
+  window_with_sinks();
+  narrow_caches();
+  rollback();
+  saved_and_restored();
+  threads();
+  own_pool();
+  return all_hold ? 0 : 1;
+}
