@@ -1,4 +1,4 @@
-# The rules of the modules (include/rope/README.md) that a compiler does not check. Run:
+# The rules of the modules (CONTRIBUTING.md) that a compiler does not check. Run:
 #
 #   cmake -P tests/layering.cmake
 #

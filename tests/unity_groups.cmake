@@ -31,7 +31,7 @@ set(unity_groups
   "laws/coming_from_ggml laws/every_extent laws/null_views"
   "laws/coming_from_hugging_face laws/extreme_integers laws/flushed_subnormals"
   "laws/coming_from_rotary_embedding_torch laws/integer_lists laws/pools"
-  "laws/coming_from_operators laws/recorded_answers laws/shared_table"
+  "laws/recorded_answers laws/shared_table"
   "models/describe models/gguf models/model_rope"
   "models/rotate_layer models/tables"
   "models/laws/attention_of_layer models/laws/both_formats models/laws/calls"
