@@ -1,9 +1,9 @@
-# `cmake --workflow --preset reference`: the reference of every public header, one page for each module, in
+# `cmake --workflow --preset reference`: the guide, and the reference of every public header, one page for each module, in
 # build/reference/html. A warning of Doxygen is an error.
 find_package(Doxygen REQUIRED)
-set(DOXYGEN_FILE_PATTERNS *.hpp)
-set(DOXYGEN_EXCLUDE_PATTERNS */detail/* */base/simd/* */rotation/checks.hpp)
-set(DOXYGEN_EXCLUDE_SYMBOLS rope::detail rope::detail::*)
+set(DOXYGEN_FILE_PATTERNS *.hpp *.md)
+set(DOXYGEN_EXCLUDE_PATTERNS */include/*.md */guide/*.hpp */detail/* */base/simd/* */rotation/checks.hpp)
+set(DOXYGEN_EXCLUDE_SYMBOLS rope::detail rope::detail::* ROPE_DETAIL_*)
 set(DOXYGEN_INPUT_FILTER "${CMAKE_COMMAND} -P ${CMAKE_CURRENT_LIST_DIR}/reference_filter.cmake")
 set(DOXYGEN_STRIP_FROM_PATH ${PROJECT_SOURCE_DIR}/include)
 set(DOXYGEN_STRIP_FROM_INC_PATH ${PROJECT_SOURCE_DIR}/include)
@@ -17,5 +17,6 @@ set(DOXYGEN_WARN_AS_ERROR FAIL_ON_WARNINGS)
 set(DOXYGEN_HAVE_DOT NO)
 set(DOXYGEN_SOURCE_BROWSER NO)
 set(DOXYGEN_VERBATIM_HEADERS NO)
+set(DOXYGEN_IMAGE_PATH ${PROJECT_SOURCE_DIR}/examples/figures)
 set(DOXYGEN_QUIET YES)
-doxygen_add_docs(reference ${PROJECT_SOURCE_DIR}/include/rope)
+doxygen_add_docs(reference ${PROJECT_SOURCE_DIR}/include/rope ${PROJECT_SOURCE_DIR}/examples/guide)
