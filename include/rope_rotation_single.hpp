@@ -1099,7 +1099,7 @@ class wide_real {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_WIDE_REAL_HPP
-/// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
+/// The frequency of each pair of channels: inv_freq [pairs, axes] in radians per unit of position.
 /// Text has one axis, the token's position; an image has two, a video three.
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -1210,7 +1210,7 @@ class frequencies {
     }
     return frequencies(std::move(inv_freq), 1.0);
   }
-  /// Every pair turns by one radian per unit of position, on one axis.
+  /// Every pair rotates by one radian per unit of position, on one axis.
   ///
   /// Throws:  std::invalid_argument unless pairs is positive, std::length_error if they exceed the address
   ///          space
@@ -1321,8 +1321,8 @@ class frequencies {
 #endif  // ROPE_FREQUENCIES_FREQUENCIES_HPP
 /// Frequencies with more than one axis: (height, width) of an image, (time, height, width) of a video.
 ///
-/// Every multi-axis embedding is one matrix inv_freq [pairs, axes]. A table of coordinates [rows, axes] turns
-/// pair i of row r by
+/// Every multi-axis embedding is one matrix inv_freq [pairs, axes]. A table of coordinates [rows, axes]
+/// rotates pair i of row r by
 ///
 ///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
 ///
@@ -1381,7 +1381,7 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
   return frequencies::custom(std::move(inv_freq), factor);
 }
 }  // namespace detail
-/// One block of pairs after the other, each turned by axes of its own: pairs 0 .. n - 1 by the axes of the
+/// One block of pairs after the other, each rotated by axes of its own: pairs 0 .. n - 1 by the axes of the
 /// first block, the next by those of the second, ... A block is any `frequencies`, so every axis may have its
 /// own width, base, scaling or unit.
 ///
@@ -1405,7 +1405,7 @@ inline frequencies axial(const frequencies& block, Index axes) {
   if (axes <= 0) detail::throw_invalid("axial", "axes must be positive, got ", axes);
   return detail::axial_of(&block, axes, 0);
 }
-/// Axial blocks of the original schedule: widths[a] channels turn by axis a with base^(-2 i / widths[a]).
+/// Axial blocks of the original schedule: widths[a] channels rotate by axis a with base^(-2 i / widths[a]).
 ///
 ///     const frequencies f = axial_blocks({16, 56, 56}, 256);  // HunyuanVideo; Flux, Qwen-Image: base 10000
 ///
@@ -1417,7 +1417,7 @@ inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 
   for (const Index width : widths) blocks.emplace_back(width, base);
   return axial(blocks);
 }
-/// The axis that turns each pair. A user's own assignment works wherever the functions below do.
+/// The axis that rotates each pair. An assignment of your own works wherever the functions below do.
 ///
 ///     const axis_assignment in_turn = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
 ///     const frequencies f = on_axes(frequencies(8), in_turn);
@@ -1442,7 +1442,7 @@ inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
       assignment.axis_of_pair[pair++] = axis;
   return assignment;
 }
-/// The axes take turns, 0 1 2 0 1 2 ..., until one has all its pairs; what is left goes to axis 0.
+/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The other pairs go to axis 0.
 ///
 ///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
 ///
@@ -1488,7 +1488,7 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
     assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
   return assignment;
 }
-/// One schedule whose pairs are dealt out: pair i keeps its frequency and turns by one axis.
+/// One schedule whose pairs are dealt out: pair i keeps its frequency and rotates by one axis.
 ///
 ///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
 ///
@@ -1537,7 +1537,7 @@ namespace rope::inline ROPE_ABI {
 namespace detail {
 // Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
 // turns that it makes over the L0 positions of training. d is rotary_dim.
-/// The pair, as a real number, that turns `rotations` times over L0 positions.
+/// The pair, as a real number, that makes `rotations` full turns over L0 positions.
 inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
   return wide_real(axis.rotary_dim) *
          log(wide_real(original_max_position) / (wide_real(rotations) * 2 * wide_real::pi())) /
@@ -1548,7 +1548,7 @@ struct blend_bounds {
   wide_real low;
   wide_real high;
 };
-/// The pairs that turn `fast` and `slow` times, rounded outwards if `truncate`, and kept in [0, d - 1]. Where
+/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and kept in [0, d - 1]. Where
 /// they are equal, high is 0.001 above low, as in Hugging Face transformers. Where no pair of [0, d - 1] lies
 /// between, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
@@ -1675,8 +1675,8 @@ struct dynamic_ntk_scaling {
     }
   }
 };
-/// YaRN: pairs that turn more than beta_fast times over L0 positions keep their speed, those that turn less
-/// than beta_slow times are interpolated, those between are blended.
+/// YaRN: pairs with more than beta_fast full turns over L0 positions keep their frequency, pairs with fewer
+/// than beta_slow are interpolated, and pairs between are blended.
 ///
 ///     c(r)      = d ln(L0 / (2 pi r)) / (2 ln b)
 ///     low, high = c(beta_fast), c(beta_slow), rounded outwards if truncate, kept in [0, d - 1]
@@ -1696,8 +1696,8 @@ struct dynamic_ntk_scaling {
 struct yarn_scaling {
   double factor;                                // s > 0
   double original_max_position;                 // L0 > 0
-  double beta_fast = 32;                        // turns over L0 positions, at least beta_slow
-  double beta_slow = 1;                         // turns over L0 positions, positive
+  double beta_fast = 32;                        // full turns over L0 positions, at least beta_slow
+  double beta_slow = 1;                         // full turns over L0 positions, positive
   bool truncate = true;                         // round low and high outwards
   std::optional<double> attention_factor = {};  // m itself, positive
   std::optional<double> mscale = {};            // not negative
@@ -1802,7 +1802,7 @@ struct llama3_scaling {
     }
   }
 };
-/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the rest does not turn. Unlike a partial
+/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the rest is not rotated. Unlike a partial
 /// rotary, the pairs span the whole rotary_dim.
 ///
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0

@@ -4512,7 +4512,7 @@ class wide_real {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_WIDE_REAL_HPP
-/// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
+/// The frequency of each pair of channels: inv_freq [pairs, axes] in radians per unit of position.
 /// Text has one axis, the token's position; an image has two, a video three.
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -4623,7 +4623,7 @@ class frequencies {
     }
     return frequencies(std::move(inv_freq), 1.0);
   }
-  /// Every pair turns by one radian per unit of position, on one axis.
+  /// Every pair rotates by one radian per unit of position, on one axis.
   ///
   /// Throws:  std::invalid_argument unless pairs is positive, std::length_error if they exceed the address
   ///          space
@@ -20754,8 +20754,8 @@ void attention_weight_sums(head_view<Q> q, const Cache& cache, std::span<detail:
 #define ROPE_FREQUENCIES_AXES_HPP
 /// Frequencies with more than one axis: (height, width) of an image, (time, height, width) of a video.
 ///
-/// Every multi-axis embedding is one matrix inv_freq [pairs, axes]. A table of coordinates [rows, axes] turns
-/// pair i of row r by
+/// Every multi-axis embedding is one matrix inv_freq [pairs, axes]. A table of coordinates [rows, axes]
+/// rotates pair i of row r by
 ///
 ///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
 ///
@@ -20814,7 +20814,7 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
   return frequencies::custom(std::move(inv_freq), factor);
 }
 }  // namespace detail
-/// One block of pairs after the other, each turned by axes of its own: pairs 0 .. n - 1 by the axes of the
+/// One block of pairs after the other, each rotated by axes of its own: pairs 0 .. n - 1 by the axes of the
 /// first block, the next by those of the second, ... A block is any `frequencies`, so every axis may have its
 /// own width, base, scaling or unit.
 ///
@@ -20838,7 +20838,7 @@ inline frequencies axial(const frequencies& block, Index axes) {
   if (axes <= 0) detail::throw_invalid("axial", "axes must be positive, got ", axes);
   return detail::axial_of(&block, axes, 0);
 }
-/// Axial blocks of the original schedule: widths[a] channels turn by axis a with base^(-2 i / widths[a]).
+/// Axial blocks of the original schedule: widths[a] channels rotate by axis a with base^(-2 i / widths[a]).
 ///
 ///     const frequencies f = axial_blocks({16, 56, 56}, 256);  // HunyuanVideo; Flux, Qwen-Image: base 10000
 ///
@@ -20850,7 +20850,7 @@ inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 
   for (const Index width : widths) blocks.emplace_back(width, base);
   return axial(blocks);
 }
-/// The axis that turns each pair. A user's own assignment works wherever the functions below do.
+/// The axis that rotates each pair. An assignment of your own works wherever the functions below do.
 ///
 ///     const axis_assignment in_turn = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
 ///     const frequencies f = on_axes(frequencies(8), in_turn);
@@ -20875,7 +20875,7 @@ inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
       assignment.axis_of_pair[pair++] = axis;
   return assignment;
 }
-/// The axes take turns, 0 1 2 0 1 2 ..., until one has all its pairs; what is left goes to axis 0.
+/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The other pairs go to axis 0.
 ///
 ///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
 ///
@@ -20921,7 +20921,7 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
     assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
   return assignment;
 }
-/// One schedule whose pairs are dealt out: pair i keeps its frequency and turns by one axis.
+/// One schedule whose pairs are dealt out: pair i keeps its frequency and rotates by one axis.
 ///
 ///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
 ///
@@ -21135,8 +21135,8 @@ class ggml_blend {
     return 1 - std::clamp(passed, wide_real(0), wide_real(1));
   }
  private:
-  /// The pair that makes `rotations` turns over L0 positions. With a base of 1 all pairs make the same number
-  /// of turns: the bound then lies beyond all pairs, on the side that it approaches as the base goes to 1.
+  /// The pair that makes `rotations` full turns over L0 positions. With a base of 1 all pairs make the same
+  /// number: the bound then lies beyond all pairs, on the side that it approaches as the base goes to 1.
   static wide_real pair_of(const ggml_rope_parameters& p, double rotations) {
     const wide_real ratio = log(wide_real(p.n_ctx_orig) / (2 * wide_real::pi() * wide_real(rotations)));
     const wide_real log_base = log(wide_real(p.freq_base));
@@ -21278,7 +21278,7 @@ namespace rope::inline ROPE_ABI {
 namespace detail {
 // Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
 // turns that it makes over the L0 positions of training. d is rotary_dim.
-/// The pair, as a real number, that turns `rotations` times over L0 positions.
+/// The pair, as a real number, that makes `rotations` full turns over L0 positions.
 inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
   return wide_real(axis.rotary_dim) *
          log(wide_real(original_max_position) / (wide_real(rotations) * 2 * wide_real::pi())) /
@@ -21289,7 +21289,7 @@ struct blend_bounds {
   wide_real low;
   wide_real high;
 };
-/// The pairs that turn `fast` and `slow` times, rounded outwards if `truncate`, and kept in [0, d - 1]. Where
+/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and kept in [0, d - 1]. Where
 /// they are equal, high is 0.001 above low, as in Hugging Face transformers. Where no pair of [0, d - 1] lies
 /// between, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
@@ -21416,8 +21416,8 @@ struct dynamic_ntk_scaling {
     }
   }
 };
-/// YaRN: pairs that turn more than beta_fast times over L0 positions keep their speed, those that turn less
-/// than beta_slow times are interpolated, those between are blended.
+/// YaRN: pairs with more than beta_fast full turns over L0 positions keep their frequency, pairs with fewer
+/// than beta_slow are interpolated, and pairs between are blended.
 ///
 ///     c(r)      = d ln(L0 / (2 pi r)) / (2 ln b)
 ///     low, high = c(beta_fast), c(beta_slow), rounded outwards if truncate, kept in [0, d - 1]
@@ -21437,8 +21437,8 @@ struct dynamic_ntk_scaling {
 struct yarn_scaling {
   double factor;                                // s > 0
   double original_max_position;                 // L0 > 0
-  double beta_fast = 32;                        // turns over L0 positions, at least beta_slow
-  double beta_slow = 1;                         // turns over L0 positions, positive
+  double beta_fast = 32;                        // full turns over L0 positions, at least beta_slow
+  double beta_slow = 1;                         // full turns over L0 positions, positive
   bool truncate = true;                         // round low and high outwards
   std::optional<double> attention_factor = {};  // m itself, positive
   std::optional<double> mscale = {};            // not negative
@@ -21543,7 +21543,7 @@ struct llama3_scaling {
     }
   }
 };
-/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the rest does not turn. Unlike a partial
+/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the rest is not rotated. Unlike a partial
 /// rotary, the pairs span the whole rotary_dim.
 ///
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
@@ -21885,8 +21885,8 @@ inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) 
                           head_dim);
   return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
 }
-/// The factor by which Cosmos stretches each axis (`rope_scale`): the slowest pair of an axis turns that many
-/// times slower, as with ntk_scaling.
+/// The factor by which Cosmos stretches each axis (`rope_scale`): the slowest pair of an axis rotates
+/// that many times slower, as with ntk_scaling.
 ///
 ///     Cosmos 1       7B                {2, 1, 1}
 ///                    14B               {2, 2, 2}
@@ -21931,7 +21931,7 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
                                 {widths[2], base, detail::cosmos_axis_scaling{stretch.width}}};
   return detail::axial_of(blocks, 3, 1);
 }
-/// LTX-Video: one growing list of frequencies, each of them for time, height and width in turn. The list
+/// LTX-Video: one growing list of frequencies, each of them for time, then height, then width. The list
 /// spans the channels of all heads: rotate them as one head of inner_dim channels, before they are split.
 ///
 ///     n = floor(inner_dim / (2 axes)),  g_k = pi / 2 base^(k / (n - 1))
@@ -22034,7 +22034,7 @@ inline frequencies geometric_periods(Index count, double first, wide_real ratio,
     inv_freq(k, 0) = static_cast<double>(2 * wide_real::pi() / wide_real(first) * powers(k));
   return frequencies::custom(std::move(inv_freq));
 }
-/// Frequencies of two axial halves with their axes exchanged: the first half of the pairs turns by the width.
+/// Frequencies of two axial halves with their axes exchanged: the width rotates the first half of the pairs.
 inline frequencies width_first(const frequencies& height_first) {
   const Index axes = height_first.axes();
   number_array<double> inv_freq(height_first.pairs(), axes);
@@ -22059,7 +22059,7 @@ inline frequencies pixtral_frequencies(Index head_dim, double base = 10000.0) {
   const frequencies sides[] = {every_pair(schedule, 0, 2), every_pair(schedule, 1, 2)};
   return detail::axial_of(sides, 2, 1);
 }
-/// The vision towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: the first half of the pairs turns by the height,
+/// The vision towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: the first half of the pairs rotates by the height,
 /// the second by the width, each with the same schedule.
 ///
 ///     f_j = base^(-2 j / (head_dim / 2)),  j < head_dim / 4
@@ -22070,7 +22070,7 @@ inline frequencies qwen_vl_vision_frequencies(Index head_dim, double base = 1000
   detail::require_two_axes_fit("qwen_vl_vision_frequencies", head_dim);
   return axial(frequencies(head_dim / 2, base), 2);
 }
-/// Llama 4, its vision tower: as Qwen-VL, but the first half turns by the width. Coordinates start at 1:
+/// Llama 4, its vision tower: as Qwen-VL, but the first half rotates by the width. Coordinates start at 1:
 ///
 ///     const auto positions = with_unrotated_tokens(grid_positions({side, side}, {1, 1}), 0, 1);
 ///
@@ -22082,7 +22082,7 @@ inline frequencies llama4_vision_frequencies(Index head_dim, double base = 10000
   detail::require_two_axes_fit("llama4_vision_frequencies", head_dim);
   return detail::width_first(axial(frequencies(head_dim / 2, base), 2));
 }
-/// rope-vit, axial: the first half turns by the width, the second by the height; the base fits small grids.
+/// rope-vit, axial: the first half rotates by the width, the second by the height. The base fits small grids.
 ///
 ///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
 ///

@@ -17,8 +17,8 @@
 
 /// Frequencies with more than one axis: (height, width) of an image, (time, height, width) of a video.
 ///
-/// Every multi-axis embedding is one matrix inv_freq [pairs, axes]. A table of coordinates [rows, axes] turns
-/// pair i of row r by
+/// Every multi-axis embedding is one matrix inv_freq [pairs, axes]. A table of coordinates [rows, axes]
+/// rotates pair i of row r by
 ///
 ///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
 ///
@@ -83,7 +83,7 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
 
 }  // namespace detail
 
-/// One block of pairs after the other, each turned by axes of its own: pairs 0 .. n - 1 by the axes of the
+/// One block of pairs after the other, each rotated by axes of its own: pairs 0 .. n - 1 by the axes of the
 /// first block, the next by those of the second, ... A block is any `frequencies`, so every axis may have its
 /// own width, base, scaling or unit.
 ///
@@ -109,7 +109,7 @@ inline frequencies axial(const frequencies& block, Index axes) {
   return detail::axial_of(&block, axes, 0);
 }
 
-/// Axial blocks of the original schedule: widths[a] channels turn by axis a with base^(-2 i / widths[a]).
+/// Axial blocks of the original schedule: widths[a] channels rotate by axis a with base^(-2 i / widths[a]).
 ///
 ///     const frequencies f = axial_blocks({16, 56, 56}, 256);  // HunyuanVideo; Flux, Qwen-Image: base 10000
 ///
@@ -122,7 +122,7 @@ inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 
   return axial(blocks);
 }
 
-/// The axis that turns each pair. A user's own assignment works wherever the functions below do.
+/// The axis that rotates each pair. An assignment of your own works wherever the functions below do.
 ///
 ///     const axis_assignment in_turn = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
 ///     const frequencies f = on_axes(frequencies(8), in_turn);
@@ -149,7 +149,7 @@ inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
   return assignment;
 }
 
-/// The axes take turns, 0 1 2 0 1 2 ..., until one has all its pairs; what is left goes to axis 0.
+/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The other pairs go to axis 0.
 ///
 ///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
 ///
@@ -197,7 +197,7 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
   return assignment;
 }
 
-/// One schedule whose pairs are dealt out: pair i keeps its frequency and turns by one axis.
+/// One schedule whose pairs are dealt out: pair i keeps its frequency and rotates by one axis.
 ///
 ///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
 ///

@@ -16,7 +16,7 @@
 #include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 
-/// How fast each pair of channels turns: inv_freq [pairs, axes] in radians per unit of position.
+/// The frequency of each pair of channels: inv_freq [pairs, axes] in radians per unit of position.
 /// Text has one axis, the token's position; an image has two, a video three.
 
 namespace rope::inline ROPE_ABI {
@@ -140,7 +140,7 @@ class frequencies {
     return frequencies(std::move(inv_freq), 1.0);
   }
 
-  /// Every pair turns by one radian per unit of position, on one axis.
+  /// Every pair rotates by one radian per unit of position, on one axis.
   ///
   /// Throws:  std::invalid_argument unless pairs is positive, std::length_error if they exceed the address
   ///          space

@@ -103,8 +103,8 @@ class ggml_blend {
   }
 
  private:
-  /// The pair that makes `rotations` turns over L0 positions. With a base of 1 all pairs make the same number
-  /// of turns: the bound then lies beyond all pairs, on the side that it approaches as the base goes to 1.
+  /// The pair that makes `rotations` full turns over L0 positions. With a base of 1 all pairs make the same
+  /// number: the bound then lies beyond all pairs, on the side that it approaches as the base goes to 1.
   static wide_real pair_of(const ggml_rope_parameters& p, double rotations) {
     const wide_real ratio = log(wide_real(p.n_ctx_orig) / (2 * wide_real::pi() * wide_real(rotations)));
     const wide_real log_base = log(wide_real(p.freq_base));

@@ -29,7 +29,7 @@ namespace detail {
 // Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
 // turns that it makes over the L0 positions of training. d is rotary_dim.
 
-/// The pair, as a real number, that turns `rotations` times over L0 positions.
+/// The pair, as a real number, that makes `rotations` full turns over L0 positions.
 inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
   return wide_real(axis.rotary_dim) *
          log(wide_real(original_max_position) / (wide_real(rotations) * 2 * wide_real::pi())) /
@@ -42,7 +42,7 @@ struct blend_bounds {
   wide_real high;
 };
 
-/// The pairs that turn `fast` and `slow` times, rounded outwards if `truncate`, and kept in [0, d - 1]. Where
+/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and kept in [0, d - 1]. Where
 /// they are equal, high is 0.001 above low, as in Hugging Face transformers. Where no pair of [0, d - 1] lies
 /// between, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
@@ -183,8 +183,8 @@ struct dynamic_ntk_scaling {
   }
 };
 
-/// YaRN: pairs that turn more than beta_fast times over L0 positions keep their speed, those that turn less
-/// than beta_slow times are interpolated, those between are blended.
+/// YaRN: pairs with more than beta_fast full turns over L0 positions keep their frequency, pairs with fewer
+/// than beta_slow are interpolated, and pairs between are blended.
 ///
 ///     c(r)      = d ln(L0 / (2 pi r)) / (2 ln b)
 ///     low, high = c(beta_fast), c(beta_slow), rounded outwards if truncate, kept in [0, d - 1]
@@ -204,8 +204,8 @@ struct dynamic_ntk_scaling {
 struct yarn_scaling {
   double factor;                                // s > 0
   double original_max_position;                 // L0 > 0
-  double beta_fast = 32;                        // turns over L0 positions, at least beta_slow
-  double beta_slow = 1;                         // turns over L0 positions, positive
+  double beta_fast = 32;                        // full turns over L0 positions, at least beta_slow
+  double beta_slow = 1;                         // full turns over L0 positions, positive
   bool truncate = true;                         // round low and high outwards
   std::optional<double> attention_factor = {};  // m itself, positive
   std::optional<double> mscale = {};            // not negative
@@ -319,7 +319,7 @@ struct llama3_scaling {
   }
 };
 
-/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the rest does not turn. Unlike a partial
+/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the rest is not rotated. Unlike a partial
 /// rotary, the pairs span the whole rotary_dim.
 ///
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0

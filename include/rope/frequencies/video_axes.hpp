@@ -81,8 +81,8 @@ inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) 
   return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
 }
 
-/// The factor by which Cosmos stretches each axis (`rope_scale`): the slowest pair of an axis turns that many
-/// times slower, as with ntk_scaling.
+/// The factor by which Cosmos stretches each axis (`rope_scale`): the slowest pair of an axis rotates
+/// that many times slower, as with ntk_scaling.
 ///
 ///     Cosmos 1       7B                {2, 1, 1}
 ///                    14B               {2, 2, 2}
@@ -133,7 +133,7 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
   return detail::axial_of(blocks, 3, 1);
 }
 
-/// LTX-Video: one growing list of frequencies, each of them for time, height and width in turn. The list
+/// LTX-Video: one growing list of frequencies, each of them for time, then height, then width. The list
 /// spans the channels of all heads: rotate them as one head of inner_dim channels, before they are split.
 ///
 ///     n = floor(inner_dim / (2 axes)),  g_k = pi / 2 base^(k / (n - 1))

@@ -58,7 +58,7 @@ inline frequencies geometric_periods(Index count, double first, wide_real ratio,
   return frequencies::custom(std::move(inv_freq));
 }
 
-/// Frequencies of two axial halves with their axes exchanged: the first half of the pairs turns by the width.
+/// Frequencies of two axial halves with their axes exchanged: the width rotates the first half of the pairs.
 inline frequencies width_first(const frequencies& height_first) {
   const Index axes = height_first.axes();
   number_array<double> inv_freq(height_first.pairs(), axes);
@@ -86,7 +86,7 @@ inline frequencies pixtral_frequencies(Index head_dim, double base = 10000.0) {
   return detail::axial_of(sides, 2, 1);
 }
 
-/// The vision towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: the first half of the pairs turns by the height,
+/// The vision towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: the first half of the pairs rotates by the height,
 /// the second by the width, each with the same schedule.
 ///
 ///     f_j = base^(-2 j / (head_dim / 2)),  j < head_dim / 4
@@ -98,7 +98,7 @@ inline frequencies qwen_vl_vision_frequencies(Index head_dim, double base = 1000
   return axial(frequencies(head_dim / 2, base), 2);
 }
 
-/// Llama 4, its vision tower: as Qwen-VL, but the first half turns by the width. Coordinates start at 1:
+/// Llama 4, its vision tower: as Qwen-VL, but the first half rotates by the width. Coordinates start at 1:
 ///
 ///     const auto positions = with_unrotated_tokens(grid_positions({side, side}, {1, 1}), 0, 1);
 ///
@@ -111,7 +111,7 @@ inline frequencies llama4_vision_frequencies(Index head_dim, double base = 10000
   return detail::width_first(axial(frequencies(head_dim / 2, base), 2));
 }
 
-/// rope-vit, axial: the first half turns by the width, the second by the height; the base fits small grids.
+/// rope-vit, axial: the first half rotates by the width, the second by the height. The base fits small grids.
 ///
 ///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
 ///
