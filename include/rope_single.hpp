@@ -2366,15 +2366,15 @@ struct attention_options {
   /// logit. A query without a visible key has its sink logit, which merge_attention takes, or `no_keys` if
   /// there is none. Padding has `no_keys`.
   std::span<double> log_sum_exp = {};
-  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
-  /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
-  bool queries_are_rotated = false;
   /// [queries] shared by the rows, or [batch * queries], or empty: the keys of each query, by their index in
   /// the row as in a mask, whatever their positions. Ranges replace the causal rule, so `causal` is not read,
   /// and window and sinks must be 0. They may be empty, and must end within the keys of the call. Tiles of
   /// keys outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges
   /// of prefixes, chunks, blocks and documents.
   std::span<const key_range> key_ranges = {};
+  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
+  /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
+  bool queries_are_rotated = false;
   /// The log-sum-exp of no keys: less than any other, and finite because infinities do not survive
   /// -ffast-math.
   static constexpr double no_keys = std::numeric_limits<double>::lowest();
@@ -3854,8 +3854,7 @@ head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 /// Rows of heads, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
-/// is row b of `x` with the heads of key head h alone. A cache with such rows holds other tokens for every
-/// key head.
+/// is row b of `x` with the heads of key head h alone. A cache of such rows has other tokens for each head.
 ///
 ///     const auto rows = heads_as_batch(k, kv_heads);  // [batch * kv_heads, tokens, 1, head_dim]
 ///     rotate<Layout>(rows, table, start);
@@ -3863,27 +3862,21 @@ head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
 /// \param x         keys, values, queries or outputs, as in bhsd, or of a batch of 1
 /// \param kv_heads  the heads of keys and values, for queries and outputs too
 ///
-/// Throws:  std::invalid_argument unless kv_heads divides the heads, and one stride leads from head to head
-///          and on to the first head of the next row
+/// Throws:  std::invalid_argument unless kv_heads divides the heads and batch_stride is heads * head_stride
 /// Cost:    nothing is copied
 template <class T>
 head_view<T> heads_as_batch(const head_view<T>& x, Index kv_heads) {
-  detail::check_extents("heads_as_batch", x.data, x.batch, x.tokens, x.heads, x.head_dim);
+  constexpr auto name = "heads_as_batch";
+  detail::check_extents(name, x.data, x.batch, x.tokens, x.heads, x.head_dim);
   if (kv_heads < 1 || x.heads % kv_heads != 0)
-    detail::throw_invalid("heads_as_batch",
-                          "kv_heads must be at least 1 and divide the heads of the view, got ", kv_heads,
-                          " for ", x.heads, " heads");
+    detail::throw_invalid(name, "kv_heads must be at least 1 and divide ", x.heads, " heads, got ", kv_heads);
   if (!detail::product_fits({(std::max)(x.batch, Index{1}), kv_heads}))
-    detail::throw_length("heads_as_batch", "", x.batch, " * ", kv_heads, " rows exceed the address space");
+    detail::throw_length(name, "", x.batch, " * ", kv_heads, " rows exceed the address space");
   const Index group = x.heads / kv_heads;
-  const bool joined =
-      x.heads == 0 || (x.batch_stride % x.heads == 0 && x.batch_stride / x.heads == x.head_stride);
-  if (x.batch > 1 && kv_heads > 1 && !joined)
-    detail::throw_invalid("heads_as_batch", "the stride from row to row must be that of ", x.heads,
-                          " heads, as in bhsd, got a batch_stride of ", x.batch_stride,
-                          " and a head_stride of ", x.head_stride,
-                          "; copy the heads to bhsd order, or call it for one row at a time with "
-                          "batch_range(b, 1)");
+  if (x.batch > 1 && group > 0 && kv_heads > 1 && x.batch_stride != x.heads * x.head_stride)
+    detail::throw_invalid(name, "the batch_stride must be that of ", x.heads, " heads, as in bhsd, got ",
+                          x.batch_stride, " and a head_stride of ", x.head_stride,
+                          "; copy to bhsd order, or call it for one row at a time: batch_range(b, 1)");
   return {x.data,         x.batch * kv_heads, x.tokens,
           group,          x.head_dim,         kv_heads > 1 ? group * x.head_stride : x.batch_stride,
           x.token_stride, x.head_stride};

@@ -33,8 +33,10 @@ ROPE_C_API void rope_c_table_free(rope_c_table* table);
 
 /* Rotates channels [0, rotary_dim) in place, token t at position start + t; and the inverse. 0, or 1 if an argument is invalid:
    nothing is then written. */
-ROPE_C_API int rope_c_rotate(rope_c_heads x, const rope_c_table* table, int64_t start, enum rope_c_layout layout);
-ROPE_C_API int rope_c_unrotate(rope_c_heads x, const rope_c_table* table, int64_t start, enum rope_c_layout layout);
+ROPE_C_API int rope_c_rotate(rope_c_heads x, const rope_c_table* table, int64_t start,
+                             enum rope_c_layout layout);
+ROPE_C_API int rope_c_unrotate(rope_c_heads x, const rope_c_table* table, int64_t start,
+                               enum rope_c_layout layout);
 
 /* Causal attention of rotated queries and keys. The last query is aligned with the last key. 0, or 1 as above. */
 ROPE_C_API int rope_c_attention(rope_c_heads q, rope_c_heads k, rope_c_heads v, rope_c_heads out);

@@ -343,12 +343,11 @@ TEST_CASE("heads_as_batch refuses strides that lead to no row", "[rotation]") {
   };
   CHECK(refused(
       rope::bshd(memory.data(), 2, 3, 6, 4), 2,
-      "the stride from row to row must be that of 6 heads, as in bhsd, got a batch_stride of 72 and a "
-      "head_stride of 4; copy the heads to bhsd order, or call it for one row at a time with "
-      "batch_range(b, 1)"));
+      "the batch_stride must be that of 6 heads, as in bhsd, got 72 and a head_stride of 4; copy to bhsd "
+      "order, or call it for one row at a time: batch_range(b, 1)"));
   CHECK(refused(rope::bhsd(memory.data(), 2, 6, 3, 4).head_range(0, 4), 2, "that of 4 heads"));
   CHECK(refused(rope::bhsd(memory.data(), 2, 6, 3, 4), 4,
-                "kv_heads must be at least 1 and divide the heads of the view, got 4 for 6 heads"));
-  CHECK(refused(rope::bhsd(memory.data(), 2, 6, 3, 4), 0, "got 0 for 6 heads"));
-  CHECK(refused(rope::bhsd(memory.data(), 2, 6, 3, 4), -2, "got -2 for 6 heads"));
+                "kv_heads must be at least 1 and divide 6 heads, got 4"));
+  CHECK(refused(rope::bhsd(memory.data(), 2, 6, 3, 4), 0, "divide 6 heads, got 0"));
+  CHECK(refused(rope::bhsd(memory.data(), 2, 6, 3, 4), -2, "divide 6 heads, got -2"));
 }

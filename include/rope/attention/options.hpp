@@ -114,15 +114,15 @@ struct attention_options {
   /// logit. A query without a visible key has its sink logit, which merge_attention takes, or `no_keys` if
   /// there is none. Padding has `no_keys`.
   std::span<double> log_sum_exp = {};
-  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
-  /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
-  bool queries_are_rotated = false;
   /// [queries] shared by the rows, or [batch * queries], or empty: the keys of each query, by their index in
   /// the row as in a mask, whatever their positions. Ranges replace the causal rule, so `causal` is not read,
   /// and window and sinks must be 0. They may be empty, and must end within the keys of the call. Tiles of
   /// keys outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges
   /// of prefixes, chunks, blocks and documents.
   std::span<const key_range> key_ranges = {};
+  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
+  /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
+  bool queries_are_rotated = false;
 
   /// The log-sum-exp of no keys: less than any other, and finite because infinities do not survive
   /// -ffast-math.
