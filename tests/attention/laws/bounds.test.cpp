@@ -89,6 +89,11 @@ const std::vector<option>& all_options() {
          s.options.query_offsets = s.query_offsets;
          s.options.key_offsets = s.key_offsets;
        }},
+      {"key_ranges",
+       [](setting& s, std::mt19937&) {
+         for (long i = 0; i < s.e.queries; ++i) s.key_ranges.push_back({3 + i % 30, s.e.keys - 40 - i % 7});
+         s.options.key_ranges = s.key_ranges;
+       }},
   };
   return all;
 }
@@ -109,10 +114,10 @@ std::vector<option> options_of_channels() {
 
 /// Which fields are not at their defaults. It does not compile where there is another field: that needs a row
 /// above.
-std::array<bool, 18> fields_of(const rope::attention_options& options) {
+std::array<bool, 19> fields_of(const rope::attention_options& options) {
   const auto& [scale, causal, window, softcap, sinks, sink_logits, bias, mask, query_positions, key_positions,
                query_counts, key_counts, query_offsets, key_offsets, dropout, dropout_seed, products,
-               log_sum_exp, queries_are_rotated] = options;
+               log_sum_exp, key_ranges, queries_are_rotated] = options;
   static_cast<void>(queries_are_rotated);  // of calls to a cache alone: tests/cache/attention.test.cpp
   return {scale != 0,
           !causal,
@@ -131,7 +136,8 @@ std::array<bool, 18> fields_of(const rope::attention_options& options) {
           dropout != 0,
           dropout_seed != 0,
           products != rope::product_precision::full,
-          !log_sum_exp.empty()};
+          !log_sum_exp.empty(),
+          !key_ranges.empty()};
 }
 
 /// The error of one call, as a multiple of what is allowed: of outputs, and of logarithms of sums.
@@ -190,7 +196,7 @@ struct storage {
 TEST_CASE("every option has a row among the bounds of attention", "[attention]") {
   std::mt19937 generator(172);
   std::vector<double> sums(1);
-  std::array<bool, 18> seen = {};
+  std::array<bool, 19> seen = {};
   for (const option& one : options_of_channels<Eigen::bfloat16, Eigen::bfloat16>()) {
     features::setting s;
     s.e = {1, 2, 150, 4, 2, 40, 24};
