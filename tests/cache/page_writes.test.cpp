@@ -65,7 +65,7 @@ TEST_CASE("wrong writes to pages are refused and write nothing", "[cache]") {
       [&] { write_pages<half_split>(new_keys, new_values, pages, short_table, offsets); },
       "write_pages: position 5 is outside the table's [0, 5)"));
   CHECK(refuses([&] { write_pages<half_split>(new_keys, new_values, pages, table.at_channel(1), offsets); },
-                "the 8 channels from channel 1"));
+                "got 8 channels from channel 1"));
   CHECK(refuses(
       [&] { write_pages<half_split>(new_keys, new_values, pages_of(key_storage::raw), table, offsets); },
       "raw keys are rotated when they are read"));

@@ -133,8 +133,8 @@ TEST_CASE("wrong calls of shift_keys and rebase_keys change nothing", "[cache]")
     return throws_saying<std::invalid_argument>(call, text);
   };
   CHECK(refuses([&] { shift_keys<half_split>(x.view(), 1, table.at_channel(5)); },
-                "shift_keys: the 8 channels"));
-  CHECK(refuses([&] { shift_keys<half_split>(x.pages, some, 1, table.at_channel(5)); }, "the 8 channels"));
+                "shift_keys: the rotated channels"));
+  CHECK(refuses([&] { shift_keys<half_split>(x.pages, some, 1, table.at_channel(5)); }, "got 8 channels"));
   CHECK(refuses([&] { shift_keys<half_split>(x.view(), 1, float_angles); }, "position * inv_freq"));
   CHECK(refuses([&] { shift_keys<half_split>(x.pages, some, 1, float_angles); }, "position * inv_freq"));
   CHECK(refuses([&] { rebase_keys<half_split>(x.view(), 0, table, narrow); }, "the same pairs, got 4 and 3"));

@@ -125,8 +125,9 @@ TEMPLATE_TEST_CASE("a cache allocates when it is made and never again", "[noallo
   const auto tokens = rope::thd(x.data(), 20, 2, 64);
   std::vector<rope::kv_cache<TestType>> cache;
   cache.reserve(1);
-  // Keys, values; the positions, sizes, next positions, last counts and order of the rows.
-  CHECK(allocations_in([&] { cache.emplace_back(1, 40, 2, 64); }) == 7);
+  // Keys, values; the positions, sizes, next positions, last counts and order of the rows; the next
+  // positions where tokens were evicted.
+  CHECK(allocations_in([&] { cache.emplace_back(1, 40, 2, 64); }) == 8);
   const auto decode = [&] {
     cache[0].clear();
     cache[0].append(tokens, tokens);

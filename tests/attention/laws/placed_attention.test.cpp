@@ -182,8 +182,8 @@ TEST_CASE("attention refuses a window that leaves the head and writes nothing", 
       attention<half_split>(x.queries_view(), x.keys_view(), x.values_view(), out.view(),
                             table.at_channel(first));
     };
-    CHECK(throws_saying<std::invalid_argument>(call, "attention: the 8 channels from channel",
-                                               "must lie in the head of 20 channels"));
+    CHECK(throws_saying<std::invalid_argument>(call, "attention: the rotated channels must lie in the head",
+                                               "of 20 channels, got 8 channels from channel"));
   }
   CHECK(same(out.memory, before.memory));
 }

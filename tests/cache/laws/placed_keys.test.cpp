@@ -148,7 +148,7 @@ TEST_CASE("a cache refuses its table at another channel and stays as it was", "[
         kv_cache<float> fresh(batch, 9, kv_heads, head_dim, value_dim);
         fresh.append<half_split>(x.keys(), x.values(), table.at_channel(13));
       },
-      "kv_cache::append: the 8 channels from channel 13 on"));
+      "kv_cache::append: the rotated channels must lie in the head of 20 channels, got 8 channels from"));
   CHECK(testing::same_heads(cache.keys(), before.keys()));
   CHECK(cache.size() == 3);
   CHECK(x.out == tokens<float>(3).out);
