@@ -18060,13 +18060,13 @@ class ring_rows {
   }
   /// Throws:  std::invalid_argument unless another object has the same policy
   void check_copy(const char* function, const ring_rows& other, Index /*from*/) const {
-    const auto check = [function](const char* name, Index own, Index theirs) {
+    const auto compare = [function](const char* name, Index own, Index theirs) {
       check_equal(function, "both rings", name, own, theirs);
     };
-    check("sinks", policy_.sinks, other.policy_.sinks);
-    check("window", policy_.window, other.policy_.window);
-    check("chunk", policy_.chunk, other.policy_.chunk);
-    check("positions", static_cast<Index>(policy_.positions), static_cast<Index>(other.policy_.positions));
+    compare("sinks", policy_.sinks, other.policy_.sinks);
+    compare("window", policy_.window, other.policy_.window);
+    compare("chunk", policy_.chunk, other.policy_.chunk);
+    compare("positions", static_cast<Index>(policy_.positions), static_cast<Index>(other.policy_.positions));
   }
   /// Whether no row except `row` has seen a token.
   bool empty_but(Index row) const {
@@ -18498,15 +18498,15 @@ class ring_cache : public cache_shape<ring_cache<T>> {
                             " tokens since positions were skipped; attend with at most as many queries, got ",
                             queries);
     if (policy().positions != ring_positions::cache) return;
-    const auto check = [&](std::int64_t token, std::int64_t end) {
+    const auto check_tokens = [&](std::int64_t token, std::int64_t end) {
       for (; token < end; ++token)
         if (!rows().holds_token(b, token))
           detail::throw_invalid(function,
                                 "ring_positions::cache needs every key of the window and the sinks, but row ",
                                 b, " has no token at position ", token);
     };
-    check(0, (std::min)(seen(b), std::int64_t{policy().sinks}));
-    check((std::max)(std::int64_t{0}, seen(b) - queries + 1 - policy().window), seen(b));
+    check_tokens(0, (std::min)(seen(b), std::int64_t{policy().sinks}));
+    check_tokens((std::max)(std::int64_t{0}, seen(b) - queries + 1 - policy().window), seen(b));
   }
   const detail::cache_memory<T>& memory() const { return tokens_.memory(); }
   const detail::ring_rows& rows() const { return tokens_.rows(); }

@@ -365,15 +365,15 @@ class ring_cache : public cache_shape<ring_cache<T>> {
                             " tokens since positions were skipped; attend with at most as many queries, got ",
                             queries);
     if (policy().positions != ring_positions::cache) return;
-    const auto check = [&](std::int64_t token, std::int64_t end) {
+    const auto check_tokens = [&](std::int64_t token, std::int64_t end) {
       for (; token < end; ++token)
         if (!rows().holds_token(b, token))
           detail::throw_invalid(function,
                                 "ring_positions::cache needs every key of the window and the sinks, but row ",
                                 b, " has no token at position ", token);
     };
-    check(0, (std::min)(seen(b), std::int64_t{policy().sinks}));
-    check((std::max)(std::int64_t{0}, seen(b) - queries + 1 - policy().window), seen(b));
+    check_tokens(0, (std::min)(seen(b), std::int64_t{policy().sinks}));
+    check_tokens((std::max)(std::int64_t{0}, seen(b) - queries + 1 - policy().window), seen(b));
   }
   const detail::cache_memory<T>& memory() const { return tokens_.memory(); }
   const detail::ring_rows& rows() const { return tokens_.rows(); }

@@ -225,13 +225,13 @@ class ring_rows {
   }
   /// Throws:  std::invalid_argument unless another object has the same policy
   void check_copy(const char* function, const ring_rows& other, Index /*from*/) const {
-    const auto check = [function](const char* name, Index own, Index theirs) {
+    const auto compare = [function](const char* name, Index own, Index theirs) {
       check_equal(function, "both rings", name, own, theirs);
     };
-    check("sinks", policy_.sinks, other.policy_.sinks);
-    check("window", policy_.window, other.policy_.window);
-    check("chunk", policy_.chunk, other.policy_.chunk);
-    check("positions", static_cast<Index>(policy_.positions), static_cast<Index>(other.policy_.positions));
+    compare("sinks", policy_.sinks, other.policy_.sinks);
+    compare("window", policy_.window, other.policy_.window);
+    compare("chunk", policy_.chunk, other.policy_.chunk);
+    compare("positions", static_cast<Index>(policy_.positions), static_cast<Index>(other.policy_.positions));
   }
   /// Whether no row except `row` has seen a token.
   bool empty_but(Index row) const {
