@@ -17681,8 +17681,9 @@ namespace rope::inline ROPE_ABI {
 ///     attention<Layout>(q, cache, out, table);
 ///
 /// `append(k, v)` takes rotated keys, and attention(q, cache, out) takes rotated queries. A token's position
-/// is one more than the largest in its row, 0 in an empty row, unless `append_at` sets another; `shift`
-/// changes it. Tokens of images have several coordinates: see token_axes in policy.hpp. Memory is [batch,
+/// is one more than the largest that its row held, 0 in a new or cleared row, unless `append_at` sets
+/// another; `shift` changes it.
+/// Tokens of images have several coordinates: see token_axes in policy.hpp. Memory is [batch,
 /// kv_heads, capacity, head_dim], so the keys of one head are contiguous. growing_cache.hpp has the functions
 /// on stored tokens: size, keys, truncate, remove, shift, rebase, ...
 ///
@@ -20650,8 +20651,9 @@ void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q
 /// \param q        [rows, tokens, q.heads, head_dim], as in attention
 /// \param cache    kv_cache, ring_cache, latent_cache or another class that satisfies attended_rows
 /// \param weights  [rows, q.heads, tokens, keys], float (double for double), as for views; overwritten. keys
-///                 is the number of tokens of the row that holds the most. Key j of row b is its token j, or,
-///                 in a ring_cache, the token order(b)[j]. Entries without a query or a key are 0
+///                 is the number of tokens of the row that holds the most, in a ring_cache the largest
+///                 order(b).size(). Key j of row b is its token j, or, in a ring_cache, the token
+///                 order(b)[j]. Entries without a query or a key are 0
 /// \param options  those of attention; log_sum_exp is not written, and products are always full
 /// \param counts   as in attention
 ///

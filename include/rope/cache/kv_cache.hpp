@@ -30,8 +30,9 @@ namespace rope::inline ROPE_ABI {
 ///     attention<Layout>(q, cache, out, table);
 ///
 /// `append(k, v)` takes rotated keys, and attention(q, cache, out) takes rotated queries. A token's position
-/// is one more than the largest in its row, 0 in an empty row, unless `append_at` sets another; `shift`
-/// changes it. Tokens of images have several coordinates: see token_axes in policy.hpp. Memory is [batch,
+/// is one more than the largest that its row held, 0 in a new or cleared row, unless `append_at` sets
+/// another; `shift` changes it.
+/// Tokens of images have several coordinates: see token_axes in policy.hpp. Memory is [batch,
 /// kv_heads, capacity, head_dim], so the keys of one head are contiguous. growing_cache.hpp has the functions
 /// on stored tokens: size, keys, truncate, remove, shift, rebase, ...
 ///

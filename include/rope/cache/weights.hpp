@@ -146,8 +146,9 @@ void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q
 /// \param q        [rows, tokens, q.heads, head_dim], as in attention
 /// \param cache    kv_cache, ring_cache, latent_cache or another class that satisfies attended_rows
 /// \param weights  [rows, q.heads, tokens, keys], float (double for double), as for views; overwritten. keys
-///                 is the number of tokens of the row that holds the most. Key j of row b is its token j, or,
-///                 in a ring_cache, the token order(b)[j]. Entries without a query or a key are 0
+///                 is the number of tokens of the row that holds the most, in a ring_cache the largest
+///                 order(b).size(). Key j of row b is its token j, or, in a ring_cache, the token
+///                 order(b)[j]. Entries without a query or a key are 0
 /// \param options  those of attention; log_sum_exp is not written, and products are always full
 /// \param counts   as in attention
 ///
