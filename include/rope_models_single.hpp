@@ -658,9 +658,9 @@ class number_array {
 #ifndef ROPE_BASE_WIDE_REAL_HPP
 #define ROPE_BASE_WIDE_REAL_HPP
 #include <array>
-
-#ifndef ROPE_BASE_WIDE_INTEGER_HPP
-#define ROPE_BASE_WIDE_INTEGER_HPP
+/// The number type in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113
+/// on others, and each C library has its own exp and log. Schedules must not depend on either.
+///
 /// Unsigned integers of 128 and 192 bits, with the operations that exact angles need.
 namespace rope::inline ROPE_ABI::detail {
 /// hi * 2^64 + lo. Every operation is modulo 2^128.
@@ -753,9 +753,6 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
 }
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_WIDE_INTEGER_HPP
-/// The number type in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113
-/// on others, and each C library has its own exp and log. Schedules must not depend on either.
 namespace rope::inline ROPE_ABI {
 /// A real number of 128 significant bits, computed in integers: a schedule has the same bits on every
 /// processor, with every compiler, under every flag (-ffast-math, x87) and C library.
@@ -1619,21 +1616,431 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 #ifndef ROPE_ATTENTION_OPTIONS_HPP
 #define ROPE_ATTENTION_OPTIONS_HPP
 
-#ifndef ROPE_ATTENTION_PRODUCT_PRECISION_HPP
-#define ROPE_ATTENTION_PRODUCT_PRECISION_HPP
+#ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
+#define ROPE_ATTENTION_SCORE_VIEW_HPP
+
+#ifndef ROPE_BASE_INTEGER_LIST_HPP
+#define ROPE_BASE_INTEGER_LIST_HPP
+#include <iterator>  // std::data, std::end
+
+#ifndef ROPE_BASE_TENSOR_SHAPE_HPP
+#define ROPE_BASE_TENSOR_SHAPE_HPP
+/// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
+/// their headers.
+namespace rope::inline ROPE_ABI::detail {
+/// A contiguous tensor of this rank.
+template <class X, int rank>
+concept tensor = requires(X& x) {
+  x.data();
+  { x.dimension(0) } -> std::convertible_to<Index>;
+  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
+  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
+};
+template <class X>
+inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
+/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors.
+/// `axis` is a constant, because Eigen takes it as a signed integer in some classes and an unsigned one in
+/// others.
+template <int axis, class X>
+Index extent(const X& x) {
+  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
+  return static_cast<Index>(x.dimension(number));
+}
+/// The extents of a tensor from the slowest index in memory to the fastest.
+template <class X, int... axis>
+std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
+  return {extent<axis>(x)...};
+}
+/// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
+/// any strides. An accessor that changes numbers as they are read returns values, not references.
+template <class X, int rank>
+concept strided_span = requires(const std::remove_cvref_t<X>& x) {
+  requires int(std::remove_cvref_t<X>::rank()) == rank;
+  requires std::is_pointer_v<std::remove_cvref_t<decltype(x.data_handle())>>;
+  requires std::is_same_v < typename std::remove_cvref_t<X>::reference,
+  typename std::remove_cvref_t<X>::element_type& > ;
+  { x.data_handle() } -> std::convertible_to<const typename std::remove_cvref_t<X>::element_type*>;
+  { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
+  { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
+};
+/// Extent and stride number `axis` of an mdspan.
+template <class X>
+Index span_extent(const X& x, int axis) {
+  return static_cast<Index>(x.extent(static_cast<std::size_t>(axis)));
+}
+template <class X>
+Index span_stride(const X& x, int axis) {
+  return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
+}
+/// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
+/// Compilers warn if the address of a temporary X is kept (ROPE_DETAIL_LIFETIMEBOUND).
+template <class X>
+concept owns_memory = !std::is_reference_v<X> && (
+                                                     std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
+                                                     requires(X & x) { typename X::allocator_type; } ||
+                                                     requires(X & x) { x.resize(x.dimensions()); });
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_TENSOR_SHAPE_HPP
+/// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
+/// Types that do not expose them are rejected.
+///
+/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
+/// before the operation.
+namespace rope::inline ROPE_ABI::detail {
+/// Whether a + b is a position.
+constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
+}
+/// Whether a - b is a position.
+constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
+}
+/// a + b.
+///
+/// Throws:  std::out_of_range unless the sum is a position
+inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
+  if (!sum_is_position(a, b))
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
+  return a + b;
+}
+/// a - b.
+///
+/// Throws:  std::out_of_range unless the difference is a position
+inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
+  if (!difference_is_position(a, b))
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
+  return a - b;
+}
+/// Whether the product of extents, none of them negative, is at most `most`.
+constexpr bool product_fits(std::initializer_list<Index> extents,
+                            Index most = (std::numeric_limits<Index>::max)()) {
+  for (const Index extent : extents)
+    if (extent == 0) return true;
+  Index product = 1;
+  for (const Index extent : extents) {
+    if (extent > most / product) return false;
+    product *= extent;
+  }
+  return true;
+}
+/// Every integral type except bool.
+template <class Integer>
+concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
+/// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
+///
+/// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
+template <whole_number Integer>
+struct integer_list {
+  const Integer* data = nullptr;
+  Index rows = 1, columns = 0;
+  Index row_stride = 0, column_stride = 1;
+  integer_list() = default;
+  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
+  integer_list(const Integer* first, Index length, Index stride)
+      : data(first), columns(length), column_stride(stride) {}
+  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
+               Index to_next_column)
+      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
+    if (row_count < 2 || column_count < 2) return;
+    rows = row_count;
+    columns = column_count;
+    row_stride = to_next_row;
+  }
+  Index size() const { return rows * columns; }
+  bool empty() const { return columns == 0; }
+  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
+  /// Element i of a vector.
+  Integer operator[](Index i) const { return data[i * column_stride]; }
+  /// Returns this list. Throws unless it is a vector.
+  const integer_list& as_vector(const char* name) const {
+    if (rows > 1)
+      throw_invalid(name, "give a vector of integers, got a matrix ", shape_text({rows, columns}));
+    return *this;
+  }
+};
+template <class Derived>
+const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
+  return x.derived();
+}
+/// An Eigen matrix, array, map, block or expression of integers.
+template <class X>
+concept dense_integers = requires(const X& x) {
+  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
+};
+/// An Eigen object of integers whose coefficients are in memory, at strides that its type exposes.
+template <class X>
+concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
+  dense_of(x).data();
+  dense_of(x).innerStride();
+  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
+};
+/// The element type that data() of a container, or an array, points to.
+template <class X>
+using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
+/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
+template <class X>
+concept tensor_of_integers =
+    !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
+/// A contiguous range of integers: std::vector, std::array, std::span, a C array. data() and size() are not
+/// enough, although the span of libc++ 14 accepts them: strided views have both.
+template <class X>
+concept contiguous_integers =
+    !dense_integers<X> && whole_number<element_of<X>> &&
+    std::is_constructible_v<std::span<const element_of<X>>, const X&> && requires(const X& x) {
+  std::end(x);
+};
+/// An mdspan of integers, [n] or [rows, columns], of any strides.
+template <class X>
+concept span_of_integers = (strided_span<X, 1> ||
+                            strided_span<X, 2>)&&whole_number<std::remove_cv_t<typename X::element_type>>;
+/// Integers that can be read in place.
+template <class X>
+concept integers_in_memory =
+    dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
+template <integers_in_memory X>
+auto list_of(const X& x) {
+  if constexpr (dense_integers<X>) {
+    const auto& list = dense_of(x);
+    using dense = std::remove_cvref_t<decltype(list)>;
+    using integer = typename dense::Scalar;
+    if constexpr (bool(dense::IsVectorAtCompileTime))
+      return integer_list<integer>(list.data(), list.size(), list.innerStride());
+    else
+      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
+  } else if constexpr (span_of_integers<X>) {
+    using integer = std::remove_cv_t<typename X::element_type>;
+    if constexpr (strided_span<X, 1>)
+      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_stride(x, 0));
+    else
+      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_extent(x, 1), span_stride(x, 0),
+                                   span_stride(x, 1));
+  } else {
+    using integer = element_of<X>;
+    if constexpr (tensor<const X, 1>)
+      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
+    else if constexpr (tensor<const X, 2>) {
+      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
+      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
+                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
+    } else
+      return integer_list<integer>(std::span<const integer>(x));
+  }
+}
+/// The list of a vector that the caller keeps alive. Throws if it is a matrix.
+template <class X>
+auto vector_of(const char* name, const X& x) {
+  static_assert(integers_in_memory<X>,
+                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
+                "expression first");
+  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
+}
+/// The type of the integers in a list.
+template <class X>
+struct integer_in;
+template <dense_integers X>
+struct integer_in<X> {
+  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
+};
+template <class X>
+requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
+  using type = element_of<X>;
+};
+template <span_of_integers X>
+struct integer_in<X> {
+  using type = std::remove_cv_t<typename X::element_type>;
+};
+template <class X>
+using integer_of = typename integer_in<X>::type;
+/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
+/// other values, for example random numbers.
+template <class Integer>
+struct evaluated_list {
+  number_array<Integer> memory;
+  integer_list<Integer> list;
+  evaluated_list(const evaluated_list& other) : memory(other.memory), list(other.list) {
+    list.data = memory.data();
+  }
+  evaluated_list& operator=(const evaluated_list&) = delete;
+  template <class Derived>
+  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
+    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    const Index rows = expression.rows(), columns = expression.cols();
+    memory.resize(rows, columns);
+    Eigen::Map<row_major>(memory.data(), rows, columns) = expression.derived().array();
+    list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
+  }
+};
+/// The type in which a call keeps positions that it reads more than once.
+template <class P>
+struct kept {
+  using type = const P&;
+};
+template <dense_integers P>
+requires(!integers_in_memory<P>) struct kept<P> {
+  using type = evaluated_list<integer_of<P>>;
+};
+template <class P>
+using kept_positions = typename kept<P>::type;
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_INTEGER_LIST_HPP
+/// Views of a mask or a bias in the caller's memory: one entry per score of attention.
+namespace rope::inline ROPE_ABI {
+/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 shares its entry. Element
+/// (b, h, i, j) is at
+///
+///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
+///
+/// The stride of an axis of extent 1 counts as 0. A view does not own memory. Without data there is no
+/// matrix.
+///
+///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
+///     attention(q, k, v, out, {.mask = mask});
+template <class X>
+struct score_view {
+  const X* data = nullptr;  // element (0, 0, 0, 0); nullptr: there is no matrix
+  Index batch = 1;          // rows of the batch, or 1
+  Index heads = 1;          // query heads, or 1
+  Index queries = 1;        // queries of a row, or 1
+  Index keys = 1;           // keys of a row, or 1
+  Index batch_stride = 0;   // elements from one row to the next
+  Index head_stride = 0;    // elements from one query head to the next
+  Index query_stride = 0;   // elements from one query to the next
+  Index key_stride = 0;     // elements from one key to the next
+  /// Whether there is a matrix.
+  explicit operator bool() const { return data != nullptr; }
+  /// The entry of key 0 for query i of head h in row b; the entry of key j is j * key_step() elements after
+  /// it.
+  const X* at(Index b, Index h, Index i) const {
+    return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
+           (queries == 1 ? 0 : i * query_stride);
+  }
+  /// key_stride, or 0 if all keys share one entry.
+  Index key_step() const { return keys == 1 ? 0 : key_stride; }
+};
+/// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
+///
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the number of entries
+///          exceeds an Index
+template <class X>
+score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
+  // Strides are products of extents, even if another extent is zero.
+  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
+              j = (std::max)(keys, Index{1});
+  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
+    detail::throw_invalid("score_matrix", "extents must not be negative, got ",
+                          detail::shape_text({batch, heads, queries, keys}));
+  if (!detail::product_fits({h, i, j}) || !detail::product_fits({batch, h, i, j}))
+    detail::throw_length("score_matrix", detail::shape_text({batch, heads, queries, keys}),
+                         " exceeds the address space");
+  return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
+}
+namespace detail {
+/// An Eigen matrix, array, Map, Ref or Block with direct access to memory and strides.
+template <class X>
+concept dense_in_any_order = requires(const X& x) {
+  dense_of(x).data();
+  x.rowStride();
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+};
+/// An object that score_matrix accepts.
+template <class X>
+concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
+/// A view of the entries of such an object, by its indices.
+template <scores_in_memory X>
+auto scores_by_index(const X& x) {
+  score_view<std::remove_cvref_t<decltype(*x.data())>> view = {.data = x.data()};
+  if constexpr (dense_in_any_order<X>) {
+    view.queries = x.rows();
+    view.keys = x.cols();
+    view.query_stride = x.rowStride();
+    view.key_stride = x.colStride();
+  } else {
+    Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
+    Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
+    constexpr int rank = int(X::NumIndices);
+    const auto sizes = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+    Index stride = 1;
+    for (int i = 0; i < rank; ++i) {  // from the fastest index on
+      const int axis = is_row_major_tensor<X> ? i : rank - 1 - i;
+      *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
+      *strides[axis] = stride;
+      stride *= *extents[axis];
+    }
+  }
+  return view;
+}
+}  // namespace detail
+/// A view of an Eigen object by its indices, of any storage order and strides: a matrix, array, Map, Ref or
+/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys] or
+/// [batch, heads, queries, keys]. An extent of 1 is shared.
+///
+///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
+///
+/// Requires:  the object outlives the view
+/// Throws:    std::invalid_argument if it has no entry
+template <class X>
+auto score_matrix(const X& x) {
+  static_assert(detail::scores_in_memory<X>,
+                "score_matrix: give an Eigen matrix or array [queries, keys] in memory, an Eigen::Tensor "
+                "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
+                "an expression first");
+  if constexpr (detail::scores_in_memory<X>) {
+    using entry = std::remove_cvref_t<decltype(*x.data())>;
+    static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
+                  "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
+                  "Eigen::Array<float, ...> first");
+    const auto view = detail::scores_by_index(x);
+    if (view.data == nullptr)
+      detail::throw_invalid("score_matrix", "the matrix must have entries, got ",
+                            detail::shape_text({view.queries, view.keys}),
+                            "; leave the option out where there is no matrix");
+    return view;
+  }
+}
+/// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.
+///
+/// Requires:  what the mdspan shows outlives the view
+/// Throws:    std::invalid_argument if it has no entry
+template <class X>
+requires(detail::strided_span<X, 2> || detail::strided_span<X, 4>) auto score_matrix(const X& x) {
+  using entry = std::remove_cv_t<typename X::element_type>;
+  static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
+                "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
+                "Eigen::Array<float, ...> first");
+  constexpr int rank = int(X::rank());
+  score_view<entry> view = {.data = x.data_handle()};
+  view.queries = detail::span_extent(x, rank - 2);
+  view.keys = detail::span_extent(x, rank - 1);
+  view.query_stride = detail::span_stride(x, rank - 2);
+  view.key_stride = detail::span_stride(x, rank - 1);
+  if constexpr (rank == 4) {
+    view.batch = detail::span_extent(x, 0);
+    view.heads = detail::span_extent(x, 1);
+    view.batch_stride = detail::span_stride(x, 0);
+    view.head_stride = detail::span_stride(x, 1);
+  }
+  if (view.data == nullptr)
+    detail::throw_invalid("score_matrix", "the mdspan must have entries, got ",
+                          detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
+                          "; leave the option out where there is no matrix");
+  return view;
+}
+template <detail::owns_memory X>
+auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
+  return score_matrix<const X&>(x);
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
 
 #ifndef ROPE_BASE_QUANTIZED_CHANNELS_HPP
 #define ROPE_BASE_QUANTIZED_CHANNELS_HPP
 
-#ifndef ROPE_BASE_SIMD_EXP2_HPP
-#define ROPE_BASE_SIMD_EXP2_HPP
-#include <cfloat>  // FLT_EVAL_METHOD
-#include <cstring>   // std::memcpy
-#include <iterator>  // std::size
-
 #ifndef ROPE_BASE_SIMD_PACKET_HPP
 #define ROPE_BASE_SIMD_PACKET_HPP
 #include <complex>
+#include <cstring>  // std::memcpy
 
 #ifndef ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 #define ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
@@ -2044,7 +2451,11 @@ ROPE_DETAIL_QUIET_END
 
 #ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
 #define ROPE_BASE_SIMD_PACKET_MATH_HPP
+#include <cfloat>  // FLT_EVAL_METHOD
 /// Packet operations that attention needs: sums, maxima and transposes of lanes, and tanh.
+///
+/// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
+/// and splitting an exponent into an integer and a remainder is exact.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 template <class P>
@@ -2176,9 +2587,6 @@ void hyperbolic_tangents(const A* from, Index count, A* to) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
-#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
-/// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
-/// and splitting an exponent into an integer and a remainder is exact.
 namespace rope::inline ROPE_ABI::detail {
 #if defined(_M_FP_FAST)
 #pragma float_control(precise, on, push)  // what the barrier below does for other compilers
@@ -2267,7 +2675,7 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
 #pragma float_control(pop)
 #endif
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_SIMD_EXP2_HPP
+#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 /// Converts the channels of one head to 8-bit integers with one scale, and back.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether channels of type C are integers with a scale.
@@ -2330,480 +2738,6 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_QUANTIZED_CHANNELS_HPP
-/// The precision of the products in attention.
-namespace rope::inline ROPE_ABI {
-/// The precision in which attention multiplies queries by keys, and weights by values. Sums are in the
-/// arithmetic type unless stated otherwise.
-enum class product_precision {
-  /// The arithmetic type: float, or double for double.
-  full,
-  /// bfloat16, if queries, keys and values are bfloat16. A prefill takes 0.55 to 0.7 of the time of full with
-  /// AVX512_BF16, but 1.2 to 1.4 with AVX2. Scores are as exact as in full. Each weight is rounded, by at
-  /// most 2^-8 of itself, which adds at most 2^-8 sum_j w_ij |v_j| to the error of an output. Numbers below
-  /// 2^-126 may count as 0. Gradients and probabilities are computed in full.
-  bfloat16,
-  /// 16-bit queries and weights times the stored 8-bit keys and values, if these are quantized and no table
-  /// rotates them. Time relative to full: 0.5 to 0.9 for a decoding step with AVX512_VNNI, and 0.7 with SSE2
-  /// or 0.73 to 0.77 with AVX2 for many queries. The error of a query channel is at most 2^-15.9 of the
-  /// largest channel of its head (2^-24.9 head_dim from head_dim 513 on). The error of a weight times the
-  /// scale of its value is at most 2^-15.9 of the largest such product of 128 keys. Both are far below the
-  /// rounding to 8 bits. Sums of products are exact integers for every 128 keys. head_dim is at most 65536.
-  integers,
-};
-namespace detail {
-/// The largest head_dim for integer products. Queries then have about 256 steps of either sign, and more with
-/// a smaller head_dim.
-inline constexpr Index max_integer_products = 65536;
-/// \tparam T        channels of queries and outputs
-/// \tparam C        channels of keys and values
-/// \tparam rotates  whether keys are rotated while they are read
-///
-/// Throws:  std::invalid_argument if these channel types or this head_dim do not support the products
-template <class T, class C, bool rotates>
-void check_products(const char* function, product_precision products, Index head_dim) {
-  if (products == product_precision::full) return;
-  if (products == product_precision::integers) {
-    if (!is_quantized<C>)
-      throw_invalid(
-          function,
-          "products of integers need quantized keys and values; set products to product_precision::full");
-    if (rotates)
-      throw_invalid(function,
-                    "products of integers need keys that were turned before they were quantized; set "
-                    "products to product_precision::full");
-    if (head_dim > max_integer_products)
-      throw_invalid(function, "products of integers need a head_dim of at most ", max_integer_products,
-                    ", got ", head_dim);
-  } else if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
-    throw_invalid(function,
-                  "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "
-                  "product_precision::full");
-}
-}  // namespace detail
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ATTENTION_PRODUCT_PRECISION_HPP
-
-#ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
-#define ROPE_ATTENTION_SCORE_VIEW_HPP
-
-#ifndef ROPE_BASE_INTEGER_LIST_HPP
-#define ROPE_BASE_INTEGER_LIST_HPP
-
-#ifndef ROPE_BASE_TENSOR_SHAPE_HPP
-#define ROPE_BASE_TENSOR_SHAPE_HPP
-/// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
-/// their headers.
-namespace rope::inline ROPE_ABI::detail {
-/// A contiguous tensor of this rank.
-template <class X, int rank>
-concept tensor = requires(X& x) {
-  x.data();
-  { x.dimension(0) } -> std::convertible_to<Index>;
-  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
-  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
-};
-template <class X>
-inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
-/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors.
-/// `axis` is a constant, because Eigen takes it as a signed integer in some classes and an unsigned one in
-/// others.
-template <int axis, class X>
-Index extent(const X& x) {
-  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
-  return static_cast<Index>(x.dimension(number));
-}
-/// The extents of a tensor from the slowest index in memory to the fastest.
-template <class X, int... axis>
-std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
-  return {extent<axis>(x)...};
-}
-/// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
-/// any strides. An accessor that changes numbers as they are read returns values, not references.
-template <class X, int rank>
-concept strided_span = requires(const std::remove_cvref_t<X>& x) {
-  requires int(std::remove_cvref_t<X>::rank()) == rank;
-  requires std::is_pointer_v<std::remove_cvref_t<decltype(x.data_handle())>>;
-  requires std::is_same_v < typename std::remove_cvref_t<X>::reference,
-  typename std::remove_cvref_t<X>::element_type& > ;
-  { x.data_handle() } -> std::convertible_to<const typename std::remove_cvref_t<X>::element_type*>;
-  { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
-  { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
-};
-/// Extent and stride number `axis` of an mdspan.
-template <class X>
-Index span_extent(const X& x, int axis) {
-  return static_cast<Index>(x.extent(static_cast<std::size_t>(axis)));
-}
-template <class X>
-Index span_stride(const X& x, int axis) {
-  return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
-}
-/// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
-/// Compilers warn if the address of a temporary X is kept (ROPE_DETAIL_LIFETIMEBOUND).
-template <class X>
-concept owns_memory = !std::is_reference_v<X> && (
-                                                     std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
-                                                     requires(X & x) { typename X::allocator_type; } ||
-                                                     requires(X & x) { x.resize(x.dimensions()); });
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_TENSOR_SHAPE_HPP
-/// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
-/// Types that do not expose them are rejected.
-namespace rope::inline ROPE_ABI::detail {
-/// Every integral type except bool.
-template <class Integer>
-concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
-/// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
-///
-/// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
-template <whole_number Integer>
-struct integer_list {
-  const Integer* data = nullptr;
-  Index rows = 1, columns = 0;
-  Index row_stride = 0, column_stride = 1;
-  integer_list() = default;
-  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
-  integer_list(const Integer* first, Index length, Index stride)
-      : data(first), columns(length), column_stride(stride) {}
-  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
-               Index to_next_column)
-      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
-    if (row_count < 2 || column_count < 2) return;
-    rows = row_count;
-    columns = column_count;
-    row_stride = to_next_row;
-  }
-  Index size() const { return rows * columns; }
-  bool empty() const { return columns == 0; }
-  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
-  /// Element i of a vector.
-  Integer operator[](Index i) const { return data[i * column_stride]; }
-  /// Returns this list. Throws unless it is a vector.
-  const integer_list& as_vector(const char* name) const {
-    if (rows > 1)
-      throw_invalid(name, "give a vector of integers, got a matrix ", shape_text({rows, columns}));
-    return *this;
-  }
-};
-template <class Derived>
-const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
-  return x.derived();
-}
-/// An Eigen matrix, array, map, block or expression of integers.
-template <class X>
-concept dense_integers = requires(const X& x) {
-  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
-};
-/// An Eigen object of integers whose coefficients are in memory, at strides that its type exposes.
-template <class X>
-concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
-  dense_of(x).data();
-  dense_of(x).innerStride();
-  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
-};
-/// The element type that data() of a container, or an array, points to.
-template <class X>
-using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
-/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
-template <class X>
-concept tensor_of_integers =
-    !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
-/// A contiguous range of integers: std::vector, std::array, std::span, a C array. data() and size() are not
-/// enough, although the span of libc++ 14 accepts them: strided views have both.
-template <class X>
-concept contiguous_integers =
-    !dense_integers<X> && whole_number<element_of<X>> &&
-    std::is_constructible_v<std::span<const element_of<X>>, const X&> && requires(const X& x) {
-  std::end(x);
-};
-/// An mdspan of integers, [n] or [rows, columns], of any strides.
-template <class X>
-concept span_of_integers = (strided_span<X, 1> ||
-                            strided_span<X, 2>)&&whole_number<std::remove_cv_t<typename X::element_type>>;
-/// Integers that can be read in place.
-template <class X>
-concept integers_in_memory =
-    dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
-template <integers_in_memory X>
-auto list_of(const X& x) {
-  if constexpr (dense_integers<X>) {
-    const auto& list = dense_of(x);
-    using dense = std::remove_cvref_t<decltype(list)>;
-    using integer = typename dense::Scalar;
-    if constexpr (bool(dense::IsVectorAtCompileTime))
-      return integer_list<integer>(list.data(), list.size(), list.innerStride());
-    else
-      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
-  } else if constexpr (span_of_integers<X>) {
-    using integer = std::remove_cv_t<typename X::element_type>;
-    if constexpr (strided_span<X, 1>)
-      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_stride(x, 0));
-    else
-      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_extent(x, 1), span_stride(x, 0),
-                                   span_stride(x, 1));
-  } else {
-    using integer = element_of<X>;
-    if constexpr (tensor<const X, 1>)
-      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
-    else if constexpr (tensor<const X, 2>) {
-      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
-      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
-                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
-    } else
-      return integer_list<integer>(std::span<const integer>(x));
-  }
-}
-/// The list of a vector that the caller keeps alive. Throws if it is a matrix.
-template <class X>
-auto vector_of(const char* name, const X& x) {
-  static_assert(integers_in_memory<X>,
-                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
-                "expression first");
-  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
-}
-/// The type of the integers in a list.
-template <class X>
-struct integer_in;
-template <dense_integers X>
-struct integer_in<X> {
-  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
-};
-template <class X>
-requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
-  using type = element_of<X>;
-};
-template <span_of_integers X>
-struct integer_in<X> {
-  using type = std::remove_cv_t<typename X::element_type>;
-};
-template <class X>
-using integer_of = typename integer_in<X>::type;
-/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
-/// other values, for example random numbers.
-template <class Integer>
-struct evaluated_list {
-  number_array<Integer> memory;
-  integer_list<Integer> list;
-  evaluated_list(const evaluated_list& other) : memory(other.memory), list(other.list) {
-    list.data = memory.data();
-  }
-  evaluated_list& operator=(const evaluated_list&) = delete;
-  template <class Derived>
-  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
-    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    const Index rows = expression.rows(), columns = expression.cols();
-    memory.resize(rows, columns);
-    Eigen::Map<row_major>(memory.data(), rows, columns) = expression.derived().array();
-    list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
-  }
-};
-/// The type in which a call keeps positions that it reads more than once.
-template <class P>
-struct kept {
-  using type = const P&;
-};
-template <dense_integers P>
-requires(!integers_in_memory<P>) struct kept<P> {
-  using type = evaluated_list<integer_of<P>>;
-};
-template <class P>
-using kept_positions = typename kept<P>::type;
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_INTEGER_LIST_HPP
-
-#ifndef ROPE_BASE_INTEGER_RANGE_HPP
-#define ROPE_BASE_INTEGER_RANGE_HPP
-/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
-/// before the operation.
-namespace rope::inline ROPE_ABI::detail {
-/// Whether a + b is a position.
-constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
-}
-/// Whether a - b is a position.
-constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
-}
-/// a + b.
-///
-/// Throws:  std::out_of_range unless the sum is a position
-inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
-  if (!sum_is_position(a, b))
-    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
-  return a + b;
-}
-/// a - b.
-///
-/// Throws:  std::out_of_range unless the difference is a position
-inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
-  if (!difference_is_position(a, b))
-    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
-  return a - b;
-}
-/// Whether the product of extents, none of them negative, is at most `most`.
-constexpr bool product_fits(std::initializer_list<Index> extents,
-                            Index most = (std::numeric_limits<Index>::max)()) {
-  for (const Index extent : extents)
-    if (extent == 0) return true;
-  Index product = 1;
-  for (const Index extent : extents) {
-    if (extent > most / product) return false;
-    product *= extent;
-  }
-  return true;
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_INTEGER_RANGE_HPP
-/// Views of a mask or a bias in the caller's memory: one entry per score of attention.
-namespace rope::inline ROPE_ABI {
-/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 shares its entry. Element
-/// (b, h, i, j) is at
-///
-///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
-///
-/// The stride of an axis of extent 1 counts as 0. A view does not own memory. Without data there is no
-/// matrix.
-///
-///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
-///     attention(q, k, v, out, {.mask = mask});
-template <class X>
-struct score_view {
-  const X* data = nullptr;  // element (0, 0, 0, 0); nullptr: there is no matrix
-  Index batch = 1;          // rows of the batch, or 1
-  Index heads = 1;          // query heads, or 1
-  Index queries = 1;        // queries of a row, or 1
-  Index keys = 1;           // keys of a row, or 1
-  Index batch_stride = 0;   // elements from one row to the next
-  Index head_stride = 0;    // elements from one query head to the next
-  Index query_stride = 0;   // elements from one query to the next
-  Index key_stride = 0;     // elements from one key to the next
-  /// Whether there is a matrix.
-  explicit operator bool() const { return data != nullptr; }
-  /// The entry of key 0 for query i of head h in row b; the entry of key j is j * key_step() elements after
-  /// it.
-  const X* at(Index b, Index h, Index i) const {
-    return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
-           (queries == 1 ? 0 : i * query_stride);
-  }
-  /// key_stride, or 0 if all keys share one entry.
-  Index key_step() const { return keys == 1 ? 0 : key_stride; }
-};
-/// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
-///
-/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the number of entries
-///          exceeds an Index
-template <class X>
-score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
-  // Strides are products of extents, even if another extent is zero.
-  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
-              j = (std::max)(keys, Index{1});
-  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
-    detail::throw_invalid("score_matrix", "extents must not be negative, got ",
-                          detail::shape_text({batch, heads, queries, keys}));
-  if (!detail::product_fits({h, i, j}) || !detail::product_fits({batch, h, i, j}))
-    detail::throw_length("score_matrix", detail::shape_text({batch, heads, queries, keys}),
-                         " exceeds the address space");
-  return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
-}
-namespace detail {
-/// An Eigen matrix, array, Map, Ref or Block with direct access to memory and strides.
-template <class X>
-concept dense_in_any_order = requires(const X& x) {
-  dense_of(x).data();
-  x.rowStride();
-  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
-};
-/// An object that score_matrix accepts.
-template <class X>
-concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
-/// A view of the entries of such an object, by its indices.
-template <scores_in_memory X>
-auto scores_by_index(const X& x) {
-  score_view<std::remove_cvref_t<decltype(*x.data())>> view = {.data = x.data()};
-  if constexpr (dense_in_any_order<X>) {
-    view.queries = x.rows();
-    view.keys = x.cols();
-    view.query_stride = x.rowStride();
-    view.key_stride = x.colStride();
-  } else {
-    Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
-    Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
-    constexpr int rank = int(X::NumIndices);
-    const auto sizes = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    Index stride = 1;
-    for (int i = 0; i < rank; ++i) {  // from the fastest index on
-      const int axis = is_row_major_tensor<X> ? i : rank - 1 - i;
-      *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
-      *strides[axis] = stride;
-      stride *= *extents[axis];
-    }
-  }
-  return view;
-}
-}  // namespace detail
-/// A view of an Eigen object by its indices, of any storage order and strides: a matrix, array, Map, Ref or
-/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys] or
-/// [batch, heads, queries, keys]. An extent of 1 is shared.
-///
-///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
-///
-/// Requires:  the object outlives the view
-/// Throws:    std::invalid_argument if it has no entry
-template <class X>
-auto score_matrix(const X& x) {
-  static_assert(detail::scores_in_memory<X>,
-                "score_matrix: give an Eigen matrix or array [queries, keys] in memory, an Eigen::Tensor "
-                "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
-                "an expression first");
-  if constexpr (detail::scores_in_memory<X>) {
-    using entry = std::remove_cvref_t<decltype(*x.data())>;
-    static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
-                  "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
-                  "Eigen::Array<float, ...> first");
-    const auto view = detail::scores_by_index(x);
-    if (view.data == nullptr)
-      detail::throw_invalid("score_matrix", "the matrix must have entries, got ",
-                            detail::shape_text({view.queries, view.keys}),
-                            "; leave the option out where there is no matrix");
-    return view;
-  }
-}
-/// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.
-///
-/// Requires:  what the mdspan shows outlives the view
-/// Throws:    std::invalid_argument if it has no entry
-template <class X>
-requires(detail::strided_span<X, 2> || detail::strided_span<X, 4>) auto score_matrix(const X& x) {
-  using entry = std::remove_cv_t<typename X::element_type>;
-  static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
-                "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
-                "Eigen::Array<float, ...> first");
-  constexpr int rank = int(X::rank());
-  score_view<entry> view = {.data = x.data_handle()};
-  view.queries = detail::span_extent(x, rank - 2);
-  view.keys = detail::span_extent(x, rank - 1);
-  view.query_stride = detail::span_stride(x, rank - 2);
-  view.key_stride = detail::span_stride(x, rank - 1);
-  if constexpr (rank == 4) {
-    view.batch = detail::span_extent(x, 0);
-    view.heads = detail::span_extent(x, 1);
-    view.batch_stride = detail::span_stride(x, 0);
-    view.head_stride = detail::span_stride(x, 1);
-  }
-  if (view.data == nullptr)
-    detail::throw_invalid("score_matrix", "the mdspan must have entries, got ",
-                          detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
-                          "; leave the option out where there is no matrix");
-  return view;
-}
-template <detail::owns_memory X>
-auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
-  return score_matrix<const X&>(x);
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
 
 #ifndef ROPE_POSITIONS_KEY_RANGES_HPP
 #define ROPE_POSITIONS_KEY_RANGES_HPP
@@ -3091,6 +3025,8 @@ concept position_form = requires(const P& positions) {
 ///     attention(q, k, v, out, {.key_ranges = ranges});
 ///
 /// Rows of a batch whose ranges differ have their lists one after the other, [batch * queries].
+///
+/// Positions, counts and ranges of keys from the attention mask of a padded batch, as tokenizers return it.
 namespace rope::inline ROPE_ABI {
 /// Keys [first, first + count) of a row, by their index in the row, not by their position.
 ///
@@ -3219,11 +3155,158 @@ std::vector<key_range> segment_ranges(const X& offsets, bool causal, const Y& le
   }
   return ranges;
 }
+/// The tokens of a padded batch.
+///
+///     const padded_rows rows = positions_of_mask(mask);
+///     rotate<Layout>(q, k, table, rows.positions);
+///     attention(q, k, v, out, {.key_ranges = rows.key_ranges});
+struct padded_rows {
+  std::vector<std::int64_t> positions;  // [batch * tokens]: 0, 1, 2, ... in each row; 0 for padding
+  std::vector<std::int64_t> counts;     // [batch]: tokens that are not padding
+  std::vector<key_range> key_ranges;    // [batch * tokens]: empty for padding
+};
+namespace detail {
+/// The extent [batch, tokens] of a mask. A vector is one row.
+template <class X>
+Index rows_of_mask(const X& mask) {
+  if constexpr (dense_integers<X>)
+    return bool(std::remove_cvref_t<decltype(dense_of(mask))>::IsVectorAtCompileTime) ? 1 : mask.rows();
+  else if constexpr (tensor<const X, 2>)
+    return static_cast<Index>(mask.dimension(0));
+  else
+    return 1;
+}
+/// The mask as it is in memory, or a copy of an expression.
+template <class X>
+auto mask_list(const X& mask) {
+  if constexpr (integers_in_memory<X>)
+    return list_of(mask);
+  else
+    return evaluated_list<integer_of<X>>(mask);
+}
+template <class Integer>
+const integer_list<Integer>& as_list(const integer_list<Integer>& list) {
+  return list;
+}
+template <class Integer>
+const integer_list<Integer>& as_list(const evaluated_list<Integer>& copy) {
+  return copy.list;
+}
+/// The first token of a row that is not padding, and how many there are.
+///
+/// \param entry  entry(t) is the mask of token t
+///
+/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones are adjacent
+template <class Entry>
+key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
+  key_range real = {tokens, 0};
+  for (Index t = 0; t < tokens; ++t) {
+    const auto value = as_position(entry(t));
+    if (value != 0 && value != 1)
+      throw_invalid("positions_of_mask", "a mask is 1 for tokens and 0 for padding, got ", value,
+                    " for token ", t, " of row ", row);
+    if (value == 0) continue;
+    if (real.count == 0) real.first = t;
+    if (real.first + real.count != t)
+      throw_invalid("positions_of_mask",
+                    "padding must be on the left or the right of the tokens of a row; give a mask with holes "
+                    "as attention_options::mask, got padding before token ",
+                    t, " of row ", row);
+    ++real.count;
+  }
+  return real;
+}
+}  // namespace detail
+/// Positions, counts and ranges of keys from an attention mask of ones for tokens and zeros for padding, on
+/// the left or on the right of each row (`attention_mask` of tokenizers).
+///
+/// Tokens of a row are at positions 0, 1, 2, ..., wherever its padding is. Queries of padding attend to no
+/// key, so that their outputs are zero. A prompt padded on the left and its steps of decoding, in a cache:
+///
+///     cache.append_at<Layout>(k, v, table, rows.positions);
+///     attention<Layout>(q, cache, out, table, {.key_ranges = rows.key_ranges});
+///
+/// In the next step, row b attends to keys `tokens - counts[b]` and later. If padding is on the right,
+/// `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, and needs no ranges.
+///
+/// \param mask    [batch, tokens], any integers in any order of memory: an Eigen matrix, map or expression,
+///                or an Eigen::Tensor of rank 2; a list is one row. For bools, `mask.cast<int>()`
+/// \param causal  false: tokens of a row attend to each other both ways, as in encoders
+///
+/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent
+/// Cost:    O(batch * tokens)
+template <position_list X>
+padded_rows positions_of_mask(const X& mask, bool causal = true) {
+  const auto kept = detail::mask_list(mask);
+  const auto& list = detail::as_list(kept);
+  const Index batch = detail::rows_of_mask(mask), tokens = batch == 0 ? 0 : list.size() / batch;
+  padded_rows rows;
+  for (Index b = 0; b < batch; ++b) {
+    // A matrix of one column is stored as a list.
+    const key_range real = detail::unpadded_tokens(
+        b, tokens, [&](Index t) { return list.rows > 1 ? list(b, t) : list[b * tokens + t]; });
+    rows.counts.push_back(real.count);
+    for (Index t = 0; t < tokens; ++t) {
+      const bool is_token = t >= real.first && t < real.first + real.count;
+      rows.positions.push_back(is_token ? t - real.first : 0);
+      rows.key_ranges.push_back({real.first, is_token ? causal ? t - real.first + 1 : real.count : 0});
+    }
+  }
+  return rows;
+}
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_KEY_RANGES_HPP
 /// Options of attention: which keys are visible, how scores are formed, and optional outputs.
+///
+/// The precision of the products in attention.
 namespace rope::inline ROPE_ABI {
+/// The precision in which attention multiplies queries by keys, and weights by values. Sums are in the
+/// arithmetic type unless stated otherwise.
+enum class product_precision {
+  /// The arithmetic type: float, or double for double.
+  full,
+  /// bfloat16, if queries, keys and values are bfloat16. A prefill takes 0.55 to 0.7 of the time of full with
+  /// AVX512_BF16, but 1.2 to 1.4 with AVX2. Scores are as exact as in full. Each weight is rounded, by at
+  /// most 2^-8 of itself, which adds at most 2^-8 sum_j w_ij |v_j| to the error of an output. Numbers below
+  /// 2^-126 may count as 0. Gradients and probabilities are computed in full.
+  bfloat16,
+  /// 16-bit queries and weights times the stored 8-bit keys and values, if these are quantized and no table
+  /// rotates them. Time relative to full: 0.5 to 0.9 for a decoding step with AVX512_VNNI, and 0.7 with SSE2
+  /// or 0.73 to 0.77 with AVX2 for many queries. The error of a query channel is at most 2^-15.9 of the
+  /// largest channel of its head (2^-24.9 head_dim from head_dim 513 on). The error of a weight times the
+  /// scale of its value is at most 2^-15.9 of the largest such product of 128 keys. Both are far below the
+  /// rounding to 8 bits. Sums of products are exact integers for every 128 keys. head_dim is at most 65536.
+  integers,
+};
 namespace detail {
+/// The largest head_dim for integer products. Queries then have about 256 steps of either sign, and more with
+/// a smaller head_dim.
+inline constexpr Index max_integer_products = 65536;
+/// \tparam T        channels of queries and outputs
+/// \tparam C        channels of keys and values
+/// \tparam rotates  whether keys are rotated while they are read
+///
+/// Throws:  std::invalid_argument if these channel types or this head_dim do not support the products
+template <class T, class C, bool rotates>
+void check_products(const char* function, product_precision products, Index head_dim) {
+  if (products == product_precision::full) return;
+  if (products == product_precision::integers) {
+    if (!is_quantized<C>)
+      throw_invalid(
+          function,
+          "products of integers need quantized keys and values; set products to product_precision::full");
+    if (rotates)
+      throw_invalid(function,
+                    "products of integers need keys that were turned before they were quantized; set "
+                    "products to product_precision::full");
+    if (head_dim > max_integer_products)
+      throw_invalid(function, "products of integers need a head_dim of at most ", max_integer_products,
+                    ", got ", head_dim);
+  } else if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
+    throw_invalid(function,
+                  "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "
+                  "product_precision::full");
+}
 /// A list of std::int64_t. A list of other integers gives a compile error with the fix.
 struct int64_list : std::span<const std::int64_t> {
   using std::span<const std::int64_t>::span;
@@ -4266,9 +4349,29 @@ concept rotation_table = requires(const Table& table) {
 
 #ifndef ROPE_TABLES_PHASE_HPP
 #define ROPE_TABLES_PHASE_HPP
-
-#ifndef ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
-#define ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
+/// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
+/// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
+/// 2^-192 turns: multiplying by a position and dropping whole turns are then exact, at every position and
+/// under every compiler flag, and one rounding to double happens after the reduction.
+///
+/// Why 192 bits. The relative error of an entry is that of the angle's distance to the nearest quarter turn,
+/// where a cosine or sine vanishes. With inv_freq = n 2^e and position = p, both integers, that distance is
+///
+///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
+///
+/// The smallest |N x - K| of all N below a limit is that of a convergent of the continued fraction of x.
+/// Taken of x = 2^e 2 / pi for every e with N = n p < 2^(53 + b), this leaves, where k is not 0,
+///
+///     b    d >      what a phase may be off by    and is
+///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
+///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
+///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
+///
+/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). Steps of 128 bits would be off
+/// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
+/// small as inv_freq * position: below 2^-60 rad the angle is multiplied instead of counted
+/// (detail/table_rows.hpp).
+///
 /// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
 /// Words of 64 bits give the entries of double tables. Words of 128 bits decide the rounding of a float entry
 /// that is close to the middle between two floats.
@@ -4391,29 +4494,6 @@ constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
   return !near_middle && !subnormal;
 }
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
-/// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
-/// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
-/// 2^-192 turns: multiplying by a position and dropping whole turns are then exact, at every position and
-/// under every compiler flag, and one rounding to double happens after the reduction.
-///
-/// Why 192 bits. The relative error of an entry is that of the angle's distance to the nearest quarter turn,
-/// where a cosine or sine vanishes. With inv_freq = n 2^e and position = p, both integers, that distance is
-///
-///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
-///
-/// The smallest |N x - K| of all N below a limit is that of a convergent of the continued fraction of x.
-/// Taken of x = 2^e 2 / pi for every e with N = n p < 2^(53 + b), this leaves, where k is not 0,
-///
-///     b    d >      what a phase may be off by    and is
-///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
-///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
-///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
-///
-/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). Steps of 128 bits would be off
-/// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
-/// small as inv_freq * position: below 2^-60 rad the angle is multiplied instead of counted
-/// (detail/table_rows.hpp).
 namespace rope::inline ROPE_ABI {
 /// An angle as a fraction of one turn, in units of 2^-192 turn, modulo 1.
 ///
@@ -6184,6 +6264,9 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
 /// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
 /// than in training, as where a shorter context is stretched over the original one. transformers (with a
 /// warning), ggml and MLX accept such factors too.
+///
+/// The frequency rule whose factors were found by a search, one for each pair; used like those of
+/// scaling.hpp.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 // Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
@@ -6478,6 +6561,67 @@ struct proportional_scaling {
     const auto turning = static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
     for (Index i = 0; i < axis.inv_freq.size(); ++i)
       axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / factor : 0;
+  }
+};
+/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
+///
+///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
+///     s = factor if given; else max_position / L0
+///
+/// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
+/// began with.
+///
+///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
+///                                    .original_max_position = 4096, .max_position = 131072,
+///                                    .length = prompt_length};
+///     const frequencies f(96, 10000.0, rule);  // Phi-3
+///
+/// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
+struct longrope_scaling {
+  std::vector<double> short_factor;             // e [pairs] for length <= L0, positive
+  std::vector<double> long_factor;              // e [pairs] for longer ones, positive
+  double original_max_position;                 // L0 > 1
+  double max_position;                          // of the extended context, positive
+  double length;                                // tokens in the sequence, not negative
+  std::optional<double> factor = {};            // s, positive
+  std::optional<double> attention_factor = {};  // m itself, positive
+  /// Whether the long list is used.
+  bool uses_long() const { return length > original_max_position; }
+  /// m of the formula above.  Requires: fields in their ranges
+  double magnitude() const {
+    if (attention_factor) return *attention_factor;
+    const double s = factor.value_or(max_position / original_max_position);
+    if (s <= 1) return 1;
+    return static_cast<double>(pow(1 + log(wide_real(s)) / log(wide_real(original_max_position)), 0.5));
+  }
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless both lists have one finite and positive value per pair, and the
+  ///          other fields are finite and in the ranges above
+  void apply(schedule& axis) const {
+    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
+                          "longrope_scaling: original_max_position must be above 1", original_max_position);
+    detail::require_field(detail::is_finite(max_position) && max_position > 0,
+                          "longrope_scaling: max_position must be positive", max_position);
+    detail::require_field(detail::is_finite(length) && length >= 0,
+                          "longrope_scaling: length must not be negative", length);
+    detail::require_field(detail::is_finite(factor.value_or(1)) && factor.value_or(1) > 0,
+                          "longrope_scaling: factor must be positive", factor.value_or(1));
+    detail::require_field(detail::is_finite(attention_factor.value_or(1)) && attention_factor.value_or(1) > 0,
+                          "longrope_scaling: attention_factor must be positive",
+                          attention_factor.value_or(1));
+    for (const auto* list : {&short_factor, &long_factor}) {
+      if (static_cast<Index>(list->size()) != axis.inv_freq.size())
+        detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
+                              " must have one value per pair, ", axis.inv_freq.size(), ", got ",
+                              list->size());
+      for (const double value : *list)
+        detail::require_field(detail::is_finite(value) && value > 0,
+                              "longrope_scaling: a factor must be positive", value);
+    }
+    const std::vector<double>& list = uses_long() ? long_factor : short_factor;
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= list[static_cast<std::size_t>(i)];
+    axis.attention_factor *= magnitude();
   }
 };
 }  // namespace rope::inline ROPE_ABI
@@ -8038,75 +8182,6 @@ class gguf_reader {
 
 #ifndef ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
 #define ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
-
-#ifndef ROPE_FREQUENCIES_LONGROPE_HPP
-#define ROPE_FREQUENCIES_LONGROPE_HPP
-/// The frequency rule whose factors were found by a search, one for each pair; used like those of
-/// scaling.hpp.
-namespace rope::inline ROPE_ABI {
-/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
-///
-///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
-///     s = factor if given; else max_position / L0
-///
-/// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
-/// began with.
-///
-///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
-///                                    .original_max_position = 4096, .max_position = 131072,
-///                                    .length = prompt_length};
-///     const frequencies f(96, 10000.0, rule);  // Phi-3
-///
-/// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
-struct longrope_scaling {
-  std::vector<double> short_factor;             // e [pairs] for length <= L0, positive
-  std::vector<double> long_factor;              // e [pairs] for longer ones, positive
-  double original_max_position;                 // L0 > 1
-  double max_position;                          // of the extended context, positive
-  double length;                                // tokens in the sequence, not negative
-  std::optional<double> factor = {};            // s, positive
-  std::optional<double> attention_factor = {};  // m itself, positive
-  /// Whether the long list is used.
-  bool uses_long() const { return length > original_max_position; }
-  /// m of the formula above.  Requires: fields in their ranges
-  double magnitude() const {
-    if (attention_factor) return *attention_factor;
-    const double s = factor.value_or(max_position / original_max_position);
-    if (s <= 1) return 1;
-    return static_cast<double>(pow(1 + log(wide_real(s)) / log(wide_real(original_max_position)), 0.5));
-  }
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless both lists have one finite and positive value per pair, and the
-  ///          other fields are finite and in the ranges above
-  void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
-                          "longrope_scaling: original_max_position must be above 1", original_max_position);
-    detail::require_field(detail::is_finite(max_position) && max_position > 0,
-                          "longrope_scaling: max_position must be positive", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "longrope_scaling: length must not be negative", length);
-    detail::require_field(detail::is_finite(factor.value_or(1)) && factor.value_or(1) > 0,
-                          "longrope_scaling: factor must be positive", factor.value_or(1));
-    detail::require_field(detail::is_finite(attention_factor.value_or(1)) && attention_factor.value_or(1) > 0,
-                          "longrope_scaling: attention_factor must be positive",
-                          attention_factor.value_or(1));
-    for (const auto* list : {&short_factor, &long_factor}) {
-      if (static_cast<Index>(list->size()) != axis.inv_freq.size())
-        detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
-                              " must have one value per pair, ", axis.inv_freq.size(), ", got ",
-                              list->size());
-      for (const double value : *list)
-        detail::require_field(detail::is_finite(value) && value > 0,
-                              "longrope_scaling: a factor must be positive", value);
-    }
-    const std::vector<double>& list = uses_long() ? long_factor : short_factor;
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= list[static_cast<std::size_t>(i)];
-    axis.attention_factor *= magnitude();
-  }
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_FREQUENCIES_LONGROPE_HPP
 /// A model while it is imported: the bounds of what a file may ask for, frequencies with the numbers that led
 /// to them, and the parts of a model_rope.
 namespace rope::inline ROPE_ABI::detail {
@@ -13237,9 +13312,6 @@ inline void release_scratch() { detail::scratch_piece::release_all(); }
 #ifndef ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
 #define ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
 
-#ifndef ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
-#define ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
-
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 
@@ -13812,6 +13884,8 @@ EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, in
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+/// The order in which a checked call of rotate reads and writes memory.
+///
 /// Rows of a table that are computed once for all heads of a token: if the type of entries differs from the
 /// type of the arithmetic, or if the rows of an inverse are not those of the table times a constant.
 namespace rope::inline ROPE_ABI::detail {
@@ -13891,10 +13965,6 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   }
   return row;
 }
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
-/// The order in which a checked call of rotate reads and writes memory.
-namespace rope::inline ROPE_ABI::detail {
 /// How a reverse rotation treats the magnitude m: the inverse divides by it, the transpose (for gradients)
 /// multiplies by it.
 enum class reverse_rotation { inverse, transpose };

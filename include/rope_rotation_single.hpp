@@ -777,9 +777,9 @@ class number_array {
 #ifndef ROPE_BASE_WIDE_REAL_HPP
 #define ROPE_BASE_WIDE_REAL_HPP
 #include <array>
-
-#ifndef ROPE_BASE_WIDE_INTEGER_HPP
-#define ROPE_BASE_WIDE_INTEGER_HPP
+/// The number type in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113
+/// on others, and each C library has its own exp and log. Schedules must not depend on either.
+///
 /// Unsigned integers of 128 and 192 bits, with the operations that exact angles need.
 namespace rope::inline ROPE_ABI::detail {
 /// hi * 2^64 + lo. Every operation is modulo 2^128.
@@ -872,9 +872,6 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
 }
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_WIDE_INTEGER_HPP
-/// The number type in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113
-/// on others, and each C library has its own exp and log. Schedules must not depend on either.
 namespace rope::inline ROPE_ABI {
 /// A real number of 128 significant bits, computed in integers: a schedule has the same bits on every
 /// processor, with every compiler, under every flag (-ffast-math, x87) and C library.
@@ -1518,12 +1515,9 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_AXES_HPP
 
-#ifndef ROPE_FREQUENCIES_LONGROPE_HPP
-#define ROPE_FREQUENCIES_LONGROPE_HPP
-#include <optional>
-
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP
+#include <optional>
 /// How released models stretch their frequencies to contexts longer than they were trained on: one struct per
 /// rule, given to `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the
 /// rule, d is rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws
@@ -1533,6 +1527,9 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 /// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
 /// than in training, as where a shorter context is stretched over the original one. transformers (with a
 /// warning), ggml and MLX accept such factors too.
+///
+/// The frequency rule whose factors were found by a search, one for each pair; used like those of
+/// scaling.hpp.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 // Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
@@ -1829,11 +1826,6 @@ struct proportional_scaling {
       axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / factor : 0;
   }
 };
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_FREQUENCIES_SCALING_HPP
-/// The frequency rule whose factors were found by a search, one for each pair; used like those of
-/// scaling.hpp.
-namespace rope::inline ROPE_ABI {
 /// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
 ///
 ///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
@@ -1896,7 +1888,7 @@ struct longrope_scaling {
   }
 };
 }  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_FREQUENCIES_LONGROPE_HPP
+#endif  // ROPE_FREQUENCIES_SCALING_HPP
 
 #ifndef ROPE_POSITIONS_POSITIONS_HPP
 #define ROPE_POSITIONS_POSITIONS_HPP
@@ -1965,7 +1957,48 @@ concept owns_memory = !std::is_reference_v<X> && (
 #endif  // ROPE_BASE_TENSOR_SHAPE_HPP
 /// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
 /// Types that do not expose them are rejected.
+///
+/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
+/// before the operation.
 namespace rope::inline ROPE_ABI::detail {
+/// Whether a + b is a position.
+constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
+}
+/// Whether a - b is a position.
+constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
+}
+/// a + b.
+///
+/// Throws:  std::out_of_range unless the sum is a position
+inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
+  if (!sum_is_position(a, b))
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
+  return a + b;
+}
+/// a - b.
+///
+/// Throws:  std::out_of_range unless the difference is a position
+inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
+  if (!difference_is_position(a, b))
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
+  return a - b;
+}
+/// Whether the product of extents, none of them negative, is at most `most`.
+constexpr bool product_fits(std::initializer_list<Index> extents,
+                            Index most = (std::numeric_limits<Index>::max)()) {
+  for (const Index extent : extents)
+    if (extent == 0) return true;
+  Index product = 1;
+  for (const Index extent : extents) {
+    if (extent > most / product) return false;
+    product *= extent;
+  }
+  return true;
+}
 /// Every integral type except bool.
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
@@ -2126,52 +2159,6 @@ template <class P>
 using kept_positions = typename kept<P>::type;
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_INTEGER_LIST_HPP
-
-#ifndef ROPE_BASE_INTEGER_RANGE_HPP
-#define ROPE_BASE_INTEGER_RANGE_HPP
-/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
-/// before the operation.
-namespace rope::inline ROPE_ABI::detail {
-/// Whether a + b is a position.
-constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
-}
-/// Whether a - b is a position.
-constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
-}
-/// a + b.
-///
-/// Throws:  std::out_of_range unless the sum is a position
-inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
-  if (!sum_is_position(a, b))
-    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
-  return a + b;
-}
-/// a - b.
-///
-/// Throws:  std::out_of_range unless the difference is a position
-inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
-  if (!difference_is_position(a, b))
-    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
-  return a - b;
-}
-/// Whether the product of extents, none of them negative, is at most `most`.
-constexpr bool product_fits(std::initializer_list<Index> extents,
-                            Index most = (std::numeric_limits<Index>::max)()) {
-  for (const Index extent : extents)
-    if (extent == 0) return true;
-  Index product = 1;
-  for (const Index extent : extents) {
-    if (extent > most / product) return false;
-    product *= extent;
-  }
-  return true;
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_INTEGER_RANGE_HPP
 /// The position of each token of a batch. Positions are integers: a 16-bit float is exact only up to 256
 /// (bfloat16) or 2048 (half), and a float only up to 2^24.
 namespace rope::inline ROPE_ABI {
@@ -3010,9 +2997,29 @@ concept rotation_table = requires(const Table& table) {
 
 #ifndef ROPE_TABLES_PHASE_HPP
 #define ROPE_TABLES_PHASE_HPP
-
-#ifndef ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
-#define ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
+/// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
+/// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
+/// 2^-192 turns: multiplying by a position and dropping whole turns are then exact, at every position and
+/// under every compiler flag, and one rounding to double happens after the reduction.
+///
+/// Why 192 bits. The relative error of an entry is that of the angle's distance to the nearest quarter turn,
+/// where a cosine or sine vanishes. With inv_freq = n 2^e and position = p, both integers, that distance is
+///
+///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
+///
+/// The smallest |N x - K| of all N below a limit is that of a convergent of the continued fraction of x.
+/// Taken of x = 2^e 2 / pi for every e with N = n p < 2^(53 + b), this leaves, where k is not 0,
+///
+///     b    d >      what a phase may be off by    and is
+///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
+///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
+///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
+///
+/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). Steps of 128 bits would be off
+/// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
+/// small as inv_freq * position: below 2^-60 rad the angle is multiplied instead of counted
+/// (detail/table_rows.hpp).
+///
 /// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
 /// Words of 64 bits give the entries of double tables. Words of 128 bits decide the rounding of a float entry
 /// that is close to the middle between two floats.
@@ -3135,29 +3142,6 @@ constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
   return !near_middle && !subnormal;
 }
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
-/// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
-/// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
-/// 2^-192 turns: multiplying by a position and dropping whole turns are then exact, at every position and
-/// under every compiler flag, and one rounding to double happens after the reduction.
-///
-/// Why 192 bits. The relative error of an entry is that of the angle's distance to the nearest quarter turn,
-/// where a cosine or sine vanishes. With inv_freq = n 2^e and position = p, both integers, that distance is
-///
-///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
-///
-/// The smallest |N x - K| of all N below a limit is that of a convergent of the continued fraction of x.
-/// Taken of x = 2^e 2 / pi for every e with N = n p < 2^(53 + b), this leaves, where k is not 0,
-///
-///     b    d >      what a phase may be off by    and is
-///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
-///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
-///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
-///
-/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). Steps of 128 bits would be off
-/// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
-/// small as inv_freq * position: below 2^-60 rad the angle is multiplied instead of counted
-/// (detail/table_rows.hpp).
 namespace rope::inline ROPE_ABI {
 /// An angle as a fraction of one turn, in units of 2^-192 turn, modulo 1.
 ///
@@ -4955,9 +4939,6 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_HPP
 
-#ifndef ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
-#define ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
-
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 
@@ -5530,6 +5511,8 @@ EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, in
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+/// The order in which a checked call of rotate reads and writes memory.
+///
 /// Rows of a table that are computed once for all heads of a token: if the type of entries differs from the
 /// type of the arithmetic, or if the rows of an inverse are not those of the table times a constant.
 namespace rope::inline ROPE_ABI::detail {
@@ -5609,10 +5592,6 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   }
   return row;
 }
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
-/// The order in which a checked call of rotate reads and writes memory.
-namespace rope::inline ROPE_ABI::detail {
 /// How a reverse rotation treats the magnitude m: the inverse divides by it, the transpose (for gradients)
 /// multiplies by it.
 enum class reverse_rotation { inverse, transpose };

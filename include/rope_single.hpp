@@ -203,6 +203,7 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 
 #ifndef ROPE_ATTENTION_ATTENTION_HPP
 #define ROPE_ATTENTION_ATTENTION_HPP
+#include <cstdint>
 #include <type_traits>
 
 #ifndef ROPE_ATTENTION_DETAIL_ATTEND_HPP
@@ -214,7 +215,6 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 
 #ifndef ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
 #define ROPE_ATTENTION_DETAIL_BLOCK_KEYS_HPP
-#include <cstdint>
 
 #ifndef ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
 #define ROPE_ATTENTION_DETAIL_HIDDEN_KEYS_HPP
@@ -229,19 +229,23 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #ifndef ROPE_ATTENTION_OPTIONS_HPP
 #define ROPE_ATTENTION_OPTIONS_HPP
 
-#ifndef ROPE_ATTENTION_PRODUCT_PRECISION_HPP
-#define ROPE_ATTENTION_PRODUCT_PRECISION_HPP
+#ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
+#define ROPE_ATTENTION_SCORE_VIEW_HPP
+#include <utility>  // std::integer_sequence
+
+#ifndef ROPE_BASE_INTEGER_LIST_HPP
+#define ROPE_BASE_INTEGER_LIST_HPP
+#include <concepts>
+#include <initializer_list>
+#include <iterator>  // std::data, std::end
 
 #ifndef ROPE_BASE_MESSAGE_HPP
 #define ROPE_BASE_MESSAGE_HPP
-#include <concepts>  // std::signed_integral, std::unsigned_integral, std::convertible_to
-#include <initializer_list>
 
 #ifndef ROPE_BASE_NUMBERS_HPP
 #define ROPE_BASE_NUMBERS_HPP
 #include <bit>        // std::bit_cast
 #include <functional>  // std::equal_to
-#include <utility>  // std::in_range
 /// Numbers: comparisons and conversions that compilers warn about or optimise away, the arithmetic type of
 /// channels, tests of bits for infinities, and hashes.
 namespace rope::inline ROPE_ABI::detail {
@@ -453,13 +457,643 @@ inline void check_equal(const char* function, const char* names, const char* ext
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_MESSAGE_HPP
 
+#ifndef ROPE_BASE_NUMBER_ARRAY_HPP
+#define ROPE_BASE_NUMBER_ARRAY_HPP
+
+#ifndef ROPE_BASE_STORAGE_HPP
+#define ROPE_BASE_STORAGE_HPP
+#include <new>          // std::align_val_t
+#include <vector>
+/// Memory of tables, caches and scratch. It is aligned to a cache line under all compiler flags, and is not
+/// initialised.
+namespace rope::inline ROPE_ABI::detail {
+inline constexpr std::size_t cache_line = 64;
+/// Rejects a block that exceeds the address space.
+///
+/// Throws:  std::length_error
+inline void check_block(const char* name, std::size_t count, std::size_t size) {
+  if (count > static_cast<std::size_t>(-1) / size)
+    throw_length(name, count, " elements of ", size, " bytes exceed the address space");
+}
+/// Allocates blocks that begin at a cache line, and does not initialise elements without an initial value.
+template <class T>
+struct cache_line_allocator {
+  using value_type = T;
+  // All allocators are equal, so containers always take over memory and never move element by element.
+  using propagate_on_container_copy_assignment = std::true_type;
+  using propagate_on_container_move_assignment = std::true_type;
+  using propagate_on_container_swap = std::true_type;
+  using is_always_equal = std::true_type;
+  cache_line_allocator() = default;
+  template <class U>
+  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
+  T* allocate(std::size_t count) {
+    check_block("storage", count, sizeof(T));
+    return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
+  }
+  void deallocate(T* data, std::size_t /*count*/) noexcept {
+    ::operator delete (data, std::align_val_t{cache_line});
+  }
+  /// Leaves the element indeterminate, unlike std::allocator, which would zero it: the owner writes all
+  /// elements.
+  template <class U>
+  void construct(U* place) noexcept {
+    ::new (static_cast<void*>(place)) U;
+  }
+  template <class U, class... Arguments>
+  void construct(U* place, Arguments&&... arguments) {
+    ::new (static_cast<void*>(place)) U(static_cast<Arguments&&>(arguments)...);
+  }
+  friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
+};
+/// A vector whose new elements are indeterminate until written.
+template <class T>
+using storage = std::vector<T, cache_line_allocator<T>>;
+/// An Index that is moved with the memory it counts. It is 0 in an object that was moved from.
+class moved_index {
+ public:
+  moved_index(Index value) noexcept : value_(value) {}
+  moved_index(const moved_index&) = default;
+  moved_index(moved_index&& other) noexcept : value_(std::exchange(other.value_, Index{0})) {}
+  moved_index& operator=(const moved_index&) = default;
+  moved_index& operator=(moved_index&& other) noexcept {
+    const Index value = std::exchange(other.value_, Index{0});
+    value_ = value;
+    return *this;
+  }
+  ~moved_index() = default;
+  operator Index() const noexcept { return value_; }
+ private:
+  Index value_;
+};
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_STORAGE_HPP
+/// Arrays of numbers that the library keeps. They are not Eigen arrays, for two reasons.
+///
+/// Eigen's allocation functions have the same names for every instruction set but differ: some call malloc,
+/// others align a block by hand. If two translation units have different instruction sets, the linker keeps
+/// the functions of only one. These may then free memory that was allocated by the functions of the other. So
+/// no Eigen array is a member, a result or a local variable of this library.
+///
+/// An Eigen class that a non-template function uses is compiled by every program. So only programs that call
+/// map() compile Eigen's map.
+namespace rope::inline ROPE_ABI {
+/// Numbers [rows, columns], column-major, in memory of their own unless made by over(). map() makes an
+/// Eigen::Map of them.
+///
+///     schedule axis = {.rotary_dim = 64, .base = 10000, .inv_freq = {}};
+///     axis.restart(10000);
+///     axis.inv_freq /= 2;
+///     axis.inv_freq(0) = 1;
+///     axis.inv_freq.map().bottomRows(8).setZero();  // any expression of Eigen
+///
+/// Invariant: an array without numbers has no memory, data() is null; one that was moved from is empty. An
+///            assignment that throws changes nothing.
+template <class Scalar>
+class number_array {
+  static_assert(std::is_trivially_copyable_v<Scalar> && std::is_trivially_destructible_v<Scalar>,
+                "number_array: the numbers are copied as they lie in memory");
+ public:
+  /// The numbers as an Eigen array [rows, columns], to read and write.
+  using map_type = Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>>;
+  /// The numbers as a read-only Eigen array.
+  using const_map_type =
+      Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>>;
+  /// No numbers, [0, 0].
+  number_array() = default;
+  /// Numbers that are indeterminate until written.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  explicit number_array(Index rows, Index columns = 1)
+      : data_(allocated(checked_size(rows, columns))), rows_(rows), columns_(columns) {}
+  /// Numbers that are all `value`.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  number_array(Index rows, Index columns, Scalar value) : number_array(rows, columns) {
+    std::fill_n(data(), size(), value);
+  }
+  /// A copy of an Eigen expression of the same scalar.
+  template <class Derived>
+  number_array(const Eigen::DenseBase<Derived>& values) : number_array(values.rows(), values.cols()) {
+    // Copies number by number. If the compiler knows that there are few numbers, it would warn about packet
+    // copies that are never executed.
+    Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>, Eigen::Unaligned,
+               Eigen::InnerStride<>>
+        to(data(), rows(), cols(), Eigen::InnerStride<>(1));
+    to = values.derived().array();
+  }
+  /// An array in memory of the caller, which must outlive the array and every array that it is moved to. A
+  /// copy of the array has memory of its own.
+  static number_array over(Scalar* data, Index rows, Index columns) noexcept {
+    number_array array;
+    array.data_ = data;
+    array.rows_ = rows;
+    array.columns_ = columns;
+    array.owned_ = false;
+    return array;
+  }
+  /// A copy of the shape and the numbers.
+  number_array(const number_array& other) : number_array(other.rows_, other.columns_) {
+    for (Index i = 0; i < size(); ++i) data_[i] = other.data_[i];
+  }
+  /// Takes over the memory of `other`, which is then empty.
+  number_array(number_array&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)),
+        rows_(std::exchange(other.rows_, 0)),
+        columns_(std::exchange(other.columns_, 0)),
+        owned_(std::exchange(other.owned_, true)) {}
+  /// Copies the shape and the numbers. If it throws, nothing changes.
+  number_array& operator=(const number_array& other) { return *this = number_array(other); }
+  /// Takes over the memory of `other`, which is then empty.
+  number_array& operator=(number_array&& other) noexcept {
+    number_array taken(std::move(other));
+    std::swap(data_, taken.data_);
+    std::swap(rows_, taken.rows_);
+    std::swap(columns_, taken.columns_);
+    std::swap(owned_, taken.owned_);
+    return *this;
+  }
+  ~number_array() {
+    if (owned_ && data_ != nullptr) detail::cache_line_allocator<Scalar>{}.deallocate(data_, 0);
+  }
+  /// Gives the array another shape and new memory. The numbers are then indeterminate.
+  ///
+  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
+  void resize(Index rows, Index columns = 1) { *this = number_array(rows, columns); }
+  /// Number of rows.
+  Index rows() const { return rows_; }
+  /// Number of columns.
+  Index cols() const { return columns_; }
+  /// Number of elements: rows() * cols().
+  Index size() const { return rows_ * columns_; }
+  /// Whether size() is 0.
+  bool empty() const { return size() == 0; }
+  /// The first number; number (r, c) is data()[r + c * rows()].
+  Scalar* data() { return data_; }
+  /// The first number, read-only.
+  const Scalar* data() const { return data_; }
+  /// Begin of the numbers in the order of memory.
+  Scalar* begin() { return data(); }
+  /// End of the numbers in the order of memory.
+  Scalar* end() { return data() + size(); }
+  /// Begin of the numbers in the order of memory, to read.
+  const Scalar* begin() const { return data(); }
+  /// End of the numbers in the order of memory, to read.
+  const Scalar* end() const { return data() + size(); }
+  /// Number i in the order of memory.  Requires: i in [0, size())
+  Scalar& operator()(Index i) { return data()[i]; }
+  /// Number i in the order of memory, read-only.
+  const Scalar& operator()(Index i) const { return data()[i]; }
+  /// One number.  Requires: row in [0, rows()), column in [0, cols())
+  Scalar& operator()(Index row, Index column) { return data()[row + column * rows_]; }
+  /// One number, read-only.
+  const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows_]; }
+  /// Multiplies every number by `factor`.
+  number_array& operator*=(Scalar factor) {
+    for (Scalar& number : *this) number *= factor;
+    return *this;
+  }
+  /// Divides every number by `divisor`.
+  number_array& operator/=(Scalar divisor) {
+    for (Scalar& number : *this) number /= divisor;
+    return *this;
+  }
+  /// The numbers as an Eigen array, valid until the next resize(), assignment or move.
+  map_type map() { return {data(), rows(), cols()}; }
+  /// The numbers as a read-only Eigen array.
+  const_map_type map() const { return {data(), rows(), cols()}; }
+ private:
+  static Scalar* allocated(std::size_t size) {
+    return size == 0 ? nullptr : detail::cache_line_allocator<Scalar>{}.allocate(size);
+  }
+  static std::size_t checked_size(Index rows, Index columns) {
+    constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
+    if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
+      detail::throw_length("number_array", detail::shape_text({rows, columns}),
+                           " must not be negative nor exceed the address space");
+    return static_cast<std::size_t>(rows * columns);
+  }
+  Scalar* data_ = nullptr;
+  Index rows_ = 0, columns_ = 0;
+  bool owned_ = true;
+};
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_BASE_NUMBER_ARRAY_HPP
+
+#ifndef ROPE_BASE_TENSOR_SHAPE_HPP
+#define ROPE_BASE_TENSOR_SHAPE_HPP
+#include <array>
+/// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
+/// their headers.
+namespace rope::inline ROPE_ABI::detail {
+/// A contiguous tensor of this rank.
+template <class X, int rank>
+concept tensor = requires(X& x) {
+  x.data();
+  { x.dimension(0) } -> std::convertible_to<Index>;
+  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
+  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
+};
+template <class X>
+inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
+/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors.
+/// `axis` is a constant, because Eigen takes it as a signed integer in some classes and an unsigned one in
+/// others.
+template <int axis, class X>
+Index extent(const X& x) {
+  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
+  return static_cast<Index>(x.dimension(number));
+}
+/// The extents of a tensor from the slowest index in memory to the fastest.
+template <class X, int... axis>
+std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
+  return {extent<axis>(x)...};
+}
+/// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
+/// any strides. An accessor that changes numbers as they are read returns values, not references.
+template <class X, int rank>
+concept strided_span = requires(const std::remove_cvref_t<X>& x) {
+  requires int(std::remove_cvref_t<X>::rank()) == rank;
+  requires std::is_pointer_v<std::remove_cvref_t<decltype(x.data_handle())>>;
+  requires std::is_same_v < typename std::remove_cvref_t<X>::reference,
+  typename std::remove_cvref_t<X>::element_type& > ;
+  { x.data_handle() } -> std::convertible_to<const typename std::remove_cvref_t<X>::element_type*>;
+  { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
+  { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
+};
+/// Extent and stride number `axis` of an mdspan.
+template <class X>
+Index span_extent(const X& x, int axis) {
+  return static_cast<Index>(x.extent(static_cast<std::size_t>(axis)));
+}
+template <class X>
+Index span_stride(const X& x, int axis) {
+  return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
+}
+/// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
+/// Compilers warn if the address of a temporary X is kept (ROPE_DETAIL_LIFETIMEBOUND).
+template <class X>
+concept owns_memory = !std::is_reference_v<X> && (
+                                                     std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
+                                                     requires(X & x) { typename X::allocator_type; } ||
+                                                     requires(X & x) { x.resize(x.dimensions()); });
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_TENSOR_SHAPE_HPP
+/// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
+/// Types that do not expose them are rejected.
+///
+/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
+/// before the operation.
+namespace rope::inline ROPE_ABI::detail {
+/// Whether a + b is a position.
+constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
+}
+/// Whether a - b is a position.
+constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
+}
+/// a + b.
+///
+/// Throws:  std::out_of_range unless the sum is a position
+inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
+  if (!sum_is_position(a, b))
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
+  return a + b;
+}
+/// a - b.
+///
+/// Throws:  std::out_of_range unless the difference is a position
+inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
+  if (!difference_is_position(a, b))
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
+  return a - b;
+}
+/// Whether the product of extents, none of them negative, is at most `most`.
+constexpr bool product_fits(std::initializer_list<Index> extents,
+                            Index most = (std::numeric_limits<Index>::max)()) {
+  for (const Index extent : extents)
+    if (extent == 0) return true;
+  Index product = 1;
+  for (const Index extent : extents) {
+    if (extent > most / product) return false;
+    product *= extent;
+  }
+  return true;
+}
+/// Every integral type except bool.
+template <class Integer>
+concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
+/// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
+///
+/// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
+template <whole_number Integer>
+struct integer_list {
+  const Integer* data = nullptr;
+  Index rows = 1, columns = 0;
+  Index row_stride = 0, column_stride = 1;
+  integer_list() = default;
+  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
+  integer_list(const Integer* first, Index length, Index stride)
+      : data(first), columns(length), column_stride(stride) {}
+  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
+               Index to_next_column)
+      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
+    if (row_count < 2 || column_count < 2) return;
+    rows = row_count;
+    columns = column_count;
+    row_stride = to_next_row;
+  }
+  Index size() const { return rows * columns; }
+  bool empty() const { return columns == 0; }
+  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
+  /// Element i of a vector.
+  Integer operator[](Index i) const { return data[i * column_stride]; }
+  /// Returns this list. Throws unless it is a vector.
+  const integer_list& as_vector(const char* name) const {
+    if (rows > 1)
+      throw_invalid(name, "give a vector of integers, got a matrix ", shape_text({rows, columns}));
+    return *this;
+  }
+};
+template <class Derived>
+const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
+  return x.derived();
+}
+/// An Eigen matrix, array, map, block or expression of integers.
+template <class X>
+concept dense_integers = requires(const X& x) {
+  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
+};
+/// An Eigen object of integers whose coefficients are in memory, at strides that its type exposes.
+template <class X>
+concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
+  dense_of(x).data();
+  dense_of(x).innerStride();
+  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
+};
+/// The element type that data() of a container, or an array, points to.
+template <class X>
+using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
+/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
+template <class X>
+concept tensor_of_integers =
+    !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
+/// A contiguous range of integers: std::vector, std::array, std::span, a C array. data() and size() are not
+/// enough, although the span of libc++ 14 accepts them: strided views have both.
+template <class X>
+concept contiguous_integers =
+    !dense_integers<X> && whole_number<element_of<X>> &&
+    std::is_constructible_v<std::span<const element_of<X>>, const X&> && requires(const X& x) {
+  std::end(x);
+};
+/// An mdspan of integers, [n] or [rows, columns], of any strides.
+template <class X>
+concept span_of_integers = (strided_span<X, 1> ||
+                            strided_span<X, 2>)&&whole_number<std::remove_cv_t<typename X::element_type>>;
+/// Integers that can be read in place.
+template <class X>
+concept integers_in_memory =
+    dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
+template <integers_in_memory X>
+auto list_of(const X& x) {
+  if constexpr (dense_integers<X>) {
+    const auto& list = dense_of(x);
+    using dense = std::remove_cvref_t<decltype(list)>;
+    using integer = typename dense::Scalar;
+    if constexpr (bool(dense::IsVectorAtCompileTime))
+      return integer_list<integer>(list.data(), list.size(), list.innerStride());
+    else
+      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
+  } else if constexpr (span_of_integers<X>) {
+    using integer = std::remove_cv_t<typename X::element_type>;
+    if constexpr (strided_span<X, 1>)
+      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_stride(x, 0));
+    else
+      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_extent(x, 1), span_stride(x, 0),
+                                   span_stride(x, 1));
+  } else {
+    using integer = element_of<X>;
+    if constexpr (tensor<const X, 1>)
+      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
+    else if constexpr (tensor<const X, 2>) {
+      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
+      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
+                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
+    } else
+      return integer_list<integer>(std::span<const integer>(x));
+  }
+}
+/// The list of a vector that the caller keeps alive. Throws if it is a matrix.
+template <class X>
+auto vector_of(const char* name, const X& x) {
+  static_assert(integers_in_memory<X>,
+                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
+                "expression first");
+  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
+}
+/// The type of the integers in a list.
+template <class X>
+struct integer_in;
+template <dense_integers X>
+struct integer_in<X> {
+  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
+};
+template <class X>
+requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
+  using type = element_of<X>;
+};
+template <span_of_integers X>
+struct integer_in<X> {
+  using type = std::remove_cv_t<typename X::element_type>;
+};
+template <class X>
+using integer_of = typename integer_in<X>::type;
+/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
+/// other values, for example random numbers.
+template <class Integer>
+struct evaluated_list {
+  number_array<Integer> memory;
+  integer_list<Integer> list;
+  evaluated_list(const evaluated_list& other) : memory(other.memory), list(other.list) {
+    list.data = memory.data();
+  }
+  evaluated_list& operator=(const evaluated_list&) = delete;
+  template <class Derived>
+  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
+    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    const Index rows = expression.rows(), columns = expression.cols();
+    memory.resize(rows, columns);
+    Eigen::Map<row_major>(memory.data(), rows, columns) = expression.derived().array();
+    list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
+  }
+};
+/// The type in which a call keeps positions that it reads more than once.
+template <class P>
+struct kept {
+  using type = const P&;
+};
+template <dense_integers P>
+requires(!integers_in_memory<P>) struct kept<P> {
+  using type = evaluated_list<integer_of<P>>;
+};
+template <class P>
+using kept_positions = typename kept<P>::type;
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_INTEGER_LIST_HPP
+/// Views of a mask or a bias in the caller's memory: one entry per score of attention.
+namespace rope::inline ROPE_ABI {
+/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 shares its entry. Element
+/// (b, h, i, j) is at
+///
+///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
+///
+/// The stride of an axis of extent 1 counts as 0. A view does not own memory. Without data there is no
+/// matrix.
+///
+///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
+///     attention(q, k, v, out, {.mask = mask});
+template <class X>
+struct score_view {
+  const X* data = nullptr;  // element (0, 0, 0, 0); nullptr: there is no matrix
+  Index batch = 1;          // rows of the batch, or 1
+  Index heads = 1;          // query heads, or 1
+  Index queries = 1;        // queries of a row, or 1
+  Index keys = 1;           // keys of a row, or 1
+  Index batch_stride = 0;   // elements from one row to the next
+  Index head_stride = 0;    // elements from one query head to the next
+  Index query_stride = 0;   // elements from one query to the next
+  Index key_stride = 0;     // elements from one key to the next
+  /// Whether there is a matrix.
+  explicit operator bool() const { return data != nullptr; }
+  /// The entry of key 0 for query i of head h in row b; the entry of key j is j * key_step() elements after
+  /// it.
+  const X* at(Index b, Index h, Index i) const {
+    return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
+           (queries == 1 ? 0 : i * query_stride);
+  }
+  /// key_stride, or 0 if all keys share one entry.
+  Index key_step() const { return keys == 1 ? 0 : key_stride; }
+};
+/// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
+///
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the number of entries
+///          exceeds an Index
+template <class X>
+score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
+  // Strides are products of extents, even if another extent is zero.
+  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
+              j = (std::max)(keys, Index{1});
+  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
+    detail::throw_invalid("score_matrix", "extents must not be negative, got ",
+                          detail::shape_text({batch, heads, queries, keys}));
+  if (!detail::product_fits({h, i, j}) || !detail::product_fits({batch, h, i, j}))
+    detail::throw_length("score_matrix", detail::shape_text({batch, heads, queries, keys}),
+                         " exceeds the address space");
+  return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
+}
+namespace detail {
+/// An Eigen matrix, array, Map, Ref or Block with direct access to memory and strides.
+template <class X>
+concept dense_in_any_order = requires(const X& x) {
+  dense_of(x).data();
+  x.rowStride();
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+};
+/// An object that score_matrix accepts.
+template <class X>
+concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
+/// A view of the entries of such an object, by its indices.
+template <scores_in_memory X>
+auto scores_by_index(const X& x) {
+  score_view<std::remove_cvref_t<decltype(*x.data())>> view = {.data = x.data()};
+  if constexpr (dense_in_any_order<X>) {
+    view.queries = x.rows();
+    view.keys = x.cols();
+    view.query_stride = x.rowStride();
+    view.key_stride = x.colStride();
+  } else {
+    Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
+    Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
+    constexpr int rank = int(X::NumIndices);
+    const auto sizes = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+    Index stride = 1;
+    for (int i = 0; i < rank; ++i) {  // from the fastest index on
+      const int axis = is_row_major_tensor<X> ? i : rank - 1 - i;
+      *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
+      *strides[axis] = stride;
+      stride *= *extents[axis];
+    }
+  }
+  return view;
+}
+}  // namespace detail
+/// A view of an Eigen object by its indices, of any storage order and strides: a matrix, array, Map, Ref or
+/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys] or
+/// [batch, heads, queries, keys]. An extent of 1 is shared.
+///
+///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
+///
+/// Requires:  the object outlives the view
+/// Throws:    std::invalid_argument if it has no entry
+template <class X>
+auto score_matrix(const X& x) {
+  static_assert(detail::scores_in_memory<X>,
+                "score_matrix: give an Eigen matrix or array [queries, keys] in memory, an Eigen::Tensor "
+                "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
+                "an expression first");
+  if constexpr (detail::scores_in_memory<X>) {
+    using entry = std::remove_cvref_t<decltype(*x.data())>;
+    static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
+                  "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
+                  "Eigen::Array<float, ...> first");
+    const auto view = detail::scores_by_index(x);
+    if (view.data == nullptr)
+      detail::throw_invalid("score_matrix", "the matrix must have entries, got ",
+                            detail::shape_text({view.queries, view.keys}),
+                            "; leave the option out where there is no matrix");
+    return view;
+  }
+}
+/// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.
+///
+/// Requires:  what the mdspan shows outlives the view
+/// Throws:    std::invalid_argument if it has no entry
+template <class X>
+requires(detail::strided_span<X, 2> || detail::strided_span<X, 4>) auto score_matrix(const X& x) {
+  using entry = std::remove_cv_t<typename X::element_type>;
+  static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
+                "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
+                "Eigen::Array<float, ...> first");
+  constexpr int rank = int(X::rank());
+  score_view<entry> view = {.data = x.data_handle()};
+  view.queries = detail::span_extent(x, rank - 2);
+  view.keys = detail::span_extent(x, rank - 1);
+  view.query_stride = detail::span_stride(x, rank - 2);
+  view.key_stride = detail::span_stride(x, rank - 1);
+  if constexpr (rank == 4) {
+    view.batch = detail::span_extent(x, 0);
+    view.heads = detail::span_extent(x, 1);
+    view.batch_stride = detail::span_stride(x, 0);
+    view.head_stride = detail::span_stride(x, 1);
+  }
+  if (view.data == nullptr)
+    detail::throw_invalid("score_matrix", "the mdspan must have entries, got ",
+                          detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
+                          "; leave the option out where there is no matrix");
+  return view;
+}
+template <detail::owns_memory X>
+auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
+  return score_matrix<const X&>(x);
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
+
 #ifndef ROPE_BASE_QUANTIZED_CHANNELS_HPP
 #define ROPE_BASE_QUANTIZED_CHANNELS_HPP
-
-#ifndef ROPE_BASE_SIMD_EXP2_HPP
-#define ROPE_BASE_SIMD_EXP2_HPP
-#include <cfloat>  // FLT_EVAL_METHOD
-#include <iterator>  // std::size
 
 #ifndef ROPE_BASE_SIMD_PACKET_HPP
 #define ROPE_BASE_SIMD_PACKET_HPP
@@ -874,7 +1508,11 @@ ROPE_DETAIL_QUIET_END
 
 #ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
 #define ROPE_BASE_SIMD_PACKET_MATH_HPP
+#include <cfloat>  // FLT_EVAL_METHOD
 /// Packet operations that attention needs: sums, maxima and transposes of lanes, and tanh.
+///
+/// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
+/// and splitting an exponent into an integer and a remainder is exact.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 template <class P>
@@ -1006,9 +1644,6 @@ void hyperbolic_tangents(const A* from, Index count, A* to) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
-#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
-/// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
-/// and splitting an exponent into an integer and a remainder is exact.
 namespace rope::inline ROPE_ABI::detail {
 #if defined(_M_FP_FAST)
 #pragma float_control(precise, on, push)  // what the barrier below does for other compilers
@@ -1097,7 +1732,7 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
 #pragma float_control(pop)
 #endif
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_SIMD_EXP2_HPP
+#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 /// Converts the channels of one head to 8-bit integers with one scale, and back.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether channels of type C are integers with a scale.
@@ -1160,704 +1795,6 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_QUANTIZED_CHANNELS_HPP
-/// The precision of the products in attention.
-namespace rope::inline ROPE_ABI {
-/// The precision in which attention multiplies queries by keys, and weights by values. Sums are in the
-/// arithmetic type unless stated otherwise.
-enum class product_precision {
-  /// The arithmetic type: float, or double for double.
-  full,
-  /// bfloat16, if queries, keys and values are bfloat16. A prefill takes 0.55 to 0.7 of the time of full with
-  /// AVX512_BF16, but 1.2 to 1.4 with AVX2. Scores are as exact as in full. Each weight is rounded, by at
-  /// most 2^-8 of itself, which adds at most 2^-8 sum_j w_ij |v_j| to the error of an output. Numbers below
-  /// 2^-126 may count as 0. Gradients and probabilities are computed in full.
-  bfloat16,
-  /// 16-bit queries and weights times the stored 8-bit keys and values, if these are quantized and no table
-  /// rotates them. Time relative to full: 0.5 to 0.9 for a decoding step with AVX512_VNNI, and 0.7 with SSE2
-  /// or 0.73 to 0.77 with AVX2 for many queries. The error of a query channel is at most 2^-15.9 of the
-  /// largest channel of its head (2^-24.9 head_dim from head_dim 513 on). The error of a weight times the
-  /// scale of its value is at most 2^-15.9 of the largest such product of 128 keys. Both are far below the
-  /// rounding to 8 bits. Sums of products are exact integers for every 128 keys. head_dim is at most 65536.
-  integers,
-};
-namespace detail {
-/// The largest head_dim for integer products. Queries then have about 256 steps of either sign, and more with
-/// a smaller head_dim.
-inline constexpr Index max_integer_products = 65536;
-/// \tparam T        channels of queries and outputs
-/// \tparam C        channels of keys and values
-/// \tparam rotates  whether keys are rotated while they are read
-///
-/// Throws:  std::invalid_argument if these channel types or this head_dim do not support the products
-template <class T, class C, bool rotates>
-void check_products(const char* function, product_precision products, Index head_dim) {
-  if (products == product_precision::full) return;
-  if (products == product_precision::integers) {
-    if (!is_quantized<C>)
-      throw_invalid(
-          function,
-          "products of integers need quantized keys and values; set products to product_precision::full");
-    if (rotates)
-      throw_invalid(function,
-                    "products of integers need keys that were turned before they were quantized; set "
-                    "products to product_precision::full");
-    if (head_dim > max_integer_products)
-      throw_invalid(function, "products of integers need a head_dim of at most ", max_integer_products,
-                    ", got ", head_dim);
-  } else if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
-    throw_invalid(function,
-                  "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "
-                  "product_precision::full");
-}
-}  // namespace detail
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ATTENTION_PRODUCT_PRECISION_HPP
-
-#ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
-#define ROPE_ATTENTION_SCORE_VIEW_HPP
-
-#ifndef ROPE_BASE_INTEGER_LIST_HPP
-#define ROPE_BASE_INTEGER_LIST_HPP
-
-#ifndef ROPE_BASE_NUMBER_ARRAY_HPP
-#define ROPE_BASE_NUMBER_ARRAY_HPP
-
-#ifndef ROPE_BASE_STORAGE_HPP
-#define ROPE_BASE_STORAGE_HPP
-#include <new>          // std::align_val_t
-#include <vector>
-/// Memory of tables, caches and scratch. It is aligned to a cache line under all compiler flags, and is not
-/// initialised.
-namespace rope::inline ROPE_ABI::detail {
-inline constexpr std::size_t cache_line = 64;
-/// Rejects a block that exceeds the address space.
-///
-/// Throws:  std::length_error
-inline void check_block(const char* name, std::size_t count, std::size_t size) {
-  if (count > static_cast<std::size_t>(-1) / size)
-    throw_length(name, count, " elements of ", size, " bytes exceed the address space");
-}
-/// Allocates blocks that begin at a cache line, and does not initialise elements without an initial value.
-template <class T>
-struct cache_line_allocator {
-  using value_type = T;
-  // All allocators are equal, so containers always take over memory and never move element by element.
-  using propagate_on_container_copy_assignment = std::true_type;
-  using propagate_on_container_move_assignment = std::true_type;
-  using propagate_on_container_swap = std::true_type;
-  using is_always_equal = std::true_type;
-  cache_line_allocator() = default;
-  template <class U>
-  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
-  T* allocate(std::size_t count) {
-    check_block("storage", count, sizeof(T));
-    return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
-  }
-  void deallocate(T* data, std::size_t /*count*/) noexcept {
-    ::operator delete (data, std::align_val_t{cache_line});
-  }
-  /// Leaves the element indeterminate, unlike std::allocator, which would zero it: the owner writes all
-  /// elements.
-  template <class U>
-  void construct(U* place) noexcept {
-    ::new (static_cast<void*>(place)) U;
-  }
-  template <class U, class... Arguments>
-  void construct(U* place, Arguments&&... arguments) {
-    ::new (static_cast<void*>(place)) U(static_cast<Arguments&&>(arguments)...);
-  }
-  friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
-};
-/// A vector whose new elements are indeterminate until written.
-template <class T>
-using storage = std::vector<T, cache_line_allocator<T>>;
-/// An Index that is moved with the memory it counts. It is 0 in an object that was moved from.
-class moved_index {
- public:
-  moved_index(Index value) noexcept : value_(value) {}
-  moved_index(const moved_index&) = default;
-  moved_index(moved_index&& other) noexcept : value_(std::exchange(other.value_, Index{0})) {}
-  moved_index& operator=(const moved_index&) = default;
-  moved_index& operator=(moved_index&& other) noexcept {
-    const Index value = std::exchange(other.value_, Index{0});
-    value_ = value;
-    return *this;
-  }
-  ~moved_index() = default;
-  operator Index() const noexcept { return value_; }
- private:
-  Index value_;
-};
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_STORAGE_HPP
-/// Arrays of numbers that the library keeps. They are not Eigen arrays, for two reasons.
-///
-/// Eigen's allocation functions have the same names for every instruction set but differ: some call malloc,
-/// others align a block by hand. If two translation units have different instruction sets, the linker keeps
-/// the functions of only one. These may then free memory that was allocated by the functions of the other. So
-/// no Eigen array is a member, a result or a local variable of this library.
-///
-/// An Eigen class that a non-template function uses is compiled by every program. So only programs that call
-/// map() compile Eigen's map.
-namespace rope::inline ROPE_ABI {
-/// Numbers [rows, columns], column-major, in memory of their own unless made by over(). map() makes an
-/// Eigen::Map of them.
-///
-///     schedule axis = {.rotary_dim = 64, .base = 10000, .inv_freq = {}};
-///     axis.restart(10000);
-///     axis.inv_freq /= 2;
-///     axis.inv_freq(0) = 1;
-///     axis.inv_freq.map().bottomRows(8).setZero();  // any expression of Eigen
-///
-/// Invariant: an array without numbers has no memory, data() is null; one that was moved from is empty. An
-///            assignment that throws changes nothing.
-template <class Scalar>
-class number_array {
-  static_assert(std::is_trivially_copyable_v<Scalar> && std::is_trivially_destructible_v<Scalar>,
-                "number_array: the numbers are copied as they lie in memory");
- public:
-  /// The numbers as an Eigen array [rows, columns], to read and write.
-  using map_type = Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>>;
-  /// The numbers as a read-only Eigen array.
-  using const_map_type =
-      Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>>;
-  /// No numbers, [0, 0].
-  number_array() = default;
-  /// Numbers that are indeterminate until written.
-  ///
-  /// Throws:  std::length_error if they exceed the address space
-  explicit number_array(Index rows, Index columns = 1)
-      : data_(allocated(checked_size(rows, columns))), rows_(rows), columns_(columns) {}
-  /// Numbers that are all `value`.
-  ///
-  /// Throws:  std::length_error if they exceed the address space
-  number_array(Index rows, Index columns, Scalar value) : number_array(rows, columns) {
-    std::fill_n(data(), size(), value);
-  }
-  /// A copy of an Eigen expression of the same scalar.
-  template <class Derived>
-  number_array(const Eigen::DenseBase<Derived>& values) : number_array(values.rows(), values.cols()) {
-    // Copies number by number. If the compiler knows that there are few numbers, it would warn about packet
-    // copies that are never executed.
-    Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>, Eigen::Unaligned,
-               Eigen::InnerStride<>>
-        to(data(), rows(), cols(), Eigen::InnerStride<>(1));
-    to = values.derived().array();
-  }
-  /// An array in memory of the caller, which must outlive the array and every array that it is moved to. A
-  /// copy of the array has memory of its own.
-  static number_array over(Scalar* data, Index rows, Index columns) noexcept {
-    number_array array;
-    array.data_ = data;
-    array.rows_ = rows;
-    array.columns_ = columns;
-    array.owned_ = false;
-    return array;
-  }
-  /// A copy of the shape and the numbers.
-  number_array(const number_array& other) : number_array(other.rows_, other.columns_) {
-    for (Index i = 0; i < size(); ++i) data_[i] = other.data_[i];
-  }
-  /// Takes over the memory of `other`, which is then empty.
-  number_array(number_array&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)),
-        rows_(std::exchange(other.rows_, 0)),
-        columns_(std::exchange(other.columns_, 0)),
-        owned_(std::exchange(other.owned_, true)) {}
-  /// Copies the shape and the numbers. If it throws, nothing changes.
-  number_array& operator=(const number_array& other) { return *this = number_array(other); }
-  /// Takes over the memory of `other`, which is then empty.
-  number_array& operator=(number_array&& other) noexcept {
-    number_array taken(std::move(other));
-    std::swap(data_, taken.data_);
-    std::swap(rows_, taken.rows_);
-    std::swap(columns_, taken.columns_);
-    std::swap(owned_, taken.owned_);
-    return *this;
-  }
-  ~number_array() {
-    if (owned_ && data_ != nullptr) detail::cache_line_allocator<Scalar>{}.deallocate(data_, 0);
-  }
-  /// Gives the array another shape and new memory. The numbers are then indeterminate.
-  ///
-  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
-  void resize(Index rows, Index columns = 1) { *this = number_array(rows, columns); }
-  /// Number of rows.
-  Index rows() const { return rows_; }
-  /// Number of columns.
-  Index cols() const { return columns_; }
-  /// Number of elements: rows() * cols().
-  Index size() const { return rows_ * columns_; }
-  /// Whether size() is 0.
-  bool empty() const { return size() == 0; }
-  /// The first number; number (r, c) is data()[r + c * rows()].
-  Scalar* data() { return data_; }
-  /// The first number, read-only.
-  const Scalar* data() const { return data_; }
-  /// Begin of the numbers in the order of memory.
-  Scalar* begin() { return data(); }
-  /// End of the numbers in the order of memory.
-  Scalar* end() { return data() + size(); }
-  /// Begin of the numbers in the order of memory, to read.
-  const Scalar* begin() const { return data(); }
-  /// End of the numbers in the order of memory, to read.
-  const Scalar* end() const { return data() + size(); }
-  /// Number i in the order of memory.  Requires: i in [0, size())
-  Scalar& operator()(Index i) { return data()[i]; }
-  /// Number i in the order of memory, read-only.
-  const Scalar& operator()(Index i) const { return data()[i]; }
-  /// One number.  Requires: row in [0, rows()), column in [0, cols())
-  Scalar& operator()(Index row, Index column) { return data()[row + column * rows_]; }
-  /// One number, read-only.
-  const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows_]; }
-  /// Multiplies every number by `factor`.
-  number_array& operator*=(Scalar factor) {
-    for (Scalar& number : *this) number *= factor;
-    return *this;
-  }
-  /// Divides every number by `divisor`.
-  number_array& operator/=(Scalar divisor) {
-    for (Scalar& number : *this) number /= divisor;
-    return *this;
-  }
-  /// The numbers as an Eigen array, valid until the next resize(), assignment or move.
-  map_type map() { return {data(), rows(), cols()}; }
-  /// The numbers as a read-only Eigen array.
-  const_map_type map() const { return {data(), rows(), cols()}; }
- private:
-  static Scalar* allocated(std::size_t size) {
-    return size == 0 ? nullptr : detail::cache_line_allocator<Scalar>{}.allocate(size);
-  }
-  static std::size_t checked_size(Index rows, Index columns) {
-    constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
-    if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
-      detail::throw_length("number_array", detail::shape_text({rows, columns}),
-                           " must not be negative nor exceed the address space");
-    return static_cast<std::size_t>(rows * columns);
-  }
-  Scalar* data_ = nullptr;
-  Index rows_ = 0, columns_ = 0;
-  bool owned_ = true;
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_BASE_NUMBER_ARRAY_HPP
-
-#ifndef ROPE_BASE_TENSOR_SHAPE_HPP
-#define ROPE_BASE_TENSOR_SHAPE_HPP
-#include <array>
-/// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
-/// their headers.
-namespace rope::inline ROPE_ABI::detail {
-/// A contiguous tensor of this rank.
-template <class X, int rank>
-concept tensor = requires(X& x) {
-  x.data();
-  { x.dimension(0) } -> std::convertible_to<Index>;
-  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
-  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
-};
-template <class X>
-inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
-/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors.
-/// `axis` is a constant, because Eigen takes it as a signed integer in some classes and an unsigned one in
-/// others.
-template <int axis, class X>
-Index extent(const X& x) {
-  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
-  return static_cast<Index>(x.dimension(number));
-}
-/// The extents of a tensor from the slowest index in memory to the fastest.
-template <class X, int... axis>
-std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
-  return {extent<axis>(x)...};
-}
-/// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
-/// any strides. An accessor that changes numbers as they are read returns values, not references.
-template <class X, int rank>
-concept strided_span = requires(const std::remove_cvref_t<X>& x) {
-  requires int(std::remove_cvref_t<X>::rank()) == rank;
-  requires std::is_pointer_v<std::remove_cvref_t<decltype(x.data_handle())>>;
-  requires std::is_same_v < typename std::remove_cvref_t<X>::reference,
-  typename std::remove_cvref_t<X>::element_type& > ;
-  { x.data_handle() } -> std::convertible_to<const typename std::remove_cvref_t<X>::element_type*>;
-  { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
-  { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
-};
-/// Extent and stride number `axis` of an mdspan.
-template <class X>
-Index span_extent(const X& x, int axis) {
-  return static_cast<Index>(x.extent(static_cast<std::size_t>(axis)));
-}
-template <class X>
-Index span_stride(const X& x, int axis) {
-  return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
-}
-/// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
-/// Compilers warn if the address of a temporary X is kept (ROPE_DETAIL_LIFETIMEBOUND).
-template <class X>
-concept owns_memory = !std::is_reference_v<X> && (
-                                                     std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
-                                                     requires(X & x) { typename X::allocator_type; } ||
-                                                     requires(X & x) { x.resize(x.dimensions()); });
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_TENSOR_SHAPE_HPP
-/// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
-/// Types that do not expose them are rejected.
-namespace rope::inline ROPE_ABI::detail {
-/// Every integral type except bool.
-template <class Integer>
-concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
-/// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
-///
-/// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
-template <whole_number Integer>
-struct integer_list {
-  const Integer* data = nullptr;
-  Index rows = 1, columns = 0;
-  Index row_stride = 0, column_stride = 1;
-  integer_list() = default;
-  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
-  integer_list(const Integer* first, Index length, Index stride)
-      : data(first), columns(length), column_stride(stride) {}
-  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
-               Index to_next_column)
-      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
-    if (row_count < 2 || column_count < 2) return;
-    rows = row_count;
-    columns = column_count;
-    row_stride = to_next_row;
-  }
-  Index size() const { return rows * columns; }
-  bool empty() const { return columns == 0; }
-  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
-  /// Element i of a vector.
-  Integer operator[](Index i) const { return data[i * column_stride]; }
-  /// Returns this list. Throws unless it is a vector.
-  const integer_list& as_vector(const char* name) const {
-    if (rows > 1)
-      throw_invalid(name, "give a vector of integers, got a matrix ", shape_text({rows, columns}));
-    return *this;
-  }
-};
-template <class Derived>
-const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
-  return x.derived();
-}
-/// An Eigen matrix, array, map, block or expression of integers.
-template <class X>
-concept dense_integers = requires(const X& x) {
-  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
-};
-/// An Eigen object of integers whose coefficients are in memory, at strides that its type exposes.
-template <class X>
-concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
-  dense_of(x).data();
-  dense_of(x).innerStride();
-  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
-};
-/// The element type that data() of a container, or an array, points to.
-template <class X>
-using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
-/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
-template <class X>
-concept tensor_of_integers =
-    !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
-/// A contiguous range of integers: std::vector, std::array, std::span, a C array. data() and size() are not
-/// enough, although the span of libc++ 14 accepts them: strided views have both.
-template <class X>
-concept contiguous_integers =
-    !dense_integers<X> && whole_number<element_of<X>> &&
-    std::is_constructible_v<std::span<const element_of<X>>, const X&> && requires(const X& x) {
-  std::end(x);
-};
-/// An mdspan of integers, [n] or [rows, columns], of any strides.
-template <class X>
-concept span_of_integers = (strided_span<X, 1> ||
-                            strided_span<X, 2>)&&whole_number<std::remove_cv_t<typename X::element_type>>;
-/// Integers that can be read in place.
-template <class X>
-concept integers_in_memory =
-    dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
-template <integers_in_memory X>
-auto list_of(const X& x) {
-  if constexpr (dense_integers<X>) {
-    const auto& list = dense_of(x);
-    using dense = std::remove_cvref_t<decltype(list)>;
-    using integer = typename dense::Scalar;
-    if constexpr (bool(dense::IsVectorAtCompileTime))
-      return integer_list<integer>(list.data(), list.size(), list.innerStride());
-    else
-      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
-  } else if constexpr (span_of_integers<X>) {
-    using integer = std::remove_cv_t<typename X::element_type>;
-    if constexpr (strided_span<X, 1>)
-      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_stride(x, 0));
-    else
-      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_extent(x, 1), span_stride(x, 0),
-                                   span_stride(x, 1));
-  } else {
-    using integer = element_of<X>;
-    if constexpr (tensor<const X, 1>)
-      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
-    else if constexpr (tensor<const X, 2>) {
-      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
-      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
-                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
-    } else
-      return integer_list<integer>(std::span<const integer>(x));
-  }
-}
-/// The list of a vector that the caller keeps alive. Throws if it is a matrix.
-template <class X>
-auto vector_of(const char* name, const X& x) {
-  static_assert(integers_in_memory<X>,
-                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
-                "expression first");
-  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
-}
-/// The type of the integers in a list.
-template <class X>
-struct integer_in;
-template <dense_integers X>
-struct integer_in<X> {
-  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
-};
-template <class X>
-requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
-  using type = element_of<X>;
-};
-template <span_of_integers X>
-struct integer_in<X> {
-  using type = std::remove_cv_t<typename X::element_type>;
-};
-template <class X>
-using integer_of = typename integer_in<X>::type;
-/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
-/// other values, for example random numbers.
-template <class Integer>
-struct evaluated_list {
-  number_array<Integer> memory;
-  integer_list<Integer> list;
-  evaluated_list(const evaluated_list& other) : memory(other.memory), list(other.list) {
-    list.data = memory.data();
-  }
-  evaluated_list& operator=(const evaluated_list&) = delete;
-  template <class Derived>
-  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
-    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    const Index rows = expression.rows(), columns = expression.cols();
-    memory.resize(rows, columns);
-    Eigen::Map<row_major>(memory.data(), rows, columns) = expression.derived().array();
-    list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
-  }
-};
-/// The type in which a call keeps positions that it reads more than once.
-template <class P>
-struct kept {
-  using type = const P&;
-};
-template <dense_integers P>
-requires(!integers_in_memory<P>) struct kept<P> {
-  using type = evaluated_list<integer_of<P>>;
-};
-template <class P>
-using kept_positions = typename kept<P>::type;
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_INTEGER_LIST_HPP
-
-#ifndef ROPE_BASE_INTEGER_RANGE_HPP
-#define ROPE_BASE_INTEGER_RANGE_HPP
-/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
-/// before the operation.
-namespace rope::inline ROPE_ABI::detail {
-/// Whether a + b is a position.
-constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
-}
-/// Whether a - b is a position.
-constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
-}
-/// a + b.
-///
-/// Throws:  std::out_of_range unless the sum is a position
-inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
-  if (!sum_is_position(a, b))
-    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
-  return a + b;
-}
-/// a - b.
-///
-/// Throws:  std::out_of_range unless the difference is a position
-inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
-  if (!difference_is_position(a, b))
-    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
-  return a - b;
-}
-/// Whether the product of extents, none of them negative, is at most `most`.
-constexpr bool product_fits(std::initializer_list<Index> extents,
-                            Index most = (std::numeric_limits<Index>::max)()) {
-  for (const Index extent : extents)
-    if (extent == 0) return true;
-  Index product = 1;
-  for (const Index extent : extents) {
-    if (extent > most / product) return false;
-    product *= extent;
-  }
-  return true;
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_INTEGER_RANGE_HPP
-/// Views of a mask or a bias in the caller's memory: one entry per score of attention.
-namespace rope::inline ROPE_ABI {
-/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 shares its entry. Element
-/// (b, h, i, j) is at
-///
-///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
-///
-/// The stride of an axis of extent 1 counts as 0. A view does not own memory. Without data there is no
-/// matrix.
-///
-///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
-///     attention(q, k, v, out, {.mask = mask});
-template <class X>
-struct score_view {
-  const X* data = nullptr;  // element (0, 0, 0, 0); nullptr: there is no matrix
-  Index batch = 1;          // rows of the batch, or 1
-  Index heads = 1;          // query heads, or 1
-  Index queries = 1;        // queries of a row, or 1
-  Index keys = 1;           // keys of a row, or 1
-  Index batch_stride = 0;   // elements from one row to the next
-  Index head_stride = 0;    // elements from one query head to the next
-  Index query_stride = 0;   // elements from one query to the next
-  Index key_stride = 0;     // elements from one key to the next
-  /// Whether there is a matrix.
-  explicit operator bool() const { return data != nullptr; }
-  /// The entry of key 0 for query i of head h in row b; the entry of key j is j * key_step() elements after
-  /// it.
-  const X* at(Index b, Index h, Index i) const {
-    return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
-           (queries == 1 ? 0 : i * query_stride);
-  }
-  /// key_stride, or 0 if all keys share one entry.
-  Index key_step() const { return keys == 1 ? 0 : key_stride; }
-};
-/// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
-///
-/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the number of entries
-///          exceeds an Index
-template <class X>
-score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
-  // Strides are products of extents, even if another extent is zero.
-  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
-              j = (std::max)(keys, Index{1});
-  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
-    detail::throw_invalid("score_matrix", "extents must not be negative, got ",
-                          detail::shape_text({batch, heads, queries, keys}));
-  if (!detail::product_fits({h, i, j}) || !detail::product_fits({batch, h, i, j}))
-    detail::throw_length("score_matrix", detail::shape_text({batch, heads, queries, keys}),
-                         " exceeds the address space");
-  return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
-}
-namespace detail {
-/// An Eigen matrix, array, Map, Ref or Block with direct access to memory and strides.
-template <class X>
-concept dense_in_any_order = requires(const X& x) {
-  dense_of(x).data();
-  x.rowStride();
-  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
-};
-/// An object that score_matrix accepts.
-template <class X>
-concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
-/// A view of the entries of such an object, by its indices.
-template <scores_in_memory X>
-auto scores_by_index(const X& x) {
-  score_view<std::remove_cvref_t<decltype(*x.data())>> view = {.data = x.data()};
-  if constexpr (dense_in_any_order<X>) {
-    view.queries = x.rows();
-    view.keys = x.cols();
-    view.query_stride = x.rowStride();
-    view.key_stride = x.colStride();
-  } else {
-    Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
-    Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
-    constexpr int rank = int(X::NumIndices);
-    const auto sizes = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    Index stride = 1;
-    for (int i = 0; i < rank; ++i) {  // from the fastest index on
-      const int axis = is_row_major_tensor<X> ? i : rank - 1 - i;
-      *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
-      *strides[axis] = stride;
-      stride *= *extents[axis];
-    }
-  }
-  return view;
-}
-}  // namespace detail
-/// A view of an Eigen object by its indices, of any storage order and strides: a matrix, array, Map, Ref or
-/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys] or
-/// [batch, heads, queries, keys]. An extent of 1 is shared.
-///
-///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
-///
-/// Requires:  the object outlives the view
-/// Throws:    std::invalid_argument if it has no entry
-template <class X>
-auto score_matrix(const X& x) {
-  static_assert(detail::scores_in_memory<X>,
-                "score_matrix: give an Eigen matrix or array [queries, keys] in memory, an Eigen::Tensor "
-                "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
-                "an expression first");
-  if constexpr (detail::scores_in_memory<X>) {
-    using entry = std::remove_cvref_t<decltype(*x.data())>;
-    static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
-                  "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
-                  "Eigen::Array<float, ...> first");
-    const auto view = detail::scores_by_index(x);
-    if (view.data == nullptr)
-      detail::throw_invalid("score_matrix", "the matrix must have entries, got ",
-                            detail::shape_text({view.queries, view.keys}),
-                            "; leave the option out where there is no matrix");
-    return view;
-  }
-}
-/// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.
-///
-/// Requires:  what the mdspan shows outlives the view
-/// Throws:    std::invalid_argument if it has no entry
-template <class X>
-requires(detail::strided_span<X, 2> || detail::strided_span<X, 4>) auto score_matrix(const X& x) {
-  using entry = std::remove_cv_t<typename X::element_type>;
-  static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
-                "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
-                "Eigen::Array<float, ...> first");
-  constexpr int rank = int(X::rank());
-  score_view<entry> view = {.data = x.data_handle()};
-  view.queries = detail::span_extent(x, rank - 2);
-  view.keys = detail::span_extent(x, rank - 1);
-  view.query_stride = detail::span_stride(x, rank - 2);
-  view.key_stride = detail::span_stride(x, rank - 1);
-  if constexpr (rank == 4) {
-    view.batch = detail::span_extent(x, 0);
-    view.heads = detail::span_extent(x, 1);
-    view.batch_stride = detail::span_stride(x, 0);
-    view.head_stride = detail::span_stride(x, 1);
-  }
-  if (view.data == nullptr)
-    detail::throw_invalid("score_matrix", "the mdspan must have entries, got ",
-                          detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
-                          "; leave the option out where there is no matrix");
-  return view;
-}
-template <detail::owns_memory X>
-auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
-  return score_matrix<const X&>(x);
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
 
 #ifndef ROPE_POSITIONS_KEY_RANGES_HPP
 #define ROPE_POSITIONS_KEY_RANGES_HPP
@@ -2145,6 +2082,8 @@ concept position_form = requires(const P& positions) {
 ///     attention(q, k, v, out, {.key_ranges = ranges});
 ///
 /// Rows of a batch whose ranges differ have their lists one after the other, [batch * queries].
+///
+/// Positions, counts and ranges of keys from the attention mask of a padded batch, as tokenizers return it.
 namespace rope::inline ROPE_ABI {
 /// Keys [first, first + count) of a row, by their index in the row, not by their position.
 ///
@@ -2273,11 +2212,158 @@ std::vector<key_range> segment_ranges(const X& offsets, bool causal, const Y& le
   }
   return ranges;
 }
+/// The tokens of a padded batch.
+///
+///     const padded_rows rows = positions_of_mask(mask);
+///     rotate<Layout>(q, k, table, rows.positions);
+///     attention(q, k, v, out, {.key_ranges = rows.key_ranges});
+struct padded_rows {
+  std::vector<std::int64_t> positions;  // [batch * tokens]: 0, 1, 2, ... in each row; 0 for padding
+  std::vector<std::int64_t> counts;     // [batch]: tokens that are not padding
+  std::vector<key_range> key_ranges;    // [batch * tokens]: empty for padding
+};
+namespace detail {
+/// The extent [batch, tokens] of a mask. A vector is one row.
+template <class X>
+Index rows_of_mask(const X& mask) {
+  if constexpr (dense_integers<X>)
+    return bool(std::remove_cvref_t<decltype(dense_of(mask))>::IsVectorAtCompileTime) ? 1 : mask.rows();
+  else if constexpr (tensor<const X, 2>)
+    return static_cast<Index>(mask.dimension(0));
+  else
+    return 1;
+}
+/// The mask as it is in memory, or a copy of an expression.
+template <class X>
+auto mask_list(const X& mask) {
+  if constexpr (integers_in_memory<X>)
+    return list_of(mask);
+  else
+    return evaluated_list<integer_of<X>>(mask);
+}
+template <class Integer>
+const integer_list<Integer>& as_list(const integer_list<Integer>& list) {
+  return list;
+}
+template <class Integer>
+const integer_list<Integer>& as_list(const evaluated_list<Integer>& copy) {
+  return copy.list;
+}
+/// The first token of a row that is not padding, and how many there are.
+///
+/// \param entry  entry(t) is the mask of token t
+///
+/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones are adjacent
+template <class Entry>
+key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
+  key_range real = {tokens, 0};
+  for (Index t = 0; t < tokens; ++t) {
+    const auto value = as_position(entry(t));
+    if (value != 0 && value != 1)
+      throw_invalid("positions_of_mask", "a mask is 1 for tokens and 0 for padding, got ", value,
+                    " for token ", t, " of row ", row);
+    if (value == 0) continue;
+    if (real.count == 0) real.first = t;
+    if (real.first + real.count != t)
+      throw_invalid("positions_of_mask",
+                    "padding must be on the left or the right of the tokens of a row; give a mask with holes "
+                    "as attention_options::mask, got padding before token ",
+                    t, " of row ", row);
+    ++real.count;
+  }
+  return real;
+}
+}  // namespace detail
+/// Positions, counts and ranges of keys from an attention mask of ones for tokens and zeros for padding, on
+/// the left or on the right of each row (`attention_mask` of tokenizers).
+///
+/// Tokens of a row are at positions 0, 1, 2, ..., wherever its padding is. Queries of padding attend to no
+/// key, so that their outputs are zero. A prompt padded on the left and its steps of decoding, in a cache:
+///
+///     cache.append_at<Layout>(k, v, table, rows.positions);
+///     attention<Layout>(q, cache, out, table, {.key_ranges = rows.key_ranges});
+///
+/// In the next step, row b attends to keys `tokens - counts[b]` and later. If padding is on the right,
+/// `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, and needs no ranges.
+///
+/// \param mask    [batch, tokens], any integers in any order of memory: an Eigen matrix, map or expression,
+///                or an Eigen::Tensor of rank 2; a list is one row. For bools, `mask.cast<int>()`
+/// \param causal  false: tokens of a row attend to each other both ways, as in encoders
+///
+/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent
+/// Cost:    O(batch * tokens)
+template <position_list X>
+padded_rows positions_of_mask(const X& mask, bool causal = true) {
+  const auto kept = detail::mask_list(mask);
+  const auto& list = detail::as_list(kept);
+  const Index batch = detail::rows_of_mask(mask), tokens = batch == 0 ? 0 : list.size() / batch;
+  padded_rows rows;
+  for (Index b = 0; b < batch; ++b) {
+    // A matrix of one column is stored as a list.
+    const key_range real = detail::unpadded_tokens(
+        b, tokens, [&](Index t) { return list.rows > 1 ? list(b, t) : list[b * tokens + t]; });
+    rows.counts.push_back(real.count);
+    for (Index t = 0; t < tokens; ++t) {
+      const bool is_token = t >= real.first && t < real.first + real.count;
+      rows.positions.push_back(is_token ? t - real.first : 0);
+      rows.key_ranges.push_back({real.first, is_token ? causal ? t - real.first + 1 : real.count : 0});
+    }
+  }
+  return rows;
+}
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_KEY_RANGES_HPP
 /// Options of attention: which keys are visible, how scores are formed, and optional outputs.
+///
+/// The precision of the products in attention.
 namespace rope::inline ROPE_ABI {
+/// The precision in which attention multiplies queries by keys, and weights by values. Sums are in the
+/// arithmetic type unless stated otherwise.
+enum class product_precision {
+  /// The arithmetic type: float, or double for double.
+  full,
+  /// bfloat16, if queries, keys and values are bfloat16. A prefill takes 0.55 to 0.7 of the time of full with
+  /// AVX512_BF16, but 1.2 to 1.4 with AVX2. Scores are as exact as in full. Each weight is rounded, by at
+  /// most 2^-8 of itself, which adds at most 2^-8 sum_j w_ij |v_j| to the error of an output. Numbers below
+  /// 2^-126 may count as 0. Gradients and probabilities are computed in full.
+  bfloat16,
+  /// 16-bit queries and weights times the stored 8-bit keys and values, if these are quantized and no table
+  /// rotates them. Time relative to full: 0.5 to 0.9 for a decoding step with AVX512_VNNI, and 0.7 with SSE2
+  /// or 0.73 to 0.77 with AVX2 for many queries. The error of a query channel is at most 2^-15.9 of the
+  /// largest channel of its head (2^-24.9 head_dim from head_dim 513 on). The error of a weight times the
+  /// scale of its value is at most 2^-15.9 of the largest such product of 128 keys. Both are far below the
+  /// rounding to 8 bits. Sums of products are exact integers for every 128 keys. head_dim is at most 65536.
+  integers,
+};
 namespace detail {
+/// The largest head_dim for integer products. Queries then have about 256 steps of either sign, and more with
+/// a smaller head_dim.
+inline constexpr Index max_integer_products = 65536;
+/// \tparam T        channels of queries and outputs
+/// \tparam C        channels of keys and values
+/// \tparam rotates  whether keys are rotated while they are read
+///
+/// Throws:  std::invalid_argument if these channel types or this head_dim do not support the products
+template <class T, class C, bool rotates>
+void check_products(const char* function, product_precision products, Index head_dim) {
+  if (products == product_precision::full) return;
+  if (products == product_precision::integers) {
+    if (!is_quantized<C>)
+      throw_invalid(
+          function,
+          "products of integers need quantized keys and values; set products to product_precision::full");
+    if (rotates)
+      throw_invalid(function,
+                    "products of integers need keys that were turned before they were quantized; set "
+                    "products to product_precision::full");
+    if (head_dim > max_integer_products)
+      throw_invalid(function, "products of integers need a head_dim of at most ", max_integer_products,
+                    ", got ", head_dim);
+  } else if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
+    throw_invalid(function,
+                  "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "
+                  "product_precision::full");
+}
 /// A list of std::int64_t. A list of other integers gives a compile error with the fix.
 struct int64_list : std::span<const std::int64_t> {
   using std::span<const std::int64_t>::span;
@@ -3343,9 +3429,230 @@ struct strip_in_tile {
 
 #ifndef ROPE_BASE_SIMD_PANELS_HPP
 #define ROPE_BASE_SIMD_PANELS_HPP
+
+#ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
+#define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
+/// Splits a run of channels into a packet of the even and a packet of the odd channels.
+ROPE_DETAIL_QUIET_BEGIN
+namespace rope::inline ROPE_ABI::detail {
+/// Entries from[0], from[2], ... in one packet and from[1], from[3], ... in another.
+template <class P>
+struct even_odd {
+  P even;
+  P odd;
+};
+template <class P, class A>
+EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
+#if defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
+    const __m128 low = _mm_loadu_ps(from), high = _mm_loadu_ps(from + 4);
+    return {P(_mm_shuffle_ps(low, high, 0x88)), P(_mm_shuffle_ps(low, high, 0xdd))};
+  } else
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+      if constexpr (std::is_same_v<A, float> && lanes<P> == 8) {
+    const __m256 low = _mm256_loadu_ps(from), high = _mm256_loadu_ps(from + 8);
+    const __m256 outer = _mm256_permute2f128_ps(low, high, 0x20),
+                 inner = _mm256_permute2f128_ps(low, high, 0x31);
+    return {P(_mm256_shuffle_ps(outer, inner, 0x88)), P(_mm256_shuffle_ps(outer, inner, 0xdd))};
+  } else
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+      if constexpr (std::is_same_v<A, float> && lanes<P> == 16) {
+    const __m512 low = _mm512_loadu_ps(from), high = _mm512_loadu_ps(from + 16);
+    const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i odd = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    return {P(_mm512_permutex2var_ps(low, even, high)), P(_mm512_permutex2var_ps(low, odd, high))};
+  } else
+#endif
+  {
+    A even[lanes<P>], odd[lanes<P>];
+    for (int i = 0; i < lanes<P>; ++i) even[i] = from[2 * i], odd[i] = from[2 * i + 1];
+    return {load<P>(even), load<P>(odd)};
+  }
+}
+/// The inverse of load_even_odd in the arithmetic type.
+template <class P, class A>
+EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (std::is_same_v<A, float> && lanes<P> == 16) {
+    const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i high = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);
+    _mm512_storeu_ps(to, _mm512_permutex2var_ps(__m512(even), low, __m512(odd)));
+    _mm512_storeu_ps(to + 16, _mm512_permutex2var_ps(__m512(even), high, __m512(odd)));
+  } else
+#endif
+  {
+    A numbers[2 * lanes<P>];
+    store(numbers, even);
+    store(numbers + lanes<P>, odd);
+    for (int i = 0; i < lanes<P>; ++i) to[2 * i] = numbers[i], to[2 * i + 1] = numbers[lanes<P> + i];
+  }
+}
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Two floats in the lower lanes of a register, zeros in the others.
+EIGEN_ALWAYS_INLINE __m128 load_two(const float* from) {
+  double both;
+  std::memcpy(&both, from, sizeof both);
+  return _mm_castpd_ps(_mm_set_sd(both));
+}
+EIGEN_ALWAYS_INLINE void store_two(float* to, __m128 values) {
+  const double both = _mm_cvtsd_f64(_mm_castps_pd(values));
+  std::memcpy(to, &both, sizeof both);
+}
+#endif
+/// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The
+/// alternative, swap_neighbours, needs every entry in two lanes, so a register holds half as many entries.
+/// Splitting bfloat16 costs nothing.
+template <class T, class P>
+inline constexpr bool can_split_even_odd =
+#if defined(EIGEN_VECTORIZE_SSE)
+    (std::is_same_v<P, packet<float>> || std::is_same_v<P, packet<double>>) ||
+#endif
+    std::is_same_v<T, Eigen::bfloat16>;
+#if defined(EIGEN_VECTORIZE_SSE)
+// x86 shuffles within 128 bits: from [a0 a1 a2 a3 ..] and [b0 b1 b2 b3 ..] the even lanes are [a0 a2 b0 b2
+// ..]. low_lanes and high_lanes of even and odd lanes restore the original order.
+EIGEN_ALWAYS_INLINE __m128 even_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0x88); }
+EIGEN_ALWAYS_INLINE __m128 odd_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0xdd); }
+EIGEN_ALWAYS_INLINE __m128 low_lanes(__m128 a, __m128 b) { return _mm_unpacklo_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m128 high_lanes(__m128 a, __m128 b) { return _mm_unpackhi_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m128d even_lanes(__m128d a, __m128d b) { return _mm_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m128d odd_lanes(__m128d a, __m128d b) { return _mm_unpackhi_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m128d low_lanes(__m128d a, __m128d b) { return _mm_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m128d high_lanes(__m128d a, __m128d b) { return _mm_unpackhi_pd(a, b); }
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE __m256 even_lanes(__m256 a, __m256 b) { return _mm256_shuffle_ps(a, b, 0x88); }
+EIGEN_ALWAYS_INLINE __m256 odd_lanes(__m256 a, __m256 b) { return _mm256_shuffle_ps(a, b, 0xdd); }
+EIGEN_ALWAYS_INLINE __m256 low_lanes(__m256 a, __m256 b) { return _mm256_unpacklo_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m256 high_lanes(__m256 a, __m256 b) { return _mm256_unpackhi_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m256d even_lanes(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m256d odd_lanes(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m256d low_lanes(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m256d high_lanes(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE __m512 even_lanes(__m512 a, __m512 b) { return _mm512_shuffle_ps(a, b, 0x88); }
+EIGEN_ALWAYS_INLINE __m512 odd_lanes(__m512 a, __m512 b) { return _mm512_shuffle_ps(a, b, 0xdd); }
+EIGEN_ALWAYS_INLINE __m512 low_lanes(__m512 a, __m512 b) { return _mm512_unpacklo_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m512 high_lanes(__m512 a, __m512 b) { return _mm512_unpackhi_ps(a, b); }
+EIGEN_ALWAYS_INLINE __m512d even_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m512d odd_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m512d low_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
+EIGEN_ALWAYS_INLINE __m512d high_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
+#endif
+/// The first and the second channels of lanes<P> pairs. The order of the pairs depends on the register type.
+template <class P, class T>
+EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const T* from) {
+  const P a = load<P>(from), b = load<P>(from + lanes<P>);
+  return {P(even_lanes(a, b)), P(odd_lanes(a, b))};
+}
+/// The inverse of load_pairs.
+template <class P, class T>
+EIGEN_ALWAYS_INLINE void store_pairs(T* to, const P& first, const P& second) {
+  store(to, P(low_lanes(first, second)));
+  store(to + lanes<P>, P(high_lanes(first, second)));
+}
+#if defined(EIGEN_VECTORIZE_SSE)
+// Rearranges entries into the order of load_pairs: the first half of every 128 bits comes from the first half
+// of the register.
+EIGEN_ALWAYS_INLINE __m128 in_order_of_pairs(__m128 a) { return a; }
+EIGEN_ALWAYS_INLINE __m128d in_order_of_pairs(__m128d a) { return a; }
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE __m256d in_order_of_pairs(__m256d a) {
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_permute4x64_pd(a, 0xd8);
+#else
+  const __m128d low = _mm256_castpd256_pd128(a), high = _mm256_extractf128_pd(a, 1);
+  return _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_unpacklo_pd(low, high)), _mm_unpackhi_pd(low, high),
+                              1);
+#endif
+}
+EIGEN_ALWAYS_INLINE __m256 in_order_of_pairs(__m256 a) {
+  return _mm256_castpd_ps(in_order_of_pairs(_mm256_castps_pd(a)));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE __m512d in_order_of_pairs(__m512d a) {
+  return _mm512_permutexvar_pd(_mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0), a);
+}
+EIGEN_ALWAYS_INLINE __m512 in_order_of_pairs(__m512 a) {
+  return _mm512_castpd_ps(in_order_of_pairs(_mm512_castps_pd(a)));
+}
+#endif
+/// One table entry per pair, in the order of load_pairs.
+template <class P, class T, class A>
+EIGEN_ALWAYS_INLINE P load_pair_entries(const A* entries) {
+  const P all = load<P>(entries);
+  if constexpr (std::is_same_v<T, Eigen::bfloat16>)
+    return all;
+  else
+    return P(in_order_of_pairs(all));
+}
+/// The 2 * lanes<P> bfloat16 at `from`, widened. A bfloat16 is the upper half of a float, so a register of
+/// bfloat16 holds the odd ones in place and the even ones 16 bits too low. No shuffle of lanes is needed.
+template <class P>
+EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const Eigen::bfloat16* from) {
+  using bits = bits_packet<P>;
+  const bits both = load_bits<bits>(from);
+  return {from_bits<P>(shift_left<16>(both)),
+          from_bits<P>(bitwise_and(both, fill<bits>(std::int32_t(0xffff0000u))))};
+}
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+// Stores lane i of `even` and `odd`, rounded, to to[2 i] and to[2 i + 1].
+EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m512 even, __m512 odd) {
+  const __m512i order = _mm512_add_epi32(
+      _mm512_set1_epi32(0x100000),
+      _mm512_mullo_epi32(_mm512_set1_epi32(0x10001),
+                         _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)));
+  _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, __m512i(_mm512_cvtne2ps_pbh(odd, even))));
+}
+EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m256 even, __m256 odd) {
+  const __m256i order =
+      _mm256_set_epi32(0xf0007, 0xe0006, 0xd0005, 0xc0004, 0xb0003, 0xa0002, 0x90001, 0x80000);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm256_permutexvar_epi16(order, __m256i(_mm256_cvtne2ps_pbh(odd, even))));
+}
+EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m128 even, __m128 odd) {
+  const __m128i both = __m128i(_mm_cvtne2ps_pbh(odd, even));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_unpacklo_epi16(both, _mm_srli_si128(both, 8)));
+}
+#endif
+template <class P>
+EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const Eigen::bfloat16* from) {
+  return load_even_odd<P>(from);
+}
+/// The inverse of load_even_odd. Each value is rounded like `rounded`.
+template <class P>
+EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, const P& odd) {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+  store_bfloat16(to, even, odd);
+#else
+  using bits = bits_packet<P>;
+  const auto one = fill<bits>(1), below_half = fill<bits>(0x7fff);
+  const auto rounded = [&](const P& value) {
+    const bits x = to_bits(value);
+    return add(add(x, below_half), bitwise_and(shift_right<16>(x), one));
+  };
+  const bits upper = bitwise_and(rounded(odd), fill<bits>(std::int32_t(0xffff0000u)));
+  store_bits(to, bitwise_or(upper, shift_right<16>(rounded(even))));
+#endif
+}
+template <class P>
+EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const P& second) {
+  store_even_odd(to, first, second);
+}
+}  // namespace rope::inline ROPE_ABI::detail
+ROPE_DETAIL_QUIET_END
+#endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 /// The matrix products of attention on packed operands. A strip of queries (as many rows as the registers
 /// hold sums for) is multiplied by a panel of keys or of value channels (two packets wide). Each step loads
 /// two packets of the panel and one number of each row, for two multiply-adds per row.
+///
+/// The matrix products of attention on packed operands, as in simd/panels.hpp, for types that are multiplied
+/// in pairs. Operands are packed as pairs of adjacent elements of the axis that is summed over.
 namespace rope::inline ROPE_ABI::detail {
 /// Sizes of the kernel for numbers A.
 template <class A>
@@ -3496,13 +3803,177 @@ void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
   }
 }
 }  // namespace rope::inline ROPE_ABI::detail
+ROPE_DETAIL_QUIET_BEGIN
+namespace rope::inline ROPE_ABI::detail {
+/// Requirements on types that are multiplied in pairs: bfloat16_products and integer_products.
+///
+///     number, stored, sum  what is packed, what keys and values are in memory, what products are added to
+///     pairs, sums, reals   a register of pairs, of sums and of floats; `lanes` of each
+///     load(from), load_first(from, count)
+///                          pairs of neighbours, of the packed or the stored numbers; zeros after `count`
+///     fill(from)           one pair in every lane
+///     multiply_add(a, b, c)
+///                          a.even * b.even + a.odd * b.odd + c in every lane
+///     of_tokens(first, second)
+///                          pairs of the same channel of two tokens: of one half of the channels, and of the
+///                          other
+///     place_of_channel(c)  where channel c of 2 * lanes is in these two registers, one after the other
+///     as_floats(sums)      the sums as floats
+template <class X>
+concept pair_products = requires(const typename X::number* packed, const typename X::stored* from, Index c,
+                                 const typename X::pairs& a, const typename X::sums& sums) {
+  { X::zero() } -> std::same_as<typename X::sums>;
+  { X::load(packed) } -> std::same_as<typename X::pairs>;
+  { X::load(from) } -> std::same_as<typename X::pairs>;
+  { X::load_first(from, c) } -> std::same_as<typename X::pairs>;
+  { X::fill(packed) } -> std::same_as<typename X::pairs>;
+  { X::multiply_add(a, a, sums) } -> std::same_as<typename X::sums>;
+  { X::of_tokens(a, a) } -> std::same_as<even_odd<typename X::pairs>>;
+  { X::place_of_channel(c) } -> std::same_as<Index>;
+  { X::as_floats(sums) } -> std::same_as<typename X::reals>;
+};
+/// The sums of products of pairs of a strip of queries with one panel.
+template <pair_products Products>
+using strip_of_pairs = strip_sums<float, int(panel_shape<float>::width / Products::lanes), Products>;
+/// scores[r * tile + n] = factors[r] * (sum_d queries[d][r] . keys[d][n]) * scales[n] over pairs d of
+/// channels, for one panel.
+///
+/// \param queries  [pairs, rows] of pairs
+/// \param keys     [pairs, width] of pairs
+/// \param factors  [rows]
+/// \param scales   [width], or null for ones
+template <pair_products Products>
+EIGEN_DONT_INLINE void score_panel_of_pairs(const typename Products::number* queries,
+                                            const typename Products::number* keys, Index count,
+                                            const float* factors, const float* scales, float* scores) {
+  using shape = panel_shape<float>;
+  using reals = typename Products::reals;
+  constexpr Index L = Products::lanes;
+  strip_of_pairs<Products> sums;
+  for (Index d = 0; d < count; ++d)
+    sums.multiply_add_row(queries + d * 2 * shape::rows, 2, keys + d * 2 * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    const reals score =
+        multiply(fill<reals>(factors[r]), Products::as_floats(sums.sum[r * sums.packets + n]));
+    store(scores + r * shape::tile + n * L,
+          scales == nullptr ? score : reals(multiply(score, load<reals>(scales + n * L))));
+  });
+}
+/// sums[r * width + c] = shrink[r] * sums[r * width + c] + factors[r] * (sum_j weights[r][j] . values[j][c])
+/// over pairs j of keys in [first, last), for one panel of channels. The sum over j starts at zero, as in
+/// value_panel.
+///
+/// \param weights  [rows, tile / 2] of pairs
+/// \param values   [tile / 2, width] of pairs
+/// \param factors  [rows], or null for ones
+/// \param sums     [rows, width]
+template <pair_products Products>
+EIGEN_DONT_INLINE void value_panel_of_pairs(const typename Products::number* weights,
+                                            const typename Products::number* values, Index first, Index last,
+                                            const float* shrink, const float* factors,
+                                            float* sums_in_memory) {
+  using shape = panel_shape<float>;
+  using reals = typename Products::reals;
+  strip_of_pairs<Products> sums;
+  for (Index j = first; j < last; ++j)
+    sums.multiply_add_row(weights + 2 * j, shape::tile, values + j * 2 * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    float* before = sums_in_memory + r * shape::width + n * Products::lanes;
+    const reals sum = Products::as_floats(sums.sum[r * sums.packets + n]);
+    store(before, multiply_add(fill<reals>(shrink[r]), load<reals>(before),
+                               factors == nullptr ? sum : reals(multiply(fill<reals>(factors[r]), sum))));
+  });
+}
+/// Copies pair d of rows[n * row_stride ..], n in [0, count), to pair d * width + n of `packed`. Writes zeros
+/// for n up to `padded_count`, and for the channel after the last one if `depth` is odd.
+template <pair_products Products>
+void pack_pairs_transposed(const typename Products::stored* rows, Index row_stride, Index count,
+                           Index padded_count, Index depth, typename Products::number* packed) {
+  using number = typename Products::number;
+  using reals = typename Products::reals;
+  constexpr Index L = Products::lanes, width = panel_shape<float>::width;
+  for (Index n = 0; n < padded_count; n += L) {
+    const Index here = (std::min)(L, count - n), columns = (std::min)(L, padded_count - n);
+    Index d = 0;
+    if constexpr (L > 1)
+      if (here == L)
+        for (; 2 * (d + L) <= depth; d += L) {
+          reals block[std::size_t(L)];
+          unrolled<std::size_t(L)>([&](auto i) {
+            block[i] = from_bits<reals>(Products::load(rows + (n + Index(i)) * row_stride + 2 * d));
+          });
+          transpose(block);
+          unrolled<std::size_t(L)>(
+              [&](auto i) { store_bits(packed + ((d + Index(i)) * width + n) * 2, to_bits(block[i])); });
+        }
+    for (; 2 * d < depth; ++d)
+      for (Index i = 0; i < columns; ++i) {
+        number* to = packed + (d * width + n + i) * 2;
+        to[0] = i < here ? number(rows[(n + i) * row_stride + 2 * d]) : number{};
+        to[1] = i < here && 2 * d + 1 < depth ? number(rows[(n + i) * row_stride + 2 * d + 1]) : number{};
+      }
+  }
+}
+/// Copies the pairs of one row to `packed`, `packed_stride` apart, with a zero after an odd number of
+/// channels.
+template <class Number>
+void pack_strided_pairs(const Number* row, Index depth, Number* packed, Index packed_stride) {
+  for (; depth > 1; depth -= 2, row += 2, packed += packed_stride) std::copy_n(row, 2, packed);
+  if (depth == 1) {
+    packed[0] = row[0];
+    packed[1] = Number{};
+  }
+}
+/// The index of channel c in a row of a panel of values. Channels are packed in groups that fill two
+/// registers of pairs: the first half of a group is `even` of `Products::of_tokens`, the second half is
+/// `odd`.
+template <pair_products Products>
+Index place_of_channel(Index c) {
+  constexpr Index both = 2 * Products::lanes;
+  return c / both * both + Products::place_of_channel(c % both);
+}
+/// Copies channels [0, depth) of two adjacent tokens into panels of pairs, `panel_stride` apart, followed by
+/// zeros.
+template <pair_products Products>
+void pack_rows_of_pairs(const typename Products::stored* even, const typename Products::stored* odd,
+                        Index depth, typename Products::number* packed, Index panel_stride) {
+  using number = typename Products::number;
+  constexpr Index L = Products::lanes, width = panel_shape<float>::width;
+  for (Index c = 0; c < depth; c += width, packed += panel_stride) {
+    if constexpr (L > 1)
+      if (depth - c >= width) {
+        for (Index i = 0; i < width; i += 2 * L) {
+          const auto both = Products::of_tokens(Products::load(even + c + i), Products::load(odd + c + i));
+          store_bits(packed + 2 * i, both.even);
+          store_bits(packed + 2 * (i + L), both.odd);
+        }
+        continue;
+      }
+    for (Index i = 0; i < width; ++i) {
+      number* to = packed + 2 * place_of_channel<Products>(i);
+      to[0] = c + i < depth ? number(even[c + i]) : number{};
+      to[1] = c + i < depth ? number(odd[c + i]) : number{};
+    }
+  }
+}
+/// Writes one token's half of each pair. The other half is unchanged.
+///
+/// \param half  0 for the even token, 1 for the odd one
+template <pair_products Products>
+void pack_row_of_pairs(const typename Products::stored* row, Index half, Index depth,
+                       typename Products::number* packed, Index panel_stride) {
+  using number = typename Products::number;
+  constexpr Index width = panel_shape<float>::width;
+  for (Index c = 0; c < depth; c += width, packed += panel_stride)
+    for (Index i = 0; i < width; ++i)
+      packed[2 * place_of_channel<Products>(i) + half] = c + i < depth ? number(row[c + i]) : number{};
+}
+}  // namespace rope::inline ROPE_ABI::detail
+ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PANELS_HPP
 
 #ifndef ROPE_ROTATION_QUANTIZED_VIEW_HPP
 #define ROPE_ROTATION_QUANTIZED_VIEW_HPP
-
-#ifndef ROPE_ROTATION_CHECKS_HPP
-#define ROPE_ROTATION_CHECKS_HPP
 
 #ifndef ROPE_BASE_PARALLEL_HPP
 #define ROPE_BASE_PARALLEL_HPP
@@ -3623,6 +4094,76 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_PARALLEL_HPP
+
+#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+/// Rows of channels: widened, rounded, and sums of their products in double.
+namespace rope::inline ROPE_ABI::detail {
+/// Converts channels to the arithmetic type, exactly.
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (has_packets<T, P>)
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
+}
+/// Rounds channels from the arithmetic type to T, each once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
+/// Channels that a loop processes per step.
+inline constexpr int channels_per_step = 16;
+/// The sum of first(d) second(d) over [0, count). Products with the same d modulo channels_per_step are
+/// summed, then these sums are added in pairs. This order depends on neither packets nor addresses.
+/// multiply_add decides about fusing a product with the sum, because a compiler may decide differently in
+/// each copy of the loop.
+///
+/// \tparam exact  whether double holds every product exactly. Then fused or not is the same number, and the
+///                compiler may choose the faster way
+template <bool exact = false, class First, class Second>
+EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
+  double sums[channels_per_step] = {};
+  Index d = 0;
+  for (; d + channels_per_step <= count; d += channels_per_step) {
+    double a[channels_per_step], b[channels_per_step];  // three loops: GCC does not vectorise one
+    for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
+    for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
+    for (int l = 0; l < channels_per_step; ++l)
+      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
+  }
+  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
+  for (int width = channels_per_step / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+/// Whether products of such channels are exact in double.
+template <class X, class Y>
+inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
+/// The sum of x[d] y[d] over [0, count), in the order of sum_of_products.
+template <class X, class Y>
+double sum_of_products(const X* x, const Y* y, Index count) {
+  return sum_of_products<exact_products<X, Y>>(
+      count, [x](Index d) { return static_cast<double>(x[d]); },
+      [y](Index d) { return static_cast<double>(y[d]); });
+}
+/// The sum of x[d]^2 over [0, count), in the order of sum_of_products.
+template <class X>
+double sum_of_squares(const X* x, Index count) {
+  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
+  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+
+#ifndef ROPE_ROTATION_CHECKS_HPP
+#define ROPE_ROTATION_CHECKS_HPP
 
 #ifndef ROPE_ROTATION_LAYOUT_HPP
 #define ROPE_ROTATION_LAYOUT_HPP
@@ -4183,9 +4724,9 @@ concept rotation_table = requires(const Table& table) {
 
 #ifndef ROPE_BASE_WIDE_REAL_HPP
 #define ROPE_BASE_WIDE_REAL_HPP
-
-#ifndef ROPE_BASE_WIDE_INTEGER_HPP
-#define ROPE_BASE_WIDE_INTEGER_HPP
+/// The number type in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113
+/// on others, and each C library has its own exp and log. Schedules must not depend on either.
+///
 /// Unsigned integers of 128 and 192 bits, with the operations that exact angles need.
 namespace rope::inline ROPE_ABI::detail {
 /// hi * 2^64 + lo. Every operation is modulo 2^128.
@@ -4278,9 +4819,6 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
 }
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_WIDE_INTEGER_HPP
-/// The number type in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113
-/// on others, and each C library has its own exp and log. Schedules must not depend on either.
 namespace rope::inline ROPE_ABI {
 /// A real number of 128 significant bits, computed in integers: a schedule has the same bits on every
 /// processor, with every compiler, under every flag (-ffast-math, x87) and C library.
@@ -4731,9 +5269,29 @@ class frequencies {
 
 #ifndef ROPE_TABLES_PHASE_HPP
 #define ROPE_TABLES_PHASE_HPP
-
-#ifndef ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
-#define ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
+/// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
+/// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
+/// 2^-192 turns: multiplying by a position and dropping whole turns are then exact, at every position and
+/// under every compiler flag, and one rounding to double happens after the reduction.
+///
+/// Why 192 bits. The relative error of an entry is that of the angle's distance to the nearest quarter turn,
+/// where a cosine or sine vanishes. With inv_freq = n 2^e and position = p, both integers, that distance is
+///
+///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
+///
+/// The smallest |N x - K| of all N below a limit is that of a convergent of the continued fraction of x.
+/// Taken of x = 2^e 2 / pi for every e with N = n p < 2^(53 + b), this leaves, where k is not 0,
+///
+///     b    d >      what a phase may be off by    and is
+///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
+///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
+///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
+///
+/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). Steps of 128 bits would be off
+/// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
+/// small as inv_freq * position: below 2^-60 rad the angle is multiplied instead of counted
+/// (detail/table_rows.hpp).
+///
 /// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
 /// Words of 64 bits give the entries of double tables. Words of 128 bits decide the rounding of a float entry
 /// that is close to the middle between two floats.
@@ -4856,29 +5414,6 @@ constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
   return !near_middle && !subnormal;
 }
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_TABLES_DETAIL_FIXED_SINE_COSINE_HPP
-/// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
-/// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
-/// 2^-192 turns: multiplying by a position and dropping whole turns are then exact, at every position and
-/// under every compiler flag, and one rounding to double happens after the reduction.
-///
-/// Why 192 bits. The relative error of an entry is that of the angle's distance to the nearest quarter turn,
-/// where a cosine or sine vanishes. With inv_freq = n 2^e and position = p, both integers, that distance is
-///
-///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
-///
-/// The smallest |N x - K| of all N below a limit is that of a convergent of the continued fraction of x.
-/// Taken of x = 2^e 2 / pi for every e with N = n p < 2^(53 + b), this leaves, where k is not 0,
-///
-///     b    d >      what a phase may be off by    and is
-///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
-///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
-///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
-///
-/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). Steps of 128 bits would be off
-/// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
-/// small as inv_freq * position: below 2^-60 rad the angle is multiplied instead of counted
-/// (detail/table_rows.hpp).
 namespace rope::inline ROPE_ABI {
 /// An angle as a fraction of one turn, in units of 2^-192 turn, modulo 1.
 ///
@@ -6105,6 +6640,8 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_CHECKS_HPP
 /// Views of int8 heads in memory, with one scale per token and head.
+///
+/// Quantizes heads to int8 with one scale per token and head, and back.
 namespace rope::inline ROPE_ABI {
 /// int8 heads [batch, tokens, heads, head_dim]. Channel (b, t, h, d) is
 ///
@@ -6268,6 +6805,110 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> thd
   detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return detail::beside_scales(data, thd(scales, tokens, heads, Index{1}), head_dim);
 }
+}  // namespace rope::inline ROPE_ABI
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// Throws if the views have different shapes, or a view with elements has a null pointer.
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class X, class T>
+void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
+  check_view(function, x);
+  check_quantized(function, integers);
+  if (x.batch != integers.batch || x.tokens != integers.tokens || x.heads != integers.heads ||
+      x.head_dim != integers.head_dim)
+    throw_invalid(function, "both views must have the same shape, got ", shape_text(x), " and ",
+                  shape_text(integers));
+  check_memory(function, x);
+}
+/// Calls body(b, t, h) for every head of a view.
+template <class X, class Threads, class Body>
+void for_each_quantized_head(const head_view<X>& x, const Threads& threads, const Body& body) {
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(X)), [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token)
+      for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
+  });
+}
+/// Quantizes every head of checked views.
+template <class X, class T, class Threads = this_thread>
+void quantize_all(const head_view<X>& x, const quantized_view<T>& out, const Threads& threads = {}) {
+  for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
+    if constexpr (std::is_same_v<std::remove_const_t<X>, float>) {
+      *out.scale_at(b, t, h) = quantize_channels(x.at(b, t, h), x.head_dim, out.at(b, t, h));
+    } else {
+      struct quantized_numbers {};
+      float* wide = workspace<quantized_numbers, float>(x.head_dim);
+      widen(x.at(b, t, h), x.head_dim, wide);
+      *out.scale_at(b, t, h) = quantize_channels(wide, x.head_dim, out.at(b, t, h));
+    }
+  });
+}
+/// Dequantizes every head of checked views.
+template <class X, class T, class Threads = this_thread>
+void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const Threads& threads = {}) {
+  for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
+    const float scale = usable_scale(*x.scale_at(b, t, h));
+    if constexpr (std::is_same_v<T, float>) {
+      dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
+    } else {
+      struct dequantized_numbers {};
+      float* wide = workspace<dequantized_numbers, float>(x.head_dim);
+      dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
+      round_channels<T>(wide, x.head_dim, out.at(b, t, h));
+    }
+  });
+}
+}  // namespace detail
+/// Quantizes every head to int8 values times one scale.
+///
+///     scale = max_d |x_d| / 127,   i_d = x_d / scale to the nearest, ties to even
+///
+/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type
+/// \param out  of the same shape
+/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// A head with a NaN or an infinity gets a scale of NaN: exactly the queries that attend to it get NaN
+/// outputs. A head with all magnitudes below 2^-118 gets zeros and a scale of 0.
+///
+/// Requires:  x and out share no memory
+/// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
+/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; at most 2^-118 for a head
+///            below 2^-118 (tests/rotation/laws/quantize.test.cpp)
+/// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
+///            thread
+/// Source:    symmetric quantization per token and head, as in Xiao et al. 2023, SmoothQuant,
+///            arXiv:2211.10438
+template <class X, class T, class Threads = this_thread>
+void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("quantize", "out", T);
+  ROPE_DETAIL_CHECK_THREADS("quantize", Threads);
+  static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
+                "quantize: channels are float, Eigen::half or Eigen::bfloat16");
+  detail::check_quantization("quantize", x, out);
+  detail::quantize_all(x, out, threads);
+}
+/// Converts int8 values and scales back to floating-point channels.
+///
+///     out_d = scale i_d
+///
+/// \param x    [batch, tokens, heads, head_dim]
+/// \param out  of the same shape, of float or a 16-bit type
+///
+/// Requires:  x and out share no memory
+/// Throws:    as quantize
+/// Accuracy:  one rounding to float, and one to the type of out
+/// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
+///            thread
+template <class X, class T, class Threads = this_thread>
+void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("dequantize", "out", T);
+  ROPE_DETAIL_CHECK_THREADS("dequantize", Threads);
+  static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
+  detail::check_quantization("dequantize", out, x);
+  detail::dequantize_all(x, out, threads);
+}
+ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_QUANTIZED_VIEW_HPP
 /// The memory of the tokens of keys or values: one view, or the pages of a pool. Kernels do not depend on
@@ -6457,340 +7098,11 @@ void dequantize_rows(const token_source<C>& x, Index b, Index first, Index count
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
 
-#ifndef ROPE_TABLES_QUERY_KEY_TABLES_HPP
-#define ROPE_TABLES_QUERY_KEY_TABLES_HPP
-/// The tables by which queries and keys are rotated: one for both, or one for each.
-namespace rope::inline ROPE_ABI {
-/// A table for the queries and another one for the keys. Attention takes it wherever it takes one table.
-///
-///     attention<half_split>(q, k, v, out, query_key_tables(query_table, key_table));
-///
-/// Either table may be placed in the head. query_key_tables refers to both, and they must outlive it.
-///
-/// \tparam S  float or double: the type of a table entry
-template <class S>
-class query_key_tables {
- public:
-  /// The type of a table entry.
-  using scalar = S;
-  /// Two tables, each a frequency_table or a placed_table.
-  query_key_tables(const placed_table<S>& queries, const placed_table<S>& keys)
-      : queries_(queries), keys_(keys) {}
-  query_key_tables(const frequency_table<S>& queries ROPE_DETAIL_LIFETIMEBOUND,
-                   const frequency_table<S>& keys ROPE_DETAIL_LIFETIMEBOUND)
-      : queries_(queries), keys_(keys) {}
-  /// The table of the queries.
-  const placed_table<S>& queries() const { return queries_; }
-  /// The table of the keys.
-  const placed_table<S>& keys() const { return keys_; }
- private:
-  placed_table<S> queries_, keys_;
-};
-template <rotation_table Queries, rotation_table Keys>
-query_key_tables(const Queries&, const Keys&) -> query_key_tables<typename Queries::scalar>;
-namespace detail {
-template <rotation_table Table>
-query_key_tables<typename Table::scalar> tables_of(const Table& both) {
-  return {placed(both), placed(both)};
-}
-template <class Tables>
-requires requires(const Tables& tables) { query_key_tables(tables.queries(), tables.keys()); }
-auto tables_of(const Tables& tables) { return query_key_tables(tables.queries(), tables.keys()); }
-}  // namespace detail
-/// The tables of a call of attention: a frequency_table, a placed_table, or a type whose `queries()` and
-/// `keys()` return one of these each, as those of query_key_tables and xpos do.
-template <class Tables>
-concept attention_tables = requires(const Tables& tables) {
-  detail::tables_of(tables);
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_TABLES_QUERY_KEY_TABLES_HPP
-/// A checked call of attention, which is the argument of every kernel, and the checks of its tables.
-namespace rope::inline ROPE_ABI::detail {
-/// Queries and keys are used without rotation.
-struct no_rotation {
-  static constexpr bool rotates = false;
-};
-/// Queries and keys are rotated by their tables while they are read. Position p uses the table row for p +
-/// row_of_zero. Visibility uses p.
-template <class L, class S>
-struct table_rotation {
-  static constexpr bool rotates = true;
-  using Layout = L;
-  using scalar = S;
-  query_key_tables<S> tables;
-  std::int64_t row_of_zero = 0;
-};
-/// A checked call of attention.
-///
-/// \tparam T  channels of queries and outputs
-/// \tparam C  channels of keys and values: T, or a 16-bit type or integers with scales if T is float
-template <class T, class Turn, class C = T>
-struct attention_call {
-  using stored = C;
-  /// The type of keys after rotation: the wider of T and C, so that a channel is rounded to 16 bits at most
-  /// once.
-  using turned = std::conditional_t<Turn::rotates, T, C>;
-  head_view<const T> q;
-  token_source<C> k, v;
-  head_view<T> out;
-  visibility rules;
-  Turn turn;
-  Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
-};
-/// Queries without a visible key are not rotated, so their positions need no table row.
-template <class Layout, class T, class C, class S>
-void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
-                     const query_key_tables<S>& tables, const visibility& rules) {
-  check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_position_range()});
-  check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_position_range()});
-}
-/// Rejects xPos tables without the causal rule: scores would grow with the distance of a key after its query.
-/// Ranges of keys replace that rule.
-///
-/// Throws:  std::invalid_argument
-template <class Tables>
-void check_tables(const char* function, const Tables& /*tables*/, const attention_options& options) {
-  if constexpr (requires { Tables::needs_causal; }) {
-    if (Tables::needs_causal && !options.causal)
-      throw_invalid(function, "xPos needs causal attention, got causal = false");
-    if (Tables::needs_causal && !options.key_ranges.empty())
-      throw_invalid(function, "xPos needs causal attention, which key_ranges replace; give a mask, got ",
-                    options.key_ranges.size(), " key_ranges");
-  }
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_ATTENTION_DETAIL_ATTENTION_CALL_HPP
-
-#ifndef ROPE_ATTENTION_DETAIL_ROTATED_TOKENS_HPP
-#define ROPE_ATTENTION_DETAIL_ROTATED_TOKENS_HPP
-
 #ifndef ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
 #define ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
 
-#ifndef ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
-#define ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
-
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
-
-#ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
-#define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
-/// Splits a run of channels into a packet of the even and a packet of the odd channels.
-ROPE_DETAIL_QUIET_BEGIN
-namespace rope::inline ROPE_ABI::detail {
-/// Entries from[0], from[2], ... in one packet and from[1], from[3], ... in another.
-template <class P>
-struct even_odd {
-  P even;
-  P odd;
-};
-template <class P, class A>
-EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
-#if defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
-    const __m128 low = _mm_loadu_ps(from), high = _mm_loadu_ps(from + 4);
-    return {P(_mm_shuffle_ps(low, high, 0x88)), P(_mm_shuffle_ps(low, high, 0xdd))};
-  } else
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-      if constexpr (std::is_same_v<A, float> && lanes<P> == 8) {
-    const __m256 low = _mm256_loadu_ps(from), high = _mm256_loadu_ps(from + 8);
-    const __m256 outer = _mm256_permute2f128_ps(low, high, 0x20),
-                 inner = _mm256_permute2f128_ps(low, high, 0x31);
-    return {P(_mm256_shuffle_ps(outer, inner, 0x88)), P(_mm256_shuffle_ps(outer, inner, 0xdd))};
-  } else
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-      if constexpr (std::is_same_v<A, float> && lanes<P> == 16) {
-    const __m512 low = _mm512_loadu_ps(from), high = _mm512_loadu_ps(from + 16);
-    const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-    const __m512i odd = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
-    return {P(_mm512_permutex2var_ps(low, even, high)), P(_mm512_permutex2var_ps(low, odd, high))};
-  } else
-#endif
-  {
-    A even[lanes<P>], odd[lanes<P>];
-    for (int i = 0; i < lanes<P>; ++i) even[i] = from[2 * i], odd[i] = from[2 * i + 1];
-    return {load<P>(even), load<P>(odd)};
-  }
-}
-/// The inverse of load_even_odd in the arithmetic type.
-template <class P, class A>
-EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (std::is_same_v<A, float> && lanes<P> == 16) {
-    const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    const __m512i high = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);
-    _mm512_storeu_ps(to, _mm512_permutex2var_ps(__m512(even), low, __m512(odd)));
-    _mm512_storeu_ps(to + 16, _mm512_permutex2var_ps(__m512(even), high, __m512(odd)));
-  } else
-#endif
-  {
-    A numbers[2 * lanes<P>];
-    store(numbers, even);
-    store(numbers + lanes<P>, odd);
-    for (int i = 0; i < lanes<P>; ++i) to[2 * i] = numbers[i], to[2 * i + 1] = numbers[lanes<P> + i];
-  }
-}
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Two floats in the lower lanes of a register, zeros in the others.
-EIGEN_ALWAYS_INLINE __m128 load_two(const float* from) {
-  double both;
-  std::memcpy(&both, from, sizeof both);
-  return _mm_castpd_ps(_mm_set_sd(both));
-}
-EIGEN_ALWAYS_INLINE void store_two(float* to, __m128 values) {
-  const double both = _mm_cvtsd_f64(_mm_castps_pd(values));
-  std::memcpy(to, &both, sizeof both);
-}
-#endif
-/// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The
-/// alternative, swap_neighbours, needs every entry in two lanes, so a register holds half as many entries.
-/// Splitting bfloat16 costs nothing.
-template <class T, class P>
-inline constexpr bool can_split_even_odd =
-#if defined(EIGEN_VECTORIZE_SSE)
-    (std::is_same_v<P, packet<float>> || std::is_same_v<P, packet<double>>) ||
-#endif
-    std::is_same_v<T, Eigen::bfloat16>;
-#if defined(EIGEN_VECTORIZE_SSE)
-// x86 shuffles within 128 bits: from [a0 a1 a2 a3 ..] and [b0 b1 b2 b3 ..] the even lanes are [a0 a2 b0 b2
-// ..]. low_lanes and high_lanes of even and odd lanes restore the original order.
-EIGEN_ALWAYS_INLINE __m128 even_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0x88); }
-EIGEN_ALWAYS_INLINE __m128 odd_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0xdd); }
-EIGEN_ALWAYS_INLINE __m128 low_lanes(__m128 a, __m128 b) { return _mm_unpacklo_ps(a, b); }
-EIGEN_ALWAYS_INLINE __m128 high_lanes(__m128 a, __m128 b) { return _mm_unpackhi_ps(a, b); }
-EIGEN_ALWAYS_INLINE __m128d even_lanes(__m128d a, __m128d b) { return _mm_unpacklo_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m128d odd_lanes(__m128d a, __m128d b) { return _mm_unpackhi_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m128d low_lanes(__m128d a, __m128d b) { return _mm_unpacklo_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m128d high_lanes(__m128d a, __m128d b) { return _mm_unpackhi_pd(a, b); }
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE __m256 even_lanes(__m256 a, __m256 b) { return _mm256_shuffle_ps(a, b, 0x88); }
-EIGEN_ALWAYS_INLINE __m256 odd_lanes(__m256 a, __m256 b) { return _mm256_shuffle_ps(a, b, 0xdd); }
-EIGEN_ALWAYS_INLINE __m256 low_lanes(__m256 a, __m256 b) { return _mm256_unpacklo_ps(a, b); }
-EIGEN_ALWAYS_INLINE __m256 high_lanes(__m256 a, __m256 b) { return _mm256_unpackhi_ps(a, b); }
-EIGEN_ALWAYS_INLINE __m256d even_lanes(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m256d odd_lanes(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m256d low_lanes(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m256d high_lanes(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE __m512 even_lanes(__m512 a, __m512 b) { return _mm512_shuffle_ps(a, b, 0x88); }
-EIGEN_ALWAYS_INLINE __m512 odd_lanes(__m512 a, __m512 b) { return _mm512_shuffle_ps(a, b, 0xdd); }
-EIGEN_ALWAYS_INLINE __m512 low_lanes(__m512 a, __m512 b) { return _mm512_unpacklo_ps(a, b); }
-EIGEN_ALWAYS_INLINE __m512 high_lanes(__m512 a, __m512 b) { return _mm512_unpackhi_ps(a, b); }
-EIGEN_ALWAYS_INLINE __m512d even_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m512d odd_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m512d low_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m512d high_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
-#endif
-/// The first and the second channels of lanes<P> pairs. The order of the pairs depends on the register type.
-template <class P, class T>
-EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const T* from) {
-  const P a = load<P>(from), b = load<P>(from + lanes<P>);
-  return {P(even_lanes(a, b)), P(odd_lanes(a, b))};
-}
-/// The inverse of load_pairs.
-template <class P, class T>
-EIGEN_ALWAYS_INLINE void store_pairs(T* to, const P& first, const P& second) {
-  store(to, P(low_lanes(first, second)));
-  store(to + lanes<P>, P(high_lanes(first, second)));
-}
-#if defined(EIGEN_VECTORIZE_SSE)
-// Rearranges entries into the order of load_pairs: the first half of every 128 bits comes from the first half
-// of the register.
-EIGEN_ALWAYS_INLINE __m128 in_order_of_pairs(__m128 a) { return a; }
-EIGEN_ALWAYS_INLINE __m128d in_order_of_pairs(__m128d a) { return a; }
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE __m256d in_order_of_pairs(__m256d a) {
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_permute4x64_pd(a, 0xd8);
-#else
-  const __m128d low = _mm256_castpd256_pd128(a), high = _mm256_extractf128_pd(a, 1);
-  return _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_unpacklo_pd(low, high)), _mm_unpackhi_pd(low, high),
-                              1);
-#endif
-}
-EIGEN_ALWAYS_INLINE __m256 in_order_of_pairs(__m256 a) {
-  return _mm256_castpd_ps(in_order_of_pairs(_mm256_castps_pd(a)));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE __m512d in_order_of_pairs(__m512d a) {
-  return _mm512_permutexvar_pd(_mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0), a);
-}
-EIGEN_ALWAYS_INLINE __m512 in_order_of_pairs(__m512 a) {
-  return _mm512_castpd_ps(in_order_of_pairs(_mm512_castps_pd(a)));
-}
-#endif
-/// One table entry per pair, in the order of load_pairs.
-template <class P, class T, class A>
-EIGEN_ALWAYS_INLINE P load_pair_entries(const A* entries) {
-  const P all = load<P>(entries);
-  if constexpr (std::is_same_v<T, Eigen::bfloat16>)
-    return all;
-  else
-    return P(in_order_of_pairs(all));
-}
-/// The 2 * lanes<P> bfloat16 at `from`, widened. A bfloat16 is the upper half of a float, so a register of
-/// bfloat16 holds the odd ones in place and the even ones 16 bits too low. No shuffle of lanes is needed.
-template <class P>
-EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const Eigen::bfloat16* from) {
-  using bits = bits_packet<P>;
-  const bits both = load_bits<bits>(from);
-  return {from_bits<P>(shift_left<16>(both)),
-          from_bits<P>(bitwise_and(both, fill<bits>(std::int32_t(0xffff0000u))))};
-}
-#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-// Stores lane i of `even` and `odd`, rounded, to to[2 i] and to[2 i + 1].
-EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m512 even, __m512 odd) {
-  const __m512i order = _mm512_add_epi32(
-      _mm512_set1_epi32(0x100000),
-      _mm512_mullo_epi32(_mm512_set1_epi32(0x10001),
-                         _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)));
-  _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, __m512i(_mm512_cvtne2ps_pbh(odd, even))));
-}
-EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m256 even, __m256 odd) {
-  const __m256i order =
-      _mm256_set_epi32(0xf0007, 0xe0006, 0xd0005, 0xc0004, 0xb0003, 0xa0002, 0x90001, 0x80000);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
-                      _mm256_permutexvar_epi16(order, __m256i(_mm256_cvtne2ps_pbh(odd, even))));
-}
-EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m128 even, __m128 odd) {
-  const __m128i both = __m128i(_mm_cvtne2ps_pbh(odd, even));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_unpacklo_epi16(both, _mm_srli_si128(both, 8)));
-}
-#endif
-template <class P>
-EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const Eigen::bfloat16* from) {
-  return load_even_odd<P>(from);
-}
-/// The inverse of load_even_odd. Each value is rounded like `rounded`.
-template <class P>
-EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, const P& odd) {
-#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-  store_bfloat16(to, even, odd);
-#else
-  using bits = bits_packet<P>;
-  const auto one = fill<bits>(1), below_half = fill<bits>(0x7fff);
-  const auto rounded = [&](const P& value) {
-    const bits x = to_bits(value);
-    return add(add(x, below_half), bitwise_and(shift_right<16>(x), one));
-  };
-  const bits upper = bitwise_and(rounded(odd), fill<bits>(std::int32_t(0xffff0000u)));
-  store_bits(to, bitwise_or(upper, shift_right<16>(rounded(even))));
-#endif
-}
-template <class P>
-EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const P& second) {
-  store_even_odd(to, first, second);
-}
-}  // namespace rope::inline ROPE_ABI::detail
-ROPE_DETAIL_QUIET_END
-#endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 /// The rotation of the heads of one token. The table entries of a few packets are read once and stay in
 /// registers while the same channels of all heads are rotated. Each pair (u, v) becomes
 ///
@@ -7143,6 +7455,8 @@ EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, in
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+/// The order in which a checked call of rotate reads and writes memory.
+///
 /// Rows of a table that are computed once for all heads of a token: if the type of entries differs from the
 /// type of the arithmetic, or if the rows of an inverse are not those of the table times a constant.
 namespace rope::inline ROPE_ABI::detail {
@@ -7222,10 +7536,6 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   }
   return row;
 }
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_ROTATION_DETAIL_CONVERTED_ROW_HPP
-/// The order in which a checked call of rotate reads and writes memory.
-namespace rope::inline ROPE_ABI::detail {
 /// How a reverse rotation treats the magnitude m: the inverse divides by it, the transpose (for gradients)
 /// multiplies by it.
 enum class reverse_rotation { inverse, transpose };
@@ -7462,6 +7772,57 @@ void rotate_both(const head_view<Q>& q, const head_view<K>& k, const placed_tabl
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
+
+#ifndef ROPE_TABLES_QUERY_KEY_TABLES_HPP
+#define ROPE_TABLES_QUERY_KEY_TABLES_HPP
+/// The tables by which queries and keys are rotated: one for both, or one for each.
+namespace rope::inline ROPE_ABI {
+/// A table for the queries and another one for the keys. Attention takes it wherever it takes one table.
+///
+///     attention<half_split>(q, k, v, out, query_key_tables(query_table, key_table));
+///
+/// Either table may be placed in the head. query_key_tables refers to both, and they must outlive it.
+///
+/// \tparam S  float or double: the type of a table entry
+template <class S>
+class query_key_tables {
+ public:
+  /// The type of a table entry.
+  using scalar = S;
+  /// Two tables, each a frequency_table or a placed_table.
+  query_key_tables(const placed_table<S>& queries, const placed_table<S>& keys)
+      : queries_(queries), keys_(keys) {}
+  query_key_tables(const frequency_table<S>& queries ROPE_DETAIL_LIFETIMEBOUND,
+                   const frequency_table<S>& keys ROPE_DETAIL_LIFETIMEBOUND)
+      : queries_(queries), keys_(keys) {}
+  /// The table of the queries.
+  const placed_table<S>& queries() const { return queries_; }
+  /// The table of the keys.
+  const placed_table<S>& keys() const { return keys_; }
+ private:
+  placed_table<S> queries_, keys_;
+};
+template <rotation_table Queries, rotation_table Keys>
+query_key_tables(const Queries&, const Keys&) -> query_key_tables<typename Queries::scalar>;
+namespace detail {
+template <rotation_table Table>
+query_key_tables<typename Table::scalar> tables_of(const Table& both) {
+  return {placed(both), placed(both)};
+}
+template <class Tables>
+requires requires(const Tables& tables) { query_key_tables(tables.queries(), tables.keys()); }
+auto tables_of(const Tables& tables) { return query_key_tables(tables.queries(), tables.keys()); }
+}  // namespace detail
+/// The tables of a call of attention: a frequency_table, a placed_table, or a type whose `queries()` and
+/// `keys()` return one of these each, as those of query_key_tables and xpos do.
+template <class Tables>
+concept attention_tables = requires(const Tables& tables) {
+  detail::tables_of(tables);
+};
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_TABLES_QUERY_KEY_TABLES_HPP
+/// A checked call of attention, which is the argument of every kernel, and the checks of its tables.
+///
 /// Rotation of queries and keys in attention: of tokens while they are read, and of whole operands in the
 /// backward pass.
 namespace rope::inline ROPE_ABI::detail {
@@ -7497,75 +7858,60 @@ void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, cons
     return t < rules.key_count(b) ? rules.key_position(b, t) : unused;
   });
 }
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_ATTENTION_DETAIL_ROTATED_TOKENS_HPP
-
-#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-/// Rows of channels: widened, rounded, and sums of their products in double.
-namespace rope::inline ROPE_ABI::detail {
-/// Converts channels to the arithmetic type, exactly.
-template <class T>
-void widen(const T* from, Index count, arithmetic<T>* to) {
-  using P = packet<arithmetic<T>>;
-  Index d = 0;
-  if constexpr (has_packets<T, P>)
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
-}
-/// Rounds channels from the arithmetic type to T, each once.
-template <class T>
-void round_channels(const arithmetic<T>* from, Index count, T* to) {
-  Index d = 0;
-  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
-    using P = packet<float>;
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  }
-  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
-}
-/// Channels that a loop processes per step.
-inline constexpr int channels_per_step = 16;
-/// The sum of first(d) second(d) over [0, count). Products with the same d modulo channels_per_step are
-/// summed, then these sums are added in pairs. This order depends on neither packets nor addresses.
-/// multiply_add decides about fusing a product with the sum, because a compiler may decide differently in
-/// each copy of the loop.
+/// Queries and keys are used without rotation.
+struct no_rotation {
+  static constexpr bool rotates = false;
+};
+/// Queries and keys are rotated by their tables while they are read. Position p uses the table row for p +
+/// row_of_zero. Visibility uses p.
+template <class L, class S>
+struct table_rotation {
+  static constexpr bool rotates = true;
+  using Layout = L;
+  using scalar = S;
+  query_key_tables<S> tables;
+  std::int64_t row_of_zero = 0;
+};
+/// A checked call of attention.
 ///
-/// \tparam exact  whether double holds every product exactly. Then fused or not is the same number, and the
-///                compiler may choose the faster way
-template <bool exact = false, class First, class Second>
-EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
-  double sums[channels_per_step] = {};
-  Index d = 0;
-  for (; d + channels_per_step <= count; d += channels_per_step) {
-    double a[channels_per_step], b[channels_per_step];  // three loops: GCC does not vectorise one
-    for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
-    for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
-    for (int l = 0; l < channels_per_step; ++l)
-      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
+/// \tparam T  channels of queries and outputs
+/// \tparam C  channels of keys and values: T, or a 16-bit type or integers with scales if T is float
+template <class T, class Turn, class C = T>
+struct attention_call {
+  using stored = C;
+  /// The type of keys after rotation: the wider of T and C, so that a channel is rounded to 16 bits at most
+  /// once.
+  using turned = std::conditional_t<Turn::rotates, T, C>;
+  head_view<const T> q;
+  token_source<C> k, v;
+  head_view<T> out;
+  visibility rules;
+  Turn turn;
+  Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
+};
+/// Queries without a visible key are not rotated, so their positions need no table row.
+template <class Layout, class T, class C, class S>
+void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
+                     const query_key_tables<S>& tables, const visibility& rules) {
+  check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_position_range()});
+  check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_position_range()});
+}
+/// Rejects xPos tables without the causal rule: scores would grow with the distance of a key after its query.
+/// Ranges of keys replace that rule.
+///
+/// Throws:  std::invalid_argument
+template <class Tables>
+void check_tables(const char* function, const Tables& /*tables*/, const attention_options& options) {
+  if constexpr (requires { Tables::needs_causal; }) {
+    if (Tables::needs_causal && !options.causal)
+      throw_invalid(function, "xPos needs causal attention, got causal = false");
+    if (Tables::needs_causal && !options.key_ranges.empty())
+      throw_invalid(function, "xPos needs causal attention, which key_ranges replace; give a mask, got ",
+                    options.key_ranges.size(), " key_ranges");
   }
-  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
-  for (int width = channels_per_step / 2; width > 0; width /= 2)
-    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
-  return sums[0];
-}
-/// Whether products of such channels are exact in double.
-template <class X, class Y>
-inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
-/// The sum of x[d] y[d] over [0, count), in the order of sum_of_products.
-template <class X, class Y>
-double sum_of_products(const X* x, const Y* y, Index count) {
-  return sum_of_products<exact_products<X, Y>>(
-      count, [x](Index d) { return static_cast<double>(x[d]); },
-      [y](Index d) { return static_cast<double>(y[d]); });
-}
-/// The sum of x[d]^2 over [0, count), in the order of sum_of_products.
-template <class X>
-double sum_of_squares(const X* x, Index count) {
-  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
-  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
 }
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+#endif  // ROPE_ATTENTION_DETAIL_ATTENTION_CALL_HPP
 /// Heads as rows of the arithmetic type: in place if possible, otherwise as a rotated or widened copy of a
 /// few rows, which stays in the cache.
 namespace rope::inline ROPE_ABI::detail {
@@ -8160,6 +8506,8 @@ class decode_batches {
 /// Scores beyond the range of A count as the largest finite number of their sign. If the maximum of a row is
 /// finite there is nothing to do, because -infinity has a weight of 0. Otherwise the infinities of the row
 /// are replaced.
+///
+/// The initial state of a query's softmax, and the outputs computed from its final state.
 namespace rope::inline ROPE_ABI::detail {
 /// The running softmax of `rows` queries, in units of log2: sum_j 2^(score_j - maximum). A sum of 0 means
 /// that no key was visible so far.
@@ -8336,6 +8684,75 @@ class tile_softmax {
   A shrink_[std::size_t(padded_rows)];
   key_mark<A> hidden_[std::size_t(rows)][std::size_t(tile)];  // of rows that have holes
 };
+/// a[c] = share_a a[c] + share_b b[c] for c in [0, count), in the arithmetic type.
+///
+/// In a sum of two products a compiler may fuse either product with the sum, and may choose differently in
+/// each loop. Here multiply_add fixes the choice, so the bits do not depend on where the rows begin in
+/// memory.
+template <class T>
+void add_shares(T* a, arithmetic<T> share_a, const T* b, arithmetic<T> share_b, Index count) {
+  using A = arithmetic<T>;
+  using P = packet<A>;
+  constexpr bool in_packets = std::is_same_v<T, A> || (std::is_same_v<T, Eigen::half> && has_packets<T, P>);
+  Index c = 0;
+  if constexpr (in_packets) {
+    const P of_a = fill<P>(share_a), of_b = fill<P>(share_b);
+    for (; c + lanes<P> <= count; c += lanes<P>)
+      store(a + c, multiply_add(of_b, load<P>(b + c), multiply(of_a, load<P>(a + c))));
+  }
+  for (; c < count; ++c)
+    a[c] = static_cast<T>(multiply_add(share_b, static_cast<A>(b[c]), share_a * static_cast<A>(a[c])));
+}
+/// A sink logit in units of log2, saturated like scores.
+template <class A>
+double sink_score(float logit) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  return (std::min)((std::max)(static_cast<double>(logit) * log2_e, -largest), largest);
+}
+/// Initialises the softmax of the rows of a strip, with the learned sink logits of their heads if there are
+/// any.
+template <class A>
+void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
+  const auto logits = rules.options().sink_logits;
+  for (Index r = 0; r < strip.count; ++r) {
+    state.maximum[r] =
+        logits.empty() ? A(0)
+                       : static_cast<A>(sink_score<A>(logits[static_cast<std::size_t>(strip.head_of(r))]));
+    state.sum[r] = logits.empty() ? A(0) : A(1);
+  }
+}
+/// Channels divided by `divisor`. The address of a row decides which channels a loop processes in vectors and
+/// which one by one. In vectors -ffast-math divides differently (by an estimated reciprocal), and so does
+/// 32-bit NEON. There the reciprocal is computed once, outside of the loop. The loop only multiplies by it,
+/// which rounds equally with and without vectors.
+template <class A>
+auto divided(const const_channels_map<A>& channels, A divisor) {
+#if ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS
+  return channels * as_computed(A(1) / divisor);
+#else
+  return channels / divisor;
+#endif
+}
+/// Writes the channels of an output: sums / (sum * (1 - dropout)), or zeros if no key was visible.
+template <class A, class T>
+void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
+  if (equal(sum, A(0)))
+    std::fill(out, out + count, T(0));
+  else
+    channels_map<T>(out, count) =
+        divided(const_channels_map<A>(sums, count), sum * static_cast<A>(1 - rules.options().dropout))
+            .template cast<T>();
+}
+template <class A>
+void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A maximum, A sum) {
+  const auto report = rules.options().log_sum_exp;
+  if (report.empty()) return;
+  const attention_shape& shape = rules.shape();
+  report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
+      equal(sum, A(0)) || rules.is_padding(b, i)
+          ? attention_options::no_keys
+          : multiply_add(ln_2, static_cast<double>(maximum), std::log(static_cast<double>(sum)));
+}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_SOFTMAX_HPP
 /// Operands of decoding in the arithmetic type: a copy of the queries, and keys and values in place.
@@ -8687,179 +9104,6 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
 
 #ifndef ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
 #define ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
-
-#ifndef ROPE_BASE_SIMD_PAIR_PANELS_HPP
-#define ROPE_BASE_SIMD_PAIR_PANELS_HPP
-/// The matrix products of attention on packed operands, as in simd/panels.hpp, for types that are multiplied
-/// in pairs. Operands are packed as pairs of adjacent elements of the axis that is summed over.
-ROPE_DETAIL_QUIET_BEGIN
-namespace rope::inline ROPE_ABI::detail {
-/// Requirements on types that are multiplied in pairs: bfloat16_products and integer_products.
-///
-///     number, stored, sum  what is packed, what keys and values are in memory, what products are added to
-///     pairs, sums, reals   a register of pairs, of sums and of floats; `lanes` of each
-///     load(from), load_first(from, count)
-///                          pairs of neighbours, of the packed or the stored numbers; zeros after `count`
-///     fill(from)           one pair in every lane
-///     multiply_add(a, b, c)
-///                          a.even * b.even + a.odd * b.odd + c in every lane
-///     of_tokens(first, second)
-///                          pairs of the same channel of two tokens: of one half of the channels, and of the
-///                          other
-///     place_of_channel(c)  where channel c of 2 * lanes is in these two registers, one after the other
-///     as_floats(sums)      the sums as floats
-template <class X>
-concept pair_products = requires(const typename X::number* packed, const typename X::stored* from, Index c,
-                                 const typename X::pairs& a, const typename X::sums& sums) {
-  { X::zero() } -> std::same_as<typename X::sums>;
-  { X::load(packed) } -> std::same_as<typename X::pairs>;
-  { X::load(from) } -> std::same_as<typename X::pairs>;
-  { X::load_first(from, c) } -> std::same_as<typename X::pairs>;
-  { X::fill(packed) } -> std::same_as<typename X::pairs>;
-  { X::multiply_add(a, a, sums) } -> std::same_as<typename X::sums>;
-  { X::of_tokens(a, a) } -> std::same_as<even_odd<typename X::pairs>>;
-  { X::place_of_channel(c) } -> std::same_as<Index>;
-  { X::as_floats(sums) } -> std::same_as<typename X::reals>;
-};
-/// The sums of products of pairs of a strip of queries with one panel.
-template <pair_products Products>
-using strip_of_pairs = strip_sums<float, int(panel_shape<float>::width / Products::lanes), Products>;
-/// scores[r * tile + n] = factors[r] * (sum_d queries[d][r] . keys[d][n]) * scales[n] over pairs d of
-/// channels, for one panel.
-///
-/// \param queries  [pairs, rows] of pairs
-/// \param keys     [pairs, width] of pairs
-/// \param factors  [rows]
-/// \param scales   [width], or null for ones
-template <pair_products Products>
-EIGEN_DONT_INLINE void score_panel_of_pairs(const typename Products::number* queries,
-                                            const typename Products::number* keys, Index count,
-                                            const float* factors, const float* scales, float* scores) {
-  using shape = panel_shape<float>;
-  using reals = typename Products::reals;
-  constexpr Index L = Products::lanes;
-  strip_of_pairs<Products> sums;
-  for (Index d = 0; d < count; ++d)
-    sums.multiply_add_row(queries + d * 2 * shape::rows, 2, keys + d * 2 * shape::width);
-  sums.for_each([&](auto r, auto n) {
-    const reals score =
-        multiply(fill<reals>(factors[r]), Products::as_floats(sums.sum[r * sums.packets + n]));
-    store(scores + r * shape::tile + n * L,
-          scales == nullptr ? score : reals(multiply(score, load<reals>(scales + n * L))));
-  });
-}
-/// sums[r * width + c] = shrink[r] * sums[r * width + c] + factors[r] * (sum_j weights[r][j] . values[j][c])
-/// over pairs j of keys in [first, last), for one panel of channels. The sum over j starts at zero, as in
-/// value_panel.
-///
-/// \param weights  [rows, tile / 2] of pairs
-/// \param values   [tile / 2, width] of pairs
-/// \param factors  [rows], or null for ones
-/// \param sums     [rows, width]
-template <pair_products Products>
-EIGEN_DONT_INLINE void value_panel_of_pairs(const typename Products::number* weights,
-                                            const typename Products::number* values, Index first, Index last,
-                                            const float* shrink, const float* factors,
-                                            float* sums_in_memory) {
-  using shape = panel_shape<float>;
-  using reals = typename Products::reals;
-  strip_of_pairs<Products> sums;
-  for (Index j = first; j < last; ++j)
-    sums.multiply_add_row(weights + 2 * j, shape::tile, values + j * 2 * shape::width);
-  sums.for_each([&](auto r, auto n) {
-    float* before = sums_in_memory + r * shape::width + n * Products::lanes;
-    const reals sum = Products::as_floats(sums.sum[r * sums.packets + n]);
-    store(before, multiply_add(fill<reals>(shrink[r]), load<reals>(before),
-                               factors == nullptr ? sum : reals(multiply(fill<reals>(factors[r]), sum))));
-  });
-}
-/// Copies pair d of rows[n * row_stride ..], n in [0, count), to pair d * width + n of `packed`. Writes zeros
-/// for n up to `padded_count`, and for the channel after the last one if `depth` is odd.
-template <pair_products Products>
-void pack_pairs_transposed(const typename Products::stored* rows, Index row_stride, Index count,
-                           Index padded_count, Index depth, typename Products::number* packed) {
-  using number = typename Products::number;
-  using reals = typename Products::reals;
-  constexpr Index L = Products::lanes, width = panel_shape<float>::width;
-  for (Index n = 0; n < padded_count; n += L) {
-    const Index here = (std::min)(L, count - n), columns = (std::min)(L, padded_count - n);
-    Index d = 0;
-    if constexpr (L > 1)
-      if (here == L)
-        for (; 2 * (d + L) <= depth; d += L) {
-          reals block[std::size_t(L)];
-          unrolled<std::size_t(L)>([&](auto i) {
-            block[i] = from_bits<reals>(Products::load(rows + (n + Index(i)) * row_stride + 2 * d));
-          });
-          transpose(block);
-          unrolled<std::size_t(L)>(
-              [&](auto i) { store_bits(packed + ((d + Index(i)) * width + n) * 2, to_bits(block[i])); });
-        }
-    for (; 2 * d < depth; ++d)
-      for (Index i = 0; i < columns; ++i) {
-        number* to = packed + (d * width + n + i) * 2;
-        to[0] = i < here ? number(rows[(n + i) * row_stride + 2 * d]) : number{};
-        to[1] = i < here && 2 * d + 1 < depth ? number(rows[(n + i) * row_stride + 2 * d + 1]) : number{};
-      }
-  }
-}
-/// Copies the pairs of one row to `packed`, `packed_stride` apart, with a zero after an odd number of
-/// channels.
-template <class Number>
-void pack_strided_pairs(const Number* row, Index depth, Number* packed, Index packed_stride) {
-  for (; depth > 1; depth -= 2, row += 2, packed += packed_stride) std::copy_n(row, 2, packed);
-  if (depth == 1) {
-    packed[0] = row[0];
-    packed[1] = Number{};
-  }
-}
-/// The index of channel c in a row of a panel of values. Channels are packed in groups that fill two
-/// registers of pairs: the first half of a group is `even` of `Products::of_tokens`, the second half is
-/// `odd`.
-template <pair_products Products>
-Index place_of_channel(Index c) {
-  constexpr Index both = 2 * Products::lanes;
-  return c / both * both + Products::place_of_channel(c % both);
-}
-/// Copies channels [0, depth) of two adjacent tokens into panels of pairs, `panel_stride` apart, followed by
-/// zeros.
-template <pair_products Products>
-void pack_rows_of_pairs(const typename Products::stored* even, const typename Products::stored* odd,
-                        Index depth, typename Products::number* packed, Index panel_stride) {
-  using number = typename Products::number;
-  constexpr Index L = Products::lanes, width = panel_shape<float>::width;
-  for (Index c = 0; c < depth; c += width, packed += panel_stride) {
-    if constexpr (L > 1)
-      if (depth - c >= width) {
-        for (Index i = 0; i < width; i += 2 * L) {
-          const auto both = Products::of_tokens(Products::load(even + c + i), Products::load(odd + c + i));
-          store_bits(packed + 2 * i, both.even);
-          store_bits(packed + 2 * (i + L), both.odd);
-        }
-        continue;
-      }
-    for (Index i = 0; i < width; ++i) {
-      number* to = packed + 2 * place_of_channel<Products>(i);
-      to[0] = c + i < depth ? number(even[c + i]) : number{};
-      to[1] = c + i < depth ? number(odd[c + i]) : number{};
-    }
-  }
-}
-/// Writes one token's half of each pair. The other half is unchanged.
-///
-/// \param half  0 for the even token, 1 for the odd one
-template <pair_products Products>
-void pack_row_of_pairs(const typename Products::stored* row, Index half, Index depth,
-                       typename Products::number* packed, Index panel_stride) {
-  using number = typename Products::number;
-  constexpr Index width = panel_shape<float>::width;
-  for (Index c = 0; c < depth; c += width, packed += panel_stride)
-    for (Index i = 0; i < width; ++i)
-      packed[2 * place_of_channel<Products>(i) + half] = c + i < depth ? number(row[c + i]) : number{};
-}
-}  // namespace rope::inline ROPE_ABI::detail
-ROPE_DETAIL_QUIET_END
-#endif  // ROPE_BASE_SIMD_PAIR_PANELS_HPP
 /// Operands of the prefill kernel, packed tile by tile.
 namespace rope::inline ROPE_ABI::detail {
 // Operands in the arithmetic type: the queries of a block, packed into strips, and a tile of keys and values,
@@ -9428,82 +9672,6 @@ class bfloat16_decode_operands {
 
 #ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 #define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
-
-#ifndef ROPE_ATTENTION_DETAIL_OUTPUT_HPP
-#define ROPE_ATTENTION_DETAIL_OUTPUT_HPP
-/// The initial state of a query's softmax, and the outputs computed from its final state.
-namespace rope::inline ROPE_ABI::detail {
-/// a[c] = share_a a[c] + share_b b[c] for c in [0, count), in the arithmetic type.
-///
-/// In a sum of two products a compiler may fuse either product with the sum, and may choose differently in
-/// each loop. Here multiply_add fixes the choice, so the bits do not depend on where the rows begin in
-/// memory.
-template <class T>
-void add_shares(T* a, arithmetic<T> share_a, const T* b, arithmetic<T> share_b, Index count) {
-  using A = arithmetic<T>;
-  using P = packet<A>;
-  constexpr bool in_packets = std::is_same_v<T, A> || (std::is_same_v<T, Eigen::half> && has_packets<T, P>);
-  Index c = 0;
-  if constexpr (in_packets) {
-    const P of_a = fill<P>(share_a), of_b = fill<P>(share_b);
-    for (; c + lanes<P> <= count; c += lanes<P>)
-      store(a + c, multiply_add(of_b, load<P>(b + c), multiply(of_a, load<P>(a + c))));
-  }
-  for (; c < count; ++c)
-    a[c] = static_cast<T>(multiply_add(share_b, static_cast<A>(b[c]), share_a * static_cast<A>(a[c])));
-}
-/// A sink logit in units of log2, saturated like scores.
-template <class A>
-double sink_score(float logit) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  return (std::min)((std::max)(static_cast<double>(logit) * log2_e, -largest), largest);
-}
-/// Initialises the softmax of the rows of a strip, with the learned sink logits of their heads if there are
-/// any.
-template <class A>
-void begin_softmax(const visibility& rules, const strip_rows& strip, const softmax_rows<A>& state) {
-  const auto logits = rules.options().sink_logits;
-  for (Index r = 0; r < strip.count; ++r) {
-    state.maximum[r] =
-        logits.empty() ? A(0)
-                       : static_cast<A>(sink_score<A>(logits[static_cast<std::size_t>(strip.head_of(r))]));
-    state.sum[r] = logits.empty() ? A(0) : A(1);
-  }
-}
-/// Channels divided by `divisor`. The address of a row decides which channels a loop processes in vectors and
-/// which one by one. In vectors -ffast-math divides differently (by an estimated reciprocal), and so does
-/// 32-bit NEON. There the reciprocal is computed once, outside of the loop. The loop only multiplies by it,
-/// which rounds equally with and without vectors.
-template <class A>
-auto divided(const const_channels_map<A>& channels, A divisor) {
-#if ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS
-  return channels * as_computed(A(1) / divisor);
-#else
-  return channels / divisor;
-#endif
-}
-/// Writes the channels of an output: sums / (sum * (1 - dropout)), or zeros if no key was visible.
-template <class A, class T>
-void write_channels(const visibility& rules, const A* sums, A sum, Index count, T* out) {
-  if (equal(sum, A(0)))
-    std::fill(out, out + count, T(0));
-  else
-    channels_map<T>(out, count) =
-        divided(const_channels_map<A>(sums, count), sum * static_cast<A>(1 - rules.options().dropout))
-            .template cast<T>();
-}
-template <class A>
-void write_log_sum_exp(const visibility& rules, Index b, Index i, Index h, A maximum, A sum) {
-  const auto report = rules.options().log_sum_exp;
-  if (report.empty()) return;
-  const attention_shape& shape = rules.shape();
-  report[static_cast<std::size_t>((b * shape.queries + i) * shape.heads + h)] =
-      equal(sum, A(0)) || rules.is_padding(b, i)
-          ? attention_options::no_keys
-          : multiply_add(ln_2, static_cast<double>(maximum), std::log(static_cast<double>(sum)));
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_ATTENTION_DETAIL_OUTPUT_HPP
 /// Attention of a few queries to many keys: decoding. Keys and values stream from memory once for all query
 /// heads of their group, in the order of memory, and nothing is packed. Keys are divided into splits of fixed
 /// size, each with its own softmax. Splits are merged in order at the end, so the result does not depend on
@@ -10753,6 +10921,8 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_ROTATE_HPP
 /// Scaled dot-product attention, with the rotation of queries and keys or without it.
+///
+/// Attention to int8 keys and values with one scale per token and head.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Throws unless the heads and head_dim of q, k, v and out fit. k and v are views or paged.
@@ -10935,6 +11105,101 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
   return 0;
 }
 #undef ROPE_DETAIL_CHECK_ATTENTION
+}  // namespace rope::inline ROPE_ABI
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// Checks the arguments of a call before anything is written, and returns its visibility rules.
+template <bool rotates, class T>
+visibility checked_quantized_attention(const head_view<const T>& q,
+                                       const quantized_view<const std::int8_t>& k,
+                                       const quantized_view<const std::int8_t>& v, const head_view<T>& out,
+                                       const attention_options& options) {
+  check_quantized("attention", k);
+  check_quantized("attention", v);
+  const visibility rules =
+      checked_attention<T, Eigen::half>(q, shape_of(k), shape_of(v), out, options, rotates);
+  check_products<T, std::int8_t, rotates>("attention", options.products, q.head_dim);
+  check_memory("attention", q, out);
+  check_output(q, out);
+  return rules;
+}
+/// Checks of the argument types.
+template <class Q, class T, class Threads>
+constexpr void check_quantized_types() {
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  static_assert(std::is_same_v<std::remove_const_t<Q>, float> && std::is_same_v<T, float>,
+                "attention: q and out are float where keys and values are quantized");
+}
+}  // namespace detail
+/// Attention of float queries to quantized keys and values, as if these were dequantized first.
+///
+///     out_i = sum_j w_ij t_j v_j,   w_i = softmax over visible j of  scale * s_j q_i . k_j
+///
+/// with integers k_j, v_j and their scales s_j, t_j.
+///
+///     quantize(k, keys);
+///     quantize(v, values);
+///     attention(q, keys, values, out, {.window = 1024});
+///
+/// \param q    [batch, queries, q.heads, head_dim]
+/// \param k    [batch, keys, k.heads, head_dim]
+/// \param v    [batch, keys, k.heads, value_dim]
+/// \param out  [batch, queries, q.heads, value_dim]
+///
+/// A scale that is NaN or infinite affects exactly the queries that attend to its token. Products of a query
+/// channel and an integer must not overflow float: 127 |scale q_i| must stay below 2e38.
+///
+/// Requires:  out shares no element with the scales or integers, and none with q unless it is the same view
+/// Throws:    as attention to unquantized keys and values, and std::invalid_argument if scales do not have
+///            the shape of their integers; out is then unchanged
+/// Accuracy:  that of attention to the dequantized keys and values, with equal bits if there are many queries
+///            and products are full. The rounding of `quantize` is added to it. To within 2^-14 of these
+///            bounds, a score is off by at most e = |scale| max_j s_j sum_d |q_id| / 2, a weight by a factor
+///            within exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2.
+///            Maxima are over the visible keys. A softcap does not increase the errors
+///            (tests/attention/laws/quantized_attention.test.cpp)
+/// Cost:      that of attention; with few queries, one byte per channel is read and 4 per scale.
+///            product_precision::integers multiplies the stored integers directly, with few queries and with
+///            many. The bits do not depend on the number of threads or the order of axes
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T,
+          class Threads = this_thread>
+void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_view<T> out,
+               const attention_options& options = {}, const Threads& threads = {}) {
+  detail::check_quantized_types<Q, T, Threads>();
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
+  const auto rules = detail::checked_quantized_attention<false, T>(q, k, v, out, options);
+  detail::attend(detail::attention_call<T, detail::no_rotation, std::int8_t>{q, k, v, out, rules, {}},
+                 threads);
+}
+/// Attention of unrotated queries to quantized unrotated keys, which are dequantized and rotated while they
+/// are read. Such keys need no second rounding if their positions change.
+///
+///     attention<Layout>(q, keys, values, out, table);
+///
+/// \param tables  as in attention to unquantized keys and values
+///
+/// Throws:    as above, and as attention with a table
+/// Accuracy:  as above with e = |scale| |q_i| max_j s_j sqrt(head_dim) / 2 times the square of the
+///            attention_factor of the table. |q_i| is the Euclidean length: a rotation keeps the length of an
+///            error
+/// Cost:      as above; queries are rotated once, keys once per block of 512 query rows
+template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
+          class Threads = this_thread>
+void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_view<T> out,
+               const Tables& tables, const attention_options& options = {}, const Threads& threads = {}) {
+  detail::check_quantized_types<Q, T, Threads>();
+  ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
+  detail::check_tables("attention", tables, options);
+  const query_key_tables pair = detail::tables_of(tables);
+  const auto rules = detail::checked_quantized_attention<true, T>(q, k, v, out, options);
+  detail::check_rotation<Layout>("attention", q, pair.queries(),
+                                 detail::known_range{rules.query_position_range()});
+  detail::check_rotation<Layout>("attention", k.batch, k.tokens, k.head_dim, pair.keys(),
+                                 detail::known_range{rules.key_position_range()});
+  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
+  detail::attend(detail::attention_call<T, turn, std::int8_t>{q, k, v, out, rules, {pair}}, threads);
+}
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_ATTENTION_HPP
 
@@ -11377,9 +11642,20 @@ struct attention_gradient_rows {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_GRADIENT_ROWS_HPP
-
-#ifndef ROPE_ATTENTION_DETAIL_ORDERED_SUMS_HPP
-#define ROPE_ATTENTION_DETAIL_ORDERED_SUMS_HPP
+/// The backward pass of attention, tile by tile. A block of queries of one key head (every query head of its
+/// group, consecutive tokens) processes one tile of keys at a time and recomputes its weights from the
+/// log-sum-exp of each query, so no array of size tokens x tokens exists. With weights w, upstream gradient g
+/// and output o:
+///
+///     scores_ij = scale q_i . k_j                            queries x keys
+///     slopes_ij = w_ij (g_i . v_j - g_i . o_i) bend_ij       queries x keys
+///     dq_i = scale sum_j slopes_ij k_j
+///     dk_j = scale sum_i slopes_ij q_i
+///     dv_j = sum_i w_ij g_i
+///
+/// The sums dq belong to the block. The sums dk and dv of a tile are shared with other blocks, which add to
+/// them in a fixed order (detail/ordered_sums.hpp), so they do not depend on the number of threads.
+///
 /// Tasks that add to shared sums in a fixed order, so that rounding does not depend on the threads. Every sum
 /// belongs to one tile, and every task visits its tiles in ascending order. While a task works on tile n,
 /// later tasks may add to tiles below n.
@@ -11417,22 +11693,6 @@ class sum_order {
   std::atomic<Index>* tiles_;
   Index task_, oldest_ = 0;  // every task before oldest_ is finished
 };
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_ATTENTION_DETAIL_ORDERED_SUMS_HPP
-/// The backward pass of attention, tile by tile. A block of queries of one key head (every query head of its
-/// group, consecutive tokens) processes one tile of keys at a time and recomputes its weights from the
-/// log-sum-exp of each query, so no array of size tokens x tokens exists. With weights w, upstream gradient g
-/// and output o:
-///
-///     scores_ij = scale q_i . k_j                            queries x keys
-///     slopes_ij = w_ij (g_i . v_j - g_i . o_i) bend_ij       queries x keys
-///     dq_i = scale sum_j slopes_ij k_j
-///     dk_j = scale sum_i slopes_ij q_i
-///     dv_j = sum_i w_ij g_i
-///
-/// The sums dq belong to the block. The sums dk and dv of a tile are shared with other blocks, which add to
-/// them in a fixed order (detail/ordered_sums.hpp), so they do not depend on the number of threads.
-namespace rope::inline ROPE_ABI::detail {
 // The softmax of a strip of queries and one tile of keys in the backward pass. In place, it replaces scores
 // by weights, and products upstream . value by the gradients with respect to the scores ("slopes").
 //
@@ -12049,106 +12309,6 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(merge_attention, 0b101);
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ATTENTION_MERGE_HPP
-
-#ifndef ROPE_ATTENTION_QUANTIZED_ATTENTION_HPP
-#define ROPE_ATTENTION_QUANTIZED_ATTENTION_HPP
-/// Attention to int8 keys and values with one scale per token and head.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// Checks the arguments of a call before anything is written, and returns its visibility rules.
-template <bool rotates, class T>
-visibility checked_quantized_attention(const head_view<const T>& q,
-                                       const quantized_view<const std::int8_t>& k,
-                                       const quantized_view<const std::int8_t>& v, const head_view<T>& out,
-                                       const attention_options& options) {
-  check_quantized("attention", k);
-  check_quantized("attention", v);
-  const visibility rules =
-      checked_attention<T, Eigen::half>(q, shape_of(k), shape_of(v), out, options, rotates);
-  check_products<T, std::int8_t, rotates>("attention", options.products, q.head_dim);
-  check_memory("attention", q, out);
-  check_output(q, out);
-  return rules;
-}
-/// Checks of the argument types.
-template <class Q, class T, class Threads>
-constexpr void check_quantized_types() {
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  static_assert(std::is_same_v<std::remove_const_t<Q>, float> && std::is_same_v<T, float>,
-                "attention: q and out are float where keys and values are quantized");
-}
-}  // namespace detail
-/// Attention of float queries to quantized keys and values, as if these were dequantized first.
-///
-///     out_i = sum_j w_ij t_j v_j,   w_i = softmax over visible j of  scale * s_j q_i . k_j
-///
-/// with integers k_j, v_j and their scales s_j, t_j.
-///
-///     quantize(k, keys);
-///     quantize(v, values);
-///     attention(q, keys, values, out, {.window = 1024});
-///
-/// \param q    [batch, queries, q.heads, head_dim]
-/// \param k    [batch, keys, k.heads, head_dim]
-/// \param v    [batch, keys, k.heads, value_dim]
-/// \param out  [batch, queries, q.heads, value_dim]
-///
-/// A scale that is NaN or infinite affects exactly the queries that attend to its token. Products of a query
-/// channel and an integer must not overflow float: 127 |scale q_i| must stay below 2e38.
-///
-/// Requires:  out shares no element with the scales or integers, and none with q unless it is the same view
-/// Throws:    as attention to unquantized keys and values, and std::invalid_argument if scales do not have
-///            the shape of their integers; out is then unchanged
-/// Accuracy:  that of attention to the dequantized keys and values, with equal bits if there are many queries
-///            and products are full. The rounding of `quantize` is added to it. To within 2^-14 of these
-///            bounds, a score is off by at most e = |scale| max_j s_j sum_d |q_id| / 2, a weight by a factor
-///            within exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2.
-///            Maxima are over the visible keys. A softcap does not increase the errors
-///            (tests/attention/quantized_attention.test.cpp)
-/// Cost:      that of attention; with few queries, one byte per channel is read and 4 per scale.
-///            product_precision::integers multiplies the stored integers directly, with few queries and with
-///            many. The bits do not depend on the number of threads or the order of axes
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T,
-          class Threads = this_thread>
-void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_view<T> out,
-               const attention_options& options = {}, const Threads& threads = {}) {
-  detail::check_quantized_types<Q, T, Threads>();
-  ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
-  const auto rules = detail::checked_quantized_attention<false, T>(q, k, v, out, options);
-  detail::attend(detail::attention_call<T, detail::no_rotation, std::int8_t>{q, k, v, out, rules, {}},
-                 threads);
-}
-/// Attention of unrotated queries to quantized unrotated keys, which are dequantized and rotated while they
-/// are read. Such keys need no second rounding if their positions change.
-///
-///     attention<Layout>(q, keys, values, out, table);
-///
-/// \param tables  as in attention to unquantized keys and values
-///
-/// Throws:    as above, and as attention with a table
-/// Accuracy:  as above with e = |scale| |q_i| max_j s_j sqrt(head_dim) / 2 times the square of the
-///            attention_factor of the table. |q_i| is the Euclidean length: a rotation keeps the length of an
-///            error
-/// Cost:      as above; queries are rotated once, keys once per block of 512 query rows
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
-          class Threads = this_thread>
-void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_view<T> out,
-               const Tables& tables, const attention_options& options = {}, const Threads& threads = {}) {
-  detail::check_quantized_types<Q, T, Threads>();
-  ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
-  detail::check_tables("attention", tables, options);
-  const query_key_tables pair = detail::tables_of(tables);
-  const auto rules = detail::checked_quantized_attention<true, T>(q, k, v, out, options);
-  detail::check_rotation<Layout>("attention", q, pair.queries(),
-                                 detail::known_range{rules.query_position_range()});
-  detail::check_rotation<Layout>("attention", k.batch, k.tokens, k.head_dim, pair.keys(),
-                                 detail::known_range{rules.key_position_range()});
-  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
-  detail::attend(detail::attention_call<T, turn, std::int8_t>{q, k, v, out, rules, {pair}}, threads);
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ATTENTION_QUANTIZED_ATTENTION_HPP
 
 #ifndef ROPE_ATTENTION_WEIGHT_SUMS_HPP
 #define ROPE_ATTENTION_WEIGHT_SUMS_HPP
@@ -12899,6 +13059,8 @@ void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& o
 #endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
 /// The root-mean-square norm of the heads of q and k (QK norm), alone or in one pass with the rotation that
 /// follows it. Its backward pass is in head_norm_gradient.hpp.
+///
+/// The backward pass of `normalize_heads`.
 namespace rope::inline ROPE_ABI {
 /// The channels over which a norm takes its mean.
 enum class norm_mean {
@@ -13085,6 +13247,135 @@ ROPE_DETAIL_ASK_FOR_VIEWS(normalize_heads_to, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate_to, 2);
 }  // namespace rope::inline ROPE_ABI
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// The backward pass of checked arguments. Like norm_pass, it runs on a range of tokens.
+template <class T, class W>
+class norm_gradient {
+  using A = arithmetic<T>;
+ public:
+  norm_gradient(const head_view<const T>& x, const head_view<T>& d, const norm_rule<W>& norm)
+      : x_(x), d_(d), norm_(norm) {}
+  /// The number of weights.
+  Index weights() const { return norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim; }
+  /// Processes tokens [first, last) of the batch.
+  ///
+  /// \param d_weight  [weights()], gradients are added to it; or null
+  void run(Index first, Index last, double* d_weight) const {
+    struct wide_heads {};
+    const Index size = x_.heads * x_.head_dim;
+    const A* const gains = norm_.template gains<A>(weights());
+    A* const rows = workspace<wide_heads, A>(2 * size);
+    for (; first < last; ++first) {
+      const Index b = first / x_.tokens, t = first % x_.tokens;
+      for (Index h = 0; h < x_.heads; ++h) {
+        widen(x_.at(b, t, h), x_.head_dim, rows + h * x_.head_dim);
+        widen(d_.at(b, t, h), x_.head_dim, rows + size + h * x_.head_dim);
+      }
+      for (Index h = 0; h < x_.heads; h += norm_.group) run_group(h, rows, rows + size, gains, d_weight);
+      for (Index h = 0; h < x_.heads; ++h) {
+        const A* const row = rows + size + h * x_.head_dim;
+        if constexpr (std::is_same_v<T, A>)
+          std::copy_n(row, x_.head_dim, d_.at(b, t, h));
+        else
+          round_channels<T>(row, x_.head_dim, d_.at(b, t, h));
+      }
+    }
+  }
+ private:
+  /// Processes the `group` heads that share one mean, from head `first` on. x and d are [heads, head_dim] of
+  /// one token.
+  void run_group(Index first, const A* x, A* d, const A* gains, double* d_weight) const {
+    const Index n = x_.head_dim;
+    double squares = 0, along = 0;
+    for (Index h = first; h < first + norm_.group; ++h) {
+      const A *const in = x + h * n, *const by = d + h * n, *const gain = gains + h * norm_.head_stride;
+      squares += sum_of_squares(in, n);
+      along += sum_of_products(
+          n, [=](Index i) { return static_cast<double>(in[i]) * static_cast<double>(gain[i]); },
+          [=](Index i) { return static_cast<double>(by[i]); });
+    }
+    const double r = norm_.template inverse_rms<double>(squares, n);
+    const double share = along * r * r / static_cast<double>(norm_.group * n);
+    for (Index h = first; h < first + norm_.group; ++h) {
+      const A *const in = x + h * n, *const gain = gains + h * norm_.head_stride;
+      A* const by = d + h * n;
+      if (d_weight != nullptr)
+        for (Index i = 0; i < n; ++i) {
+          double& sum = d_weight[h * norm_.head_stride + i];
+          sum = multiply_add(static_cast<double>(by[i]) * static_cast<double>(in[i]), r, sum);
+        }
+      for (Index i = 0; i < n; ++i)
+        by[i] = static_cast<A>(multiply_add(static_cast<double>(gain[i]), static_cast<double>(by[i]),
+                                            -(static_cast<double>(in[i]) * share)) *
+                               r);
+    }
+  }
+  head_view<const T> x_;
+  head_view<T> d_;
+  norm_rule<W> norm_;
+};
+}  // namespace detail
+/// The gradients of `normalize_heads`, in place: overwrites `d`, the gradient with respect to the normalised
+/// heads, with the gradient with respect to the heads before the norm.
+///
+///     d_x = (g d - x mean(x g d) / rms^2) / rms
+///     d_weight = sum over the heads that a weight is for, of all tokens, of  d x / rms
+///
+/// The gradient of `normalize_and_rotate` is rotate_gradient followed by this function.
+///
+///     rotate_gradient<half_split>(d_q, table, start);
+///     normalize_heads_gradient(q, q_norm, d_q, d_q_weight);
+///
+/// \param x         [batch, tokens, heads, head_dim], before the norm
+/// \param d         of the shape of x
+/// \param d_weight  overwritten, with the length of norm.weight; or empty if not needed
+/// \param threads   your threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// Requires:  d shares no element with x
+/// Throws:    as normalize_heads, and std::invalid_argument if a shape or length differs; nothing is then
+///            written
+/// Accuracy:  products and sums in double, one rounding to the arithmetic type and one to 16 bits
+/// Cost:      one read of x, one read and one write of d; scratch for a token, and one double per weight and
+///            64 tokens if d_weight is given
+template <class X, class T, class W, class Threads = this_thread>
+void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_view<T> d,
+                              std::span<detail::arithmetic<std::remove_const_t<X>>> d_weight = {},
+                              const Threads& threads = {}) {
+  const char* const function = "normalize_heads_gradient";
+  ROPE_DETAIL_CHECK_THREADS("normalize_heads_gradient", Threads);
+  ROPE_DETAIL_CHECK_WRITABLE("normalize_heads_gradient", "d", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_heads_gradient", "x and d", X, T);
+  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>) {
+    detail::check_view(function, x);
+    detail::check_memory(function, x, d);
+    detail::check_same_shape(function, x, d, "d");
+    const detail::norm_gradient<T, W> pass(x, d, detail::checked_norm(function, norm, x));
+    if (!d_weight.empty() && d_weight.size() != norm.weight.size())
+      detail::throw_invalid(function, "d_weight must be empty or have length ", norm.weight.size(), ", got ",
+                            d_weight.size());
+    // One sum per 64 tokens, added in token order, so that the bits do not depend on the threads.
+    struct partial_sums {};
+    constexpr Index tokens_of_sum = 64;
+    const Index tokens = x.batch * x.tokens, sums = (tokens + tokens_of_sum - 1) / tokens_of_sum,
+                weights = pass.weights();
+    double* const partial =
+        d_weight.empty() ? nullptr : detail::workspace<partial_sums, double>(sums * weights);
+    const double operations = detail::cost_of(10, tokens_of_sum, x.heads, x.head_dim);
+    detail::parallel_tasks(threads, sums, operations, [&](Index s) {
+      double* const sum = partial == nullptr ? nullptr : partial + s * weights;
+      if (sum != nullptr) std::fill_n(sum, weights, 0.0);
+      const Index first = s * tokens_of_sum;
+      pass.run(first, (std::min)(first + tokens_of_sum, tokens), sum);
+    });
+    for (std::size_t i = 0; i < d_weight.size(); ++i) {
+      double sum = 0;
+      for (Index s = 0; s < sums; ++s) sum += partial[s * weights + static_cast<Index>(i)];
+      d_weight[i] = static_cast<detail::arithmetic<T>>(sum);
+    }
+  }
+}
+}  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_HEAD_NORM_HPP
 /// Norm and rotation of the heads of queries and keys, between projection and attention.
 namespace rope::inline ROPE_ABI::detail {
@@ -13254,8 +13545,8 @@ struct block_rotation {
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BLOCK_DETAIL_BLOCK_ROTATION_HPP
 
-#ifndef ROPE_BLOCK_DETAIL_CALL_CHECKS_HPP
-#define ROPE_BLOCK_DETAIL_CALL_CHECKS_HPP
+#ifndef ROPE_BLOCK_DETAIL_PASS_HPP
+#define ROPE_BLOCK_DETAIL_PASS_HPP
 
 #ifndef ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
 #define ROPE_BLOCK_DETAIL_PROJECTION_PRODUCTS_HPP
@@ -13817,7 +14108,420 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
 
 #ifndef ROPE_CACHE_POLICY_HPP
 #define ROPE_CACHE_POLICY_HPP
+
+#ifndef ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
+#define ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
+#include <variant>
+
+#ifndef ROPE_BASE_OWNED_ARRAY_HPP
+#define ROPE_BASE_OWNED_ARRAY_HPP
+/// Arrays of numbers that the library returns, for callers that use Eigen. Their memory is a number_array.
+/// number_array.hpp explains why it is not an Eigen array. Functions that return one are templates, so that
+/// only programs that call them compile Eigen's map.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// The memory of an array, constructed before the map of it.
+template <class Scalar>
+struct array_memory {
+  number_array<Scalar> numbers;
+};
+template <class Scalar, int Columns>
+using array_map =
+    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+template <class Scalar, int Columns>
+using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+}  // namespace detail
+/// An Eigen array [rows, columns] in memory of its own, column-major even if Eigen's default is row-major. It
+/// is used as the Eigen::Map that it is, except that assignment takes the shape of the assigned expression,
+/// as with an Eigen::Array.
+///
+///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
+///     coordinates.col(1) += shift;
+///     Eigen::ArrayXXd copy = coordinates;
+///
+/// \tparam Columns  Eigen::Dynamic, or 1: a vector
+///
+/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
+template <class Scalar, int Columns = Eigen::Dynamic>
+class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
+  static_assert(Columns == Eigen::Dynamic || Columns == 1,
+                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
+  using memory = detail::array_memory<Scalar>;
+  using map_type = detail::array_map<Scalar, Columns>;
+  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
+ public:
+  /// The numbers as an Eigen array, to read.
+  using const_map = detail::const_array_map<Scalar, Columns>;
+  /// No numbers.
+  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
+  /// Numbers that are indeterminate until written.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  owned_array(Index rows, Index columns)
+      : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
+  /// A vector of indeterminate numbers.
+  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
+  /// Numbers that are all `value`.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  owned_array(Index rows, Index columns, Scalar value)
+      : owned_array(number_array<Scalar>(rows, columns, value)) {}
+  /// Takes over the memory of `values`.
+  owned_array(number_array<Scalar>&& values)
+      : memory{std::move(values)},
+        map_type(memory::numbers.data(),
+                 is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
+                 is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
+  /// A copy of an Eigen expression of the same scalar.
+  template <class Derived>
+  owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
+  /// A copy of the shape and the numbers.
+  owned_array(const owned_array& other)
+      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
+  /// Takes over the memory of `other`, which is then empty.
+  owned_array(owned_array&& other) noexcept
+      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
+    other.~owned_array();
+    ::new (static_cast<void*>(&other)) owned_array();
+  }
+  ~owned_array() = default;
+  /// Destroys and reconstructs the object, because an Eigen::Map cannot be changed to point elsewhere.
+  owned_array& operator=(owned_array&& other) noexcept {
+    if (this == &other) return *this;
+    this->~owned_array();
+    return *::new (static_cast<void*>(this)) owned_array(std::move(other));
+  }
+  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }  // all or nothing
+  /// Takes the shape and the numbers of an expression.
+  template <class Derived>
+  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
+    return *this = owned_array(values);
+  }
+  /// Gives the array another shape and new memory. The numbers are then indeterminate.
+  ///
+  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
+  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
+  /// Gives the vector another length and new memory.
+  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
+  /// The numbers as a read-only Eigen array, valid until the next resize(), assignment or move.
+  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
+ private:
+  static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
+};
+namespace detail {
+template <class T>
+struct doubles {
+  using type = double;
+};
+/// owned_array<double> as a type that depends on T, for results of templates.
+template <class T, int Columns = Eigen::Dynamic>
+using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
+}  // namespace detail
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_BASE_OWNED_ARRAY_HPP
+/// The (time, height, width) of every token of a prompt that mixes text, images and videos. A text token has
+/// one position on all axes. The patches of an image share their time.
+///
+///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///
+///     token    text   text   text   image                    text   text
+///     time       0      1      2     3   3   3   3             5      6
+///     height     0      1      2     3   3   4   4             5      6
+///     width      0      1      2     3   4   3   4             5      6
+///
+/// The coordinates of every token of a HunYuan VL prompt with images (XD-RoPE).
+namespace rope::inline ROPE_ABI {
+/// Tokens of text.
+///
+///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
+struct text_run {
+  Index tokens;  // not negative
+};
+/// Tokens of an image (one frame) or video, row by row and frame by frame. Extents count merged patches.
+///
+///     const vision_run image = {.height = 16, .width = 24};  // of 32 x 48 patches, merged 2 x 2
+struct vision_run {
+  Index frames = 1;       // not negative; an image has one
+  Index height = 0;       // rows of merged patches
+  Index width = 0;        // columns of merged patches
+  double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
+};
+/// A piece of a prompt.
+using prompt_run = std::variant<text_run, vision_run>;
+/// A vision_run from the extents before merging (`image_grid_thw`).
+///
+/// Throws:  std::invalid_argument unless merge is positive and divides height and width
+inline vision_run merged_patches(Index frames, Index height, Index width, Index merge,
+                                 double frame_step = 1) {
+  if (merge <= 0 || height % merge != 0 || width % merge != 0)
+    detail::throw_invalid("merged_patches", "merge must be positive and divide height and width, got ", merge,
+                          " for ", height, " and ", width);
+  return {frames, height / merge, width / merge, frame_step};
+}
+/// A video of Qwen3-VL: every frame is an image of its own, after the text of its timestamp.
+///
+/// \param text_tokens  [frames], the number of text tokens before each frame
+///
+/// Throws:  std::invalid_argument unless there is one count per frame
+template <class Run = prompt_run>
+std::vector<Run> frames_with_timestamps(const vision_run& video, const std::vector<Index>& text_tokens) {
+  if (static_cast<Index>(text_tokens.size()) != video.frames)
+    detail::throw_invalid("frames_with_timestamps", "text_tokens must have one count per frame, ",
+                          video.frames, ", got ", text_tokens.size());
+  std::vector<Run> runs;
+  for (const Index tokens : text_tokens) {
+    runs.push_back(text_run{tokens});
+    runs.push_back(vision_run{1, video.height, video.width});
+  }
+  return runs;
+}
+/// The coordinates of the tokens of a prompt, and the position at which generation continues.
+///
+///     const prompt_positions<std::int64_t> prompt = qwen_vl_positions(runs);
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///     rotate<half_split>(next_query, text_table, tokens_so_far + prompt.delta());
+template <class Scalar>
+struct prompt_positions {
+  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL has its own
+  Scalar next;                      // of the first token after the prompt, on all axes
+  /// The position of a later token minus its index (`rope_deltas`). Token n is at n + delta() on all axes: a
+  /// one-axis table at this position decodes with the same bits.
+  Scalar delta() const { return next - static_cast<Scalar>(coordinates.rows()); }
+};
+namespace detail {
+/// The coordinates of a token: time, height, width.
+template <class Scalar>
+struct place_of_token {
+  Scalar time, height, width;
+  Scalar largest() const { return (std::max)(time, (std::max)(height, width)); }
+  void write(owned_array<Scalar>& coordinates, Index token) const {
+    coordinates(token, 0) = time;
+    coordinates(token, 1) = height;
+    coordinates(token, 2) = width;
+  }
+};
+/// The largest coordinate.  Requires: at least one
+template <class Scalar>
+Scalar largest_coordinate(const owned_array<Scalar>& coordinates) {
+  return *std::max_element(coordinates.data(), coordinates.data() + coordinates.size());
+}
+/// Whether |x| <= 2^53, as tables need. Tests the bits, so that NaN is rejected under -ffast-math too.
+inline bool is_within_2_53(double x) {
+  constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
+  return (detail::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
+}
+/// The largest number of tokens of a prompt: the bytes of their coordinates fit an Index.
+inline constexpr Index max_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
+/// The sum of the tokens of a run and of the runs before it.
+///
+/// Throws:  std::length_error if the sum is too large
+inline Index with_tokens_before(const char* function, Index before, Index tokens) {
+  if (tokens > max_tokens_of_prompt - before)
+    throw_length(function, "the prompt exceeds the address space, got ", before, " + ", tokens, " tokens");
+  return before + tokens;
+}
+/// The number of tokens of a run.
+///
+/// Throws:  std::invalid_argument, std::length_error if the run is invalid
+inline Index tokens_of_run(const char* function, const text_run& text) {
+  if (text.tokens < 0) throw_invalid(function, "the tokens of a run must not be negative, got ", text.tokens);
+  return text.tokens;
+}
+inline Index tokens_of_run(const char* function, const vision_run& vision) {
+  if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
+    throw_invalid(function, "the extents of a run must not be negative, got ",
+                  shape_text({vision.frames, vision.height, vision.width}));
+  if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
+      !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
+    throw_invalid(function, "frame_step must not be negative and frames * frame_step at most 2^53, got ",
+                  vision.frame_step, " for ", vision.frames, " frames");
+  Index tokens = vision.frames;
+  for (const Index extent : {vision.height, vision.width}) {
+    if (extent > 0 && tokens > max_tokens_of_prompt / extent)
+      throw_length(function, "a run exceeds the address space, got ",
+                   shape_text({vision.frames, vision.height, vision.width}));
+    tokens *= extent;
+  }
+  return tokens;
+}
+/// Checks every run and returns the number of tokens.
+template <class Runs>
+Index tokens_of_prompt(const char* function, const Runs& runs) {
+  Index total = 0;
+  for (const auto& run : runs) {
+    const auto* text = std::get_if<text_run>(&run);
+    total = with_tokens_before(
+        function, total,
+        text ? tokens_of_run(function, *text) : tokens_of_run(function, *std::get_if<vision_run>(&run)));
+  }
+  return total;
+}
+/// The coordinates of all runs. place(start, frame, row, column, run) returns those of a vision token.
+/// after(start, run) returns the start of the next run.
+template <class Scalar, class Runs, class Place, class After>
+prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start, const Place& place,
+                                     const After& after) {
+  prompt_positions<Scalar> prompt{{tokens_of_prompt(function, runs), 3}, start};
+  Index token = 0;
+  for (const auto& run : runs) {
+    if (!is_within_2_53(static_cast<double>(prompt.next)))
+      throw_out_of_range(function, "a position must be at most 2^53 in magnitude, got ", prompt.next);
+    if (const auto* text = std::get_if<text_run>(&run)) {
+      for (Index t = 0; t < text->tokens; ++t) {
+        const Scalar position = prompt.next + static_cast<Scalar>(t);
+        place_of_token<Scalar>{position, position, position}.write(prompt.coordinates, token++);
+      }
+      prompt.next += static_cast<Scalar>(text->tokens);
+      continue;
+    }
+    const vision_run& vision = *std::get_if<vision_run>(&run);
+    if (vision.frames == 0 || vision.height == 0 || vision.width == 0) continue;
+    for (Index frame = 0; frame < vision.frames; ++frame)
+      for (Index row = 0; row < vision.height; ++row)
+        for (Index column = 0; column < vision.width; ++column)
+          place(prompt.next, frame, row, column, vision).write(prompt.coordinates, token++);
+    prompt.next = after(prompt.next, vision);
+  }
+  return prompt;
+}
+}  // namespace detail
+/// The start of the run after an image or a video. The choices differ only after a video with more time
+/// positions than rows and columns. Qwen3-VL has none, because each of its frames is a run of its own.
+enum class vision_advance {
+  past_time_and_sides,  // one after the largest position: the papers, vLLM, transformers before 5.3
+  past_sides            // max(height, width) after the start: transformers since 5.3
+};
+/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. Also of ERNIE 4.5 VL, which counts temporal_merge_size
+/// frames of a video as one.
+///
+///     text:    time = height = width = start + t
+///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
+///     the next run starts as `advance` defines; generation continues one after the largest position of all
+///
+/// With past_sides, the times of a video may exceed the positions of the text after it. `next` is then no
+/// valid start for a continued prompt: pass the whole prompt in one call.
+///
+/// Throws:  std::invalid_argument if a count is negative, a frame_step is negative or not finite, or frames *
+///          frame_step exceeds 2^53; std::length_error if the tokens exceed the address space;
+///          std::out_of_range if a run starts above 2^53 in magnitude
+/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
+///          transformers and of vLLM, which also truncate frame times
+template <class Integer = std::int64_t>
+prompt_positions<Integer> qwen_vl_positions(const std::vector<prompt_run>& runs,
+                                            std::type_identity_t<Integer> start = 0,
+                                            vision_advance advance = vision_advance::past_time_and_sides) {
+  const auto time_of = [](Index frame, const vision_run& run) {
+    return static_cast<Integer>(static_cast<double>(frame) * run.frame_step);
+  };
+  auto prompt = detail::walk_prompt<Integer>(
+      "qwen_vl_positions", runs, start,
+      [&](Integer first, Index frame, Index row, Index column, const vision_run& run) {
+        return detail::place_of_token<Integer>{first + time_of(frame, run), first + Integer{row},
+                                               first + Integer{column}};
+      },
+      [&](Integer first, const vision_run& run) {
+        const Integer last_side = (std::max)(Integer{run.height - 1}, Integer{run.width - 1});
+        if (advance == vision_advance::past_sides) return first + last_side + 1;
+        return first + (std::max)(time_of(run.frames - 1, run), last_side) + 1;
+      });
+  if (prompt.coordinates.rows() > 0) prompt.next = detail::largest_coordinate(prompt.coordinates) + 1;
+  return prompt;
+}
+/// Positions of VideoRoPE: every frame is centered on the diagonal of the text positions.
+///
+///     text:    time = height = width = start + t
+///     vision:  time = start + frame * frame_step,
+///              height = time + row - floor((rows - 1) / 2), width = time + column - floor((columns - 1) / 2)
+///     the next run starts one after the time of the last frame
+///
+/// The released model has frame_step 2 and the frequencies of on_axes with height_width_then_time(24, 16).
+///
+/// Throws:  as qwen_vl_positions
+/// Source:  Wei et al. 2025, VideoRoPE, arXiv:2502.05173; Wiselnn570/VideoRoPE
+template <class Real = double>
+prompt_positions<Real> video_rope_positions(const std::vector<prompt_run>& runs,
+                                            std::type_identity_t<Real> start = 0) {
+  const auto time_of = [](Real first, Index frame, const vision_run& run) {
+    return first + static_cast<Real>(frame) * run.frame_step;
+  };
+  return detail::walk_prompt<Real>(
+      "video_rope_positions", runs, start,
+      [&](Real first, Index frame, Index row, Index column, const vision_run& run) {
+        const Real time = time_of(first, frame, run);
+        return detail::place_of_token<Real>{time, time + static_cast<Real>(row - (run.height - 1) / 2),
+                                            time + static_cast<Real>(column - (run.width - 1) / 2)};
+      },
+      [&](Real first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
+}
+}  // namespace rope::inline ROPE_ABI
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// hunyuan_vl_positions, with the type of the runs as a parameter so that it is compiled only if called.
+template <class Integer, class Runs>
+prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& runs, Index axes) {
+  tokens_of_prompt(function, runs);
+  Runs with_ends = runs;  // includes the token that ends each row of an image
+  for (auto& run : with_ends)
+    if (auto* image = std::get_if<vision_run>(&run)) {
+      if (image->frames > 1) throw_invalid(function, "an image must be one frame, got ", image->frames);
+      if (image->frames > 0 && image->height > 0 && image->width > 0) ++image->width;
+    }
+  const Index tokens = tokens_of_prompt(function, with_ends);
+  prompt_positions<Integer> prompt{{tokens, axes}, tokens};
+  for (Index axis = 0; axis < axes; ++axis)
+    for (Index token = 0; token < tokens; ++token) prompt.coordinates(token, axis) = token;
+  Index token = 0, images = 0;
+  for (const auto& run : with_ends) {
+    if (const auto* text = std::get_if<text_run>(&run)) {
+      token += text->tokens;
+      continue;
+    }
+    const vision_run& image = *std::get_if<vision_run>(&run);
+    if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
+    for (Index row = 0; row < image.height; ++row)
+      for (Index column = 0; column < image.width; ++column, ++token) {
+        prompt.coordinates(token, axes - 3) = column;
+        prompt.coordinates(token, axes - 2) = row;
+        prompt.coordinates(token, axes - 1) = images;
+      }
+    ++images;
+  }
+  return prompt;
+}
+}  // namespace detail
+/// Positions of HunYuan VL: four coordinates per token, (position, width, height, image), or the last three,
+/// one per section of the model. All coordinates of a text token are its index in the prompt. A token of an
+/// image has
+///
+///     position  its index in the prompt
+///     width     its column, from 0; column vision_run::width is a token that ends the row
+///     height    its row, from 0
+///     image     the number of its image in the prompt, from 0
+///
+/// The tokens that open and close an image count as text. Generation continues at the index of the next
+/// token, so delta() is 0.
+///
+///     const auto prompt = hunyuan_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}}, 4);
+///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
+///
+/// \param axes  3 or 4
+///
+/// Throws:  std::invalid_argument for other axes, a negative count, a bad frame_step, or an image of more
+///          than one frame; std::length_error if the tokens exceed the address space
+/// Source:  get_rope_index of Hugging Face transformers, modeling_hunyuan_vl.py;
+///          get_xdrope_input_positions of vLLM
+template <class Integer = std::int64_t>
+prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& runs, Index axes) {
+  if (axes != 3 && axes != 4)
+    detail::throw_invalid("hunyuan_vl_positions", "axes must be 3 or 4, got ", axes);
+  return detail::walk_hunyuan_prompt<Integer>("hunyuan_vl_positions", runs, axes);
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
 /// Options of the caches: storage of keys, ring sizes, axes of coordinates.
+///
+/// Coordinates of new tokens of a cache with axes, for keys that are appended without a table.
 namespace rope::inline ROPE_ABI {
 /// Whether a cache stores keys rotated or raw.
 enum class key_storage {
@@ -13943,6 +14647,62 @@ class cache_shape {
   friend Cache;
   cache_shape() = default;
   const auto& memory() const { return static_cast<const Cache&>(*this).memory(); }
+};
+}  // namespace rope::inline ROPE_ABI
+namespace rope::inline ROPE_ABI {
+namespace detail {
+template <class Scalar>
+bool is_coordinate(Scalar value) {
+  constexpr std::int64_t most = std::int64_t{1} << 53;
+  if constexpr (std::is_integral_v<Scalar>)
+    return as_position(value) <= most && as_position(value) >= -most;
+  else
+    return is_within_2_53(static_cast<double>(value));
+}
+}  // namespace detail
+/// Coordinates of new tokens, one row per token, for keys that are stored raw or are already rotated.
+///
+///     cache.append_at(k, v, token_coordinates(prompt.coordinates));
+///
+/// If the cache rotates the keys, pass a table of coordinates instead.
+class token_coordinates {
+ public:
+  /// \param coordinates  [tokens, axes] Eigen expression, integer or real, shared by the rows of a batch; or
+  ///                     [batch * tokens, axes], token t of row b in row b * tokens + t
+  ///
+  /// Throws:  std::invalid_argument if one is not finite or above 2^53 in magnitude
+  template <class Derived>
+  explicit token_coordinates(const Eigen::DenseBase<Derived>& coordinates)
+      : coordinates_(checked(number_array<typename Derived::Scalar>(coordinates))) {}
+  /// Tokens, or batch * tokens.
+  Index rows() const { return coordinates_.rows(); }
+  /// Coordinates of a token.
+  Index axes() const { return coordinates_.cols(); }
+  /// All coordinates, [rows, axes]; valid while this object lives.
+  template <class Map = number_array<double>::const_map_type>
+  Map coordinates() const {
+    return Map(coordinates_.data(), rows(), axes());
+  }
+  /// One coordinate.  Requires: row in [0, rows), axis in [0, axes)
+  double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
+ private:
+  template <class Scalar>
+  static number_array<double> checked(const number_array<Scalar>& given) {
+    constexpr bool whole = std::is_integral_v<Scalar>;
+    static_assert(whole || std::is_same_v<Scalar, float> || std::is_same_v<Scalar, double>,
+                  "token_coordinates: coordinates are integers, float or double; 16-bit types lose the "
+                  "position");
+    for (Index r = 0; r < given.rows(); ++r)
+      for (Index a = 0; a < given.cols(); ++a)
+        if (!detail::is_coordinate(given(r, a)))
+          detail::throw_invalid("token_coordinates",
+                                "a coordinate must be finite and at most 2^53 in magnitude, got ",
+                                given(r, a), " at row ", r, ", axis ", a);
+    number_array<double> numbers(given.rows(), given.cols());
+    for (Index i = 0; i < given.size(); ++i) numbers(i) = static_cast<double>(given(i));
+    return numbers;
+  }
+  number_array<double> coordinates_;
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_POLICY_HPP
@@ -14086,355 +14846,8 @@ std::span<T> part_of(std::span<T> list, Index first, Index count) {
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_LISTS_HPP
 
-#ifndef ROPE_CACHE_DETAIL_KEYS_BY_RANK_HPP
-#define ROPE_CACHE_DETAIL_KEYS_BY_RANK_HPP
-
-#ifndef ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
-#define ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
-
-#ifndef ROPE_ROTATION_NORMED_TABLE_HPP
-#define ROPE_ROTATION_NORMED_TABLE_HPP
-/// A norm and the table of the rotation that follows it, as one argument.
-namespace rope::inline ROPE_ABI {
-/// A norm and a table for new keys. The append functions of caches and pages accept it in place of a table:
-/// they then normalise, rotate and write the keys in one pass.
-///
-///     cache.append<half_split>(k, v, normed_table(k_norm, table));
-///
-/// The stored keys have the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
-/// Attention takes the table alone. A normed_table does not own the table or the weights of the norm.
-///
-/// \tparam S  float or double: the type of a table entry
-/// \tparam W  the type of a weight
-template <class S, class W>
-class normed_table {
- public:
-  /// The type of a table entry.
-  using scalar = S;
-  /// The norm, and the table of the rotation that follows it.
-  ///
-  /// \param table  a frequency_table, or table.at_channel(first)
-  template <rotation_table Table>
-  normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
-  normed_table(const head_norm<W>& norm, const frequency_table<S>& table ROPE_DETAIL_LIFETIMEBOUND)
-      : norm_(norm), table_(table) {}
-  /// The norm of a key.
-  const head_norm<W>& norm() const { return norm_; }
-  /// The table that rotates a normalised key.
-  const placed_table<S>& table() const { return table_; }
- private:
-  head_norm<W> norm_;
-  placed_table<S> table_;
-};
-template <class W, rotation_table Table>
-normed_table(const head_norm<W>&, const Table&) -> normed_table<typename Table::scalar, W>;
-namespace detail {
-/// Used in place of a norm if there is none.
-struct no_norm {};
-template <class T>
-no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view<T>& /*x*/) {
-  return {};
-}
-/// The rotation and norm that are applied to new keys of a cache.
-template <class S, class Norm>
-struct key_transform {
-  placed_table<S> table;
-  Norm norm;
-};
-template <rotation_table Table>
-auto key_transform_of(const Table& table) {
-  return key_transform<typename Table::scalar, no_norm>{placed(table), {}};
-}
-template <class S, class W>
-auto key_transform_of(const normed_table<S, W>& table) {
-  return key_transform<S, head_norm<W>>{table.table(), table.norm()};
-}
-}  // namespace detail
-/// The tables that rotate new keys: a frequency_table, a placed_table, or either in a normed_table.
-template <class Table>
-concept key_table = requires(const Table& table) {
-  detail::key_transform_of(table);
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ROTATION_NORMED_TABLE_HPP
-
-#ifndef ROPE_ROTATION_QUANTIZE_HPP
-#define ROPE_ROTATION_QUANTIZE_HPP
-/// Quantizes heads to int8 with one scale per token and head, and back.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// Throws if the views have different shapes, or a view with elements has a null pointer.
-///
-/// Throws:  std::invalid_argument, std::length_error
-template <class X, class T>
-void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
-  check_view(function, x);
-  check_quantized(function, integers);
-  if (x.batch != integers.batch || x.tokens != integers.tokens || x.heads != integers.heads ||
-      x.head_dim != integers.head_dim)
-    throw_invalid(function, "both views must have the same shape, got ", shape_text(x), " and ",
-                  shape_text(integers));
-  check_memory(function, x);
-}
-/// Calls body(b, t, h) for every head of a view.
-template <class X, class Threads, class Body>
-void for_each_quantized_head(const head_view<X>& x, const Threads& threads, const Body& body) {
-  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(X)), [&](Index first, Index last) {
-    for (Index token = first; token < last; ++token)
-      for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
-  });
-}
-/// Quantizes every head of checked views.
-template <class X, class T, class Threads = this_thread>
-void quantize_all(const head_view<X>& x, const quantized_view<T>& out, const Threads& threads = {}) {
-  for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
-    if constexpr (std::is_same_v<std::remove_const_t<X>, float>) {
-      *out.scale_at(b, t, h) = quantize_channels(x.at(b, t, h), x.head_dim, out.at(b, t, h));
-    } else {
-      struct quantized_numbers {};
-      float* wide = workspace<quantized_numbers, float>(x.head_dim);
-      widen(x.at(b, t, h), x.head_dim, wide);
-      *out.scale_at(b, t, h) = quantize_channels(wide, x.head_dim, out.at(b, t, h));
-    }
-  });
-}
-/// Dequantizes every head of checked views.
-template <class X, class T, class Threads = this_thread>
-void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const Threads& threads = {}) {
-  for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
-    const float scale = usable_scale(*x.scale_at(b, t, h));
-    if constexpr (std::is_same_v<T, float>) {
-      dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
-    } else {
-      struct dequantized_numbers {};
-      float* wide = workspace<dequantized_numbers, float>(x.head_dim);
-      dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
-      round_channels<T>(wide, x.head_dim, out.at(b, t, h));
-    }
-  });
-}
-}  // namespace detail
-/// Quantizes every head to int8 values times one scale.
-///
-///     scale = max_d |x_d| / 127,   i_d = x_d / scale to the nearest, ties to even
-///
-/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type
-/// \param out  of the same shape
-/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
-///
-/// A head with a NaN or an infinity gets a scale of NaN: exactly the queries that attend to it get NaN
-/// outputs. A head with all magnitudes below 2^-118 gets zeros and a scale of 0.
-///
-/// Requires:  x and out share no memory
-/// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
-/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; at most 2^-118 for a head
-///            below 2^-118 (tests/rotation/quantize.test.cpp)
-/// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
-///            thread
-/// Source:    symmetric quantization per token and head, as in Xiao et al. 2023, SmoothQuant,
-///            arXiv:2211.10438
-template <class X, class T, class Threads = this_thread>
-void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WRITABLE("quantize", "out", T);
-  ROPE_DETAIL_CHECK_THREADS("quantize", Threads);
-  static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
-                "quantize: channels are float, Eigen::half or Eigen::bfloat16");
-  detail::check_quantization("quantize", x, out);
-  detail::quantize_all(x, out, threads);
-}
-/// Converts int8 values and scales back to floating-point channels.
-///
-///     out_d = scale i_d
-///
-/// \param x    [batch, tokens, heads, head_dim]
-/// \param out  of the same shape, of float or a 16-bit type
-///
-/// Requires:  x and out share no memory
-/// Throws:    as quantize
-/// Accuracy:  one rounding to float, and one to the type of out
-/// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
-///            thread
-template <class X, class T, class Threads = this_thread>
-void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_WRITABLE("dequantize", "out", T);
-  ROPE_DETAIL_CHECK_THREADS("dequantize", Threads);
-  static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
-  detail::check_quantization("dequantize", out, x);
-  detail::dequantize_all(x, out, threads);
-}
-ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
-ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ROTATION_QUANTIZE_HPP
-/// Memory of the heads of a cache, and conversion of channels to and from its type: copied, rotated, or
-/// normalised and rotated, each rounded once.
-namespace rope::inline ROPE_ABI::detail {
-/// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
-template <class T>
-class head_memory {
- public:
-  /// \param channels  of all heads, 0 if there are no heads or no channels
-  /// \param scales    of all heads if T is quantized, otherwise 0
-  head_memory(std::size_t channels, std::size_t scales) : channels_(channels), scales_(scales) {}
-  stored_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
-    return view_of(channels_.data(), scales_.data(), batch, heads, slot_count, head_dim);
-  }
-  stored_view<const T> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
-    return view_of(channels_.data(), scales_.data(), batch, heads, slot_count, head_dim);
-  }
- private:
-  template <class X, class Scale>
-  static stored_view<X> view_of(X* channels, Scale* scales, Index batch, Index heads, Index slot_count,
-                                Index head_dim) {
-    if constexpr (is_quantized<T>)
-      return bhsd(channels, scales, batch, heads, slot_count, head_dim);
-    else
-      return bhsd(channels, batch, heads, slot_count, head_dim);
-  }
-  storage<T> channels_;
-  storage<float> scales_;
-};
-/// Calls visit(x, size, y) for each contiguous part of head h: the channels of `count` slots from `from` on
-/// in row a, and from `to` on in row b, and their scales if the heads are quantized.
-template <class View, class Visit>
-void for_each_part(const View& heads, Index h, Index a, Index from, Index b, Index to, Index count,
-                   const Visit& visit) {
-  visit(heads.at(a, from, h), count * heads.head_dim, heads.at(b, to, h));
-  if constexpr (is_quantized<typename View::value_type>)
-    visit(heads.scale_at(a, from, h), count, heads.scale_at(b, to, h));
-}
-/// Calls turn.turn(keys, b, slot, by) for one stored token. int8 channels are dequantized, rotated and
-/// quantized again.
-template <class Turn, class View, class By>
-void turn_stored(Turn& turn, const View& keys, Index b, Index slot, const By& by) {
-  if constexpr (is_quantized<typename View::value_type>) {
-    struct turned_numbers {};
-    const auto token = keys.batch_range(b, 1).token_range(slot, 1);
-    const head_view<float> numbers = bshd(workspace<turned_numbers, float>(keys.heads * keys.head_dim), 1, 1,
-                                          keys.heads, Index{keys.head_dim});
-    dequantize_all(token, numbers);
-    turn.turn(numbers, Index{0}, Index{0}, by);
-    quantize_all(numbers, token);
-  } else {
-    turn.turn(keys, b, slot, by);
-  }
-}
-/// Whether heads of X can be stored as channels of type T with at most one rounding. Integers with scales are
-/// stored as they are.
-template <class X, class T>
-inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
-/// Checks that new heads of K and V can be stored as channels of type T.
-#define ROPE_DETAIL_CHECK_STORED(name, K, V, T)                                                           \
-  static_assert(                                                                                          \
-      detail::is_stored_as<std::remove_const_t<K>, T> && detail::is_stored_as<std::remove_const_t<V>, T>, \
-      name                                                                                                \
-      ": k and v have the channel type of what stores them, or are float where that is a "                \
-      "16-bit type, or any but double where it is std::int8_t")
-/// Checks that queries and outputs of T can be used with stored channels of type C.
-#define ROPE_DETAIL_CHECK_READ(name, T, C)                                                             \
-  static_assert(detail::is_or_widens<T, C> && !std::is_const_v<T>, name                                \
-                ": q and out have the channel type of the stored keys and values, or are float where " \
-                "that is a 16-bit type or std::int8_t")
-/// Copies heads of one shape, rounding or widening each channel once if the types differ. Integers and their
-/// scales keep their bits.
-template <class From, class To>
-void copy_channels(const From& x, const To& out) {
-  using X = typename From::value_type;
-  using T = typename To::value_type;
-  if constexpr (is_quantized<T> && is_quantized<X>) {
-    for (Index b = 0; b < x.batch; ++b)
-      for (Index h = 0; h < x.heads; ++h)
-        for (Index t = 0; t < x.tokens; ++t) {
-          std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
-          *out.scale_at(b, t, h) = *x.scale_at(b, t, h);
-        }
-  } else if constexpr (is_quantized<T>) {
-    quantize_all(x, out);
-  } else if constexpr (is_quantized<X>) {
-    dequantize_all(x, out);
-  } else {
-    for (Index b = 0; b < x.batch; ++b)
-      for (Index h = 0; h < x.heads; ++h)
-        for (Index t = 0; t < x.tokens; ++t) {
-          if constexpr (std::is_same_v<X, T>)
-            std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
-          else
-            Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
-                Eigen::Map<const Eigen::Array<X, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
-                    .template cast<T>();
-        }
-  }
-}
-/// Writes the rotated `x` to `out`, which may have another type, and first normalises it if there is a norm.
-/// Computes in the wider of both types, so that every channel is rounded to 16 or 8 bits at most once.
-template <class Layout, class From, class To, class S, class Source, class Norm = no_norm>
-void rotate_channels(const From& x, const To& out, const placed_table<S>& table, const Source& positions,
-                     const Norm& norm = {}) {
-  using X = typename From::value_type;
-  using T = typename To::value_type;
-  using A = std::conditional_t<is_or_widens<numbers_of<X>, numbers_of<T>>, numbers_of<X>, numbers_of<T>>;
-  const auto rotate = [&](const head_view<const A>& from, const head_view<A>& to) {
-    if constexpr (std::is_same_v<Norm, no_norm>)
-      rotate_all<Layout, false>(from, to, table, positions);
-    else
-      normalize_and_rotate_all<Layout>(from, to, norm, table, positions);
-  };
-  const auto rotate_into = [&](const head_view<A>& to) {
-    if constexpr (std::is_same_v<X, A>) {
-      rotate(x, to);
-    } else {
-      copy_channels(x, to);
-      rotate(to, to);
-    }
-  };
-  if constexpr (std::is_same_v<A, T>) {
-    rotate_into(out);
-  } else {
-    struct rotated_tokens {};
-    const head_view<A> wide =
-        bshd(workspace<rotated_tokens, A>(x.size()), x.batch, x.tokens, x.heads, x.head_dim);
-    rotate_into(wide);
-    copy_channels(wide, out);
-  }
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
-/// Copies of the keys visible to one query, rotated by their ranks among these keys.
-namespace rope::inline ROPE_ABI::detail {
-/// Keys, rotated by their ranks, and values, [1, ranks, heads, ...], in the order of ranks.
-template <class T>
-struct keys_by_rank {
-  head_view<const T> keys, values;
-};
-/// Copies the keys and values of key heads [head, head + heads) of row b that are visible to the query at
-/// `position`, whose rank is `rank`. The copies are valid until the next call on this thread.
-template <class Layout, class T, class Rows, class S>
-keys_by_rank<T> read_by_rank(const Rows& rows, const placed_table<S>& table, Index b, Index head, Index heads,
-                             std::int64_t position, std::int64_t rank) {
-  struct ranked_keys {};
-  struct ranked_values {};
-  const auto k = rows.keys(b).head_range(head, heads), v = rows.values(b).head_range(head, heads);
-  const Index sinks = rows.policy().sinks, count = to_index(rank + 1);
-  const head_view<T> keys = bhsd(workspace<ranked_keys, T>(count * heads * k.head_dim), 1, heads, count,
-                                 k.head_dim),
-                     values = bhsd(workspace<ranked_values, T>(count * heads * v.head_dim), 1, heads, count,
-                                   v.head_dim);
-  for (Index r = 0; r < count;) {
-    // Ranks r, r + 1, ... are contiguous in memory up to the end of the sinks or of the ring.
-    const Index slot = rows.slot(r < sinks ? r : position - rank + r);
-    const Index run = (std::min)(count - r, (slot < sinks ? sinks : k.tokens) - slot);
-    rotate_channels<Layout>(k.token_range(slot, run), keys.token_range(r, run), table,
-                            contiguous_positions{r});
-    copy_channels(v.token_range(slot, run), values.token_range(r, run));
-    r += run;
-  }
-  return {keys, values};
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_CACHE_DETAIL_KEYS_BY_RANK_HPP
-
-#ifndef ROPE_CACHE_DETAIL_QUERY_ANGLES_HPP
-#define ROPE_CACHE_DETAIL_QUERY_ANGLES_HPP
+#ifndef ROPE_CACHE_DETAIL_CALL_ANGLES_HPP
+#define ROPE_CACHE_DETAIL_CALL_ANGLES_HPP
 
 #ifndef ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 #define ROPE_CACHE_DETAIL_AXES_TABLES_HPP
@@ -14448,6 +14861,8 @@ keys_by_rank<T> read_by_rank(const Rows& rows, const placed_table<S>& table, Ind
 #ifndef ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
 #define ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
 /// The number of tokens in each row of a batch.
+///
+/// Copies and reorders rows of a cache in place.
 namespace rope::inline ROPE_ABI::detail {
 /// Throws:  std::out_of_range unless b is in [0, batch)
 inline Index checked_row(const char* function, std::int64_t b, Index batch) {
@@ -14511,6 +14926,54 @@ inline void check_counts(const char* function, const row_counts& counts, Index b
 /// How many of the `tokens` new tokens row b takes: all of them if counts are empty.
 inline Index count_of(Index b, Index tokens, const row_counts& counts) {
   return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
+}
+/// Makes row `to` of a cache a copy of row `from`.
+///
+/// \param rows   the bookkeeping of the cache, with used(b) slots in use in row b
+/// \param parts  the content of these slots
+///
+/// Throws:  std::out_of_range if there is no such row
+template <class Rows, class... Parts>
+void copy_row(const char* function, Index from, Index to, Rows& rows, Parts&... parts) {
+  rows.checked(function, from);
+  if (rows.checked(function, to) == from) return;
+  (parts.copy_row(from, to, rows.used(from)), ...);
+  rows.copy_row(from, to);
+}
+/// Makes every row b of a cache a copy of what row from[b] was before the call.
+///
+/// Throws:  std::invalid_argument unless `from` has an entry for every row, std::out_of_range if an entry is
+///          not a row
+template <class Rows, class... Parts>
+void reorder(const char* function, const row_list& from, Index batch, Rows& rows, Parts&... parts) {
+  const auto at = [](Index b) { return static_cast<std::size_t>(b); };
+  if (from.size() != at(batch))
+    throw_invalid(function, "rows must be [batch] = ", batch, ", got ", from.size());
+  std::vector<Index> source, readers(from.size());
+  for (Index b = 0; b < batch; ++b) source.push_back(rows.checked(function, from.given(at(b))));
+  const auto stays = [&](Index b) { return source[at(b)] == b; };
+  for (Index b = 0; b < batch; ++b)
+    if (!stays(b)) ++readers[at(source[at(b)])];
+  // A row that no other row copies can be overwritten. This may free the row that it copies.
+  for (Index first = 0; first < batch; ++first)
+    for (Index b = first; !stays(b) && readers[at(b)] == 0; --readers[at(b)]) {
+      const Index made_of = std::exchange(source[at(b)], b);
+      detail::copy_row(function, made_of, b, rows, parts...);
+      b = made_of;
+    }
+  // The remaining rows form cycles. Each swap puts one row in its place and moves the first row on to the
+  // next.
+  for (Index b = 0; b < batch; ++b) {
+    Index to = b;
+    while (source[at(to)] != b) {
+      const Index next = std::exchange(source[at(to)], to),
+                  count = (std::max)(rows.used(to), rows.used(next));
+      (parts.swap_rows(to, next, count), ...);
+      rows.swap_rows(to, next);
+      to = next;
+    }
+    source[at(to)] = to;
+  }
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
@@ -15017,12 +15480,11 @@ void check_new_rotation(const char* function, const head_view<K>& k, const row_c
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
 
-#ifndef ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
-#define ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
-
 #ifndef ROPE_CACHE_KEY_ROTATION_HPP
 #define ROPE_CACHE_KEY_ROTATION_HPP
 /// The rotation of stored keys as a value.
+///
+/// The rotation by a table, and the error messages for calls that would rotate them differently.
 namespace rope::inline ROPE_ABI {
 /// The rotation of the keys that a cache stores: store it next to saved keys, and compare it before they are
 /// appended again.
@@ -15055,8 +15517,6 @@ struct key_rotation {
   friend bool operator==(const key_rotation&, const key_rotation&) = default;
 };
 }  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_CACHE_KEY_ROTATION_HPP
-/// The rotation by a table, and the error messages for calls that would rotate them differently.
 namespace rope::inline ROPE_ABI::detail {
 /// The rotation of keys by a table, in a cache without axes.
 template <class Layout, class S>
@@ -15080,7 +15540,7 @@ void require_rotation(const char* owner, const key_rotation& stored, const place
   throw_invalid(function, "raw keys are rotated when they are read; append them without a layout and table");
 }
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_CACHE_DETAIL_KEY_ROTATION_HPP
+#endif  // ROPE_CACHE_KEY_ROTATION_HPP
 
 #ifndef ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
 #define ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
@@ -15589,8 +16049,212 @@ class newest_in_pages : public row_queries {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
+
+#ifndef ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
+#define ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
+
+#ifndef ROPE_ROTATION_NORMED_TABLE_HPP
+#define ROPE_ROTATION_NORMED_TABLE_HPP
+/// A norm and the table of the rotation that follows it, as one argument.
+namespace rope::inline ROPE_ABI {
+/// A norm and a table for new keys. The append functions of caches and pages accept it in place of a table:
+/// they then normalise, rotate and write the keys in one pass.
+///
+///     cache.append<half_split>(k, v, normed_table(k_norm, table));
+///
+/// The stored keys have the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
+/// Attention takes the table alone. A normed_table does not own the table or the weights of the norm.
+///
+/// \tparam S  float or double: the type of a table entry
+/// \tparam W  the type of a weight
+template <class S, class W>
+class normed_table {
+ public:
+  /// The type of a table entry.
+  using scalar = S;
+  /// The norm, and the table of the rotation that follows it.
+  ///
+  /// \param table  a frequency_table, or table.at_channel(first)
+  template <rotation_table Table>
+  normed_table(const head_norm<W>& norm, const Table& table) : norm_(norm), table_(detail::placed(table)) {}
+  normed_table(const head_norm<W>& norm, const frequency_table<S>& table ROPE_DETAIL_LIFETIMEBOUND)
+      : norm_(norm), table_(table) {}
+  /// The norm of a key.
+  const head_norm<W>& norm() const { return norm_; }
+  /// The table that rotates a normalised key.
+  const placed_table<S>& table() const { return table_; }
+ private:
+  head_norm<W> norm_;
+  placed_table<S> table_;
+};
+template <class W, rotation_table Table>
+normed_table(const head_norm<W>&, const Table&) -> normed_table<typename Table::scalar, W>;
+namespace detail {
+/// Used in place of a norm if there is none.
+struct no_norm {};
+template <class T>
+no_norm checked_norm(const char* /*function*/, no_norm /*norm*/, const head_view<T>& /*x*/) {
+  return {};
+}
+/// The rotation and norm that are applied to new keys of a cache.
+template <class S, class Norm>
+struct key_transform {
+  placed_table<S> table;
+  Norm norm;
+};
+template <rotation_table Table>
+auto key_transform_of(const Table& table) {
+  return key_transform<typename Table::scalar, no_norm>{placed(table), {}};
+}
+template <class S, class W>
+auto key_transform_of(const normed_table<S, W>& table) {
+  return key_transform<S, head_norm<W>>{table.table(), table.norm()};
+}
+}  // namespace detail
+/// The tables that rotate new keys: a frequency_table, a placed_table, or either in a normed_table.
+template <class Table>
+concept key_table = requires(const Table& table) {
+  detail::key_transform_of(table);
+};
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_ROTATION_NORMED_TABLE_HPP
+/// Memory of the heads of a cache, and conversion of channels to and from its type: copied, rotated, or
+/// normalised and rotated, each rounded once.
+namespace rope::inline ROPE_ABI::detail {
+/// Heads [batch, heads, slots, head_dim], indeterminate until they are written.
+template <class T>
+class head_memory {
+ public:
+  /// \param channels  of all heads, 0 if there are no heads or no channels
+  /// \param scales    of all heads if T is quantized, otherwise 0
+  head_memory(std::size_t channels, std::size_t scales) : channels_(channels), scales_(scales) {}
+  stored_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
+    return view_of(channels_.data(), scales_.data(), batch, heads, slot_count, head_dim);
+  }
+  stored_view<const T> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
+    return view_of(channels_.data(), scales_.data(), batch, heads, slot_count, head_dim);
+  }
+ private:
+  template <class X, class Scale>
+  static stored_view<X> view_of(X* channels, Scale* scales, Index batch, Index heads, Index slot_count,
+                                Index head_dim) {
+    if constexpr (is_quantized<T>)
+      return bhsd(channels, scales, batch, heads, slot_count, head_dim);
+    else
+      return bhsd(channels, batch, heads, slot_count, head_dim);
+  }
+  storage<T> channels_;
+  storage<float> scales_;
+};
+/// Calls visit(x, size, y) for each contiguous part of head h: the channels of `count` slots from `from` on
+/// in row a, and from `to` on in row b, and their scales if the heads are quantized.
+template <class View, class Visit>
+void for_each_part(const View& heads, Index h, Index a, Index from, Index b, Index to, Index count,
+                   const Visit& visit) {
+  visit(heads.at(a, from, h), count * heads.head_dim, heads.at(b, to, h));
+  if constexpr (is_quantized<typename View::value_type>)
+    visit(heads.scale_at(a, from, h), count, heads.scale_at(b, to, h));
+}
+/// Calls turn.turn(keys, b, slot, by) for one stored token. int8 channels are dequantized, rotated and
+/// quantized again.
+template <class Turn, class View, class By>
+void turn_stored(Turn& turn, const View& keys, Index b, Index slot, const By& by) {
+  if constexpr (is_quantized<typename View::value_type>) {
+    struct turned_numbers {};
+    const auto token = keys.batch_range(b, 1).token_range(slot, 1);
+    const head_view<float> numbers = bshd(workspace<turned_numbers, float>(keys.heads * keys.head_dim), 1, 1,
+                                          keys.heads, Index{keys.head_dim});
+    dequantize_all(token, numbers);
+    turn.turn(numbers, Index{0}, Index{0}, by);
+    quantize_all(numbers, token);
+  } else {
+    turn.turn(keys, b, slot, by);
+  }
+}
+/// Whether heads of X can be stored as channels of type T with at most one rounding. Integers with scales are
+/// stored as they are.
+template <class X, class T>
+inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
+/// Checks that new heads of K and V can be stored as channels of type T.
+#define ROPE_DETAIL_CHECK_STORED(name, K, V, T)                                                           \
+  static_assert(                                                                                          \
+      detail::is_stored_as<std::remove_const_t<K>, T> && detail::is_stored_as<std::remove_const_t<V>, T>, \
+      name                                                                                                \
+      ": k and v have the channel type of what stores them, or are float where that is a "                \
+      "16-bit type, or any but double where it is std::int8_t")
+/// Checks that queries and outputs of T can be used with stored channels of type C.
+#define ROPE_DETAIL_CHECK_READ(name, T, C)                                                             \
+  static_assert(detail::is_or_widens<T, C> && !std::is_const_v<T>, name                                \
+                ": q and out have the channel type of the stored keys and values, or are float where " \
+                "that is a 16-bit type or std::int8_t")
+/// Copies heads of one shape, rounding or widening each channel once if the types differ. Integers and their
+/// scales keep their bits.
+template <class From, class To>
+void copy_channels(const From& x, const To& out) {
+  using X = typename From::value_type;
+  using T = typename To::value_type;
+  if constexpr (is_quantized<T> && is_quantized<X>) {
+    for (Index b = 0; b < x.batch; ++b)
+      for (Index h = 0; h < x.heads; ++h)
+        for (Index t = 0; t < x.tokens; ++t) {
+          std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
+          *out.scale_at(b, t, h) = *x.scale_at(b, t, h);
+        }
+  } else if constexpr (is_quantized<T>) {
+    quantize_all(x, out);
+  } else if constexpr (is_quantized<X>) {
+    dequantize_all(x, out);
+  } else {
+    for (Index b = 0; b < x.batch; ++b)
+      for (Index h = 0; h < x.heads; ++h)
+        for (Index t = 0; t < x.tokens; ++t) {
+          if constexpr (std::is_same_v<X, T>)
+            std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
+          else
+            Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(out.at(b, t, h), x.head_dim) =
+                Eigen::Map<const Eigen::Array<X, Eigen::Dynamic, 1>>(x.at(b, t, h), x.head_dim)
+                    .template cast<T>();
+        }
+  }
+}
+/// Writes the rotated `x` to `out`, which may have another type, and first normalises it if there is a norm.
+/// Computes in the wider of both types, so that every channel is rounded to 16 or 8 bits at most once.
+template <class Layout, class From, class To, class S, class Source, class Norm = no_norm>
+void rotate_channels(const From& x, const To& out, const placed_table<S>& table, const Source& positions,
+                     const Norm& norm = {}) {
+  using X = typename From::value_type;
+  using T = typename To::value_type;
+  using A = std::conditional_t<is_or_widens<numbers_of<X>, numbers_of<T>>, numbers_of<X>, numbers_of<T>>;
+  const auto rotate = [&](const head_view<const A>& from, const head_view<A>& to) {
+    if constexpr (std::is_same_v<Norm, no_norm>)
+      rotate_all<Layout, false>(from, to, table, positions);
+    else
+      normalize_and_rotate_all<Layout>(from, to, norm, table, positions);
+  };
+  const auto rotate_into = [&](const head_view<A>& to) {
+    if constexpr (std::is_same_v<X, A>) {
+      rotate(x, to);
+    } else {
+      copy_channels(x, to);
+      rotate(to, to);
+    }
+  };
+  if constexpr (std::is_same_v<A, T>) {
+    rotate_into(out);
+  } else {
+    struct rotated_tokens {};
+    const head_view<A> wide =
+        bshd(workspace<rotated_tokens, A>(x.size()), x.batch, x.tokens, x.heads, x.head_dim);
+    rotate_into(wide);
+    copy_channels(wide, out);
+  }
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
 /// The table rows that rotate queries if tokens have coordinates. A table of coordinates must have those of
 /// the tokens. A table of positions rotates text.
+///
+/// Copies of the keys visible to one query, rotated by their ranks among these keys.
 namespace rope::inline ROPE_ABI::detail {
 /// The row of the table for query i of row first + b of the stored tokens.
 struct listed_angles {
@@ -15665,8 +16329,37 @@ void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const ro
   });
   check_rotation<Layout>("attention", q, placed, known_range{range});
 }
+/// Keys, rotated by their ranks, and values, [1, ranks, heads, ...], in the order of ranks.
+template <class T>
+struct keys_by_rank {
+  head_view<const T> keys, values;
+};
+/// Copies the keys and values of key heads [head, head + heads) of row b that are visible to the query at
+/// `position`, whose rank is `rank`. The copies are valid until the next call on this thread.
+template <class Layout, class T, class Rows, class S>
+keys_by_rank<T> read_by_rank(const Rows& rows, const placed_table<S>& table, Index b, Index head, Index heads,
+                             std::int64_t position, std::int64_t rank) {
+  struct ranked_keys {};
+  struct ranked_values {};
+  const auto k = rows.keys(b).head_range(head, heads), v = rows.values(b).head_range(head, heads);
+  const Index sinks = rows.policy().sinks, count = to_index(rank + 1);
+  const head_view<T> keys = bhsd(workspace<ranked_keys, T>(count * heads * k.head_dim), 1, heads, count,
+                                 k.head_dim),
+                     values = bhsd(workspace<ranked_values, T>(count * heads * v.head_dim), 1, heads, count,
+                                   v.head_dim);
+  for (Index r = 0; r < count;) {
+    // Ranks r, r + 1, ... are contiguous in memory up to the end of the sinks or of the ring.
+    const Index slot = rows.slot(r < sinks ? r : position - rank + r);
+    const Index run = (std::min)(count - r, (slot < sinks ? sinks : k.tokens) - slot);
+    rotate_channels<Layout>(k.token_range(slot, run), keys.token_range(r, run), table,
+                            contiguous_positions{r});
+    copy_channels(v.token_range(slot, run), values.token_range(r, run));
+    r += run;
+  }
+  return {keys, values};
+}
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_CACHE_DETAIL_QUERY_ANGLES_HPP
+#endif  // ROPE_CACHE_DETAIL_CALL_ANGLES_HPP
 /// One call of attention to stored tokens: its checks, and the kernel calls for its rows.
 namespace rope::inline ROPE_ABI::detail {
 /// Throws:  std::invalid_argument if the options list positions, counts or offsets, which stored tokens
@@ -16014,113 +16707,6 @@ class attended_call {
 #ifndef ROPE_CACHE_KV_CACHE_HPP
 #define ROPE_CACHE_KV_CACHE_HPP
 
-#ifndef ROPE_BASE_OWNED_ARRAY_HPP
-#define ROPE_BASE_OWNED_ARRAY_HPP
-/// Arrays of numbers that the library returns, for callers that use Eigen. Their memory is a number_array.
-/// number_array.hpp explains why it is not an Eigen array. Functions that return one are templates, so that
-/// only programs that call them compile Eigen's map.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// The memory of an array, constructed before the map of it.
-template <class Scalar>
-struct array_memory {
-  number_array<Scalar> numbers;
-};
-template <class Scalar, int Columns>
-using array_map =
-    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-template <class Scalar, int Columns>
-using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-}  // namespace detail
-/// An Eigen array [rows, columns] in memory of its own, column-major even if Eigen's default is row-major. It
-/// is used as the Eigen::Map that it is, except that assignment takes the shape of the assigned expression,
-/// as with an Eigen::Array.
-///
-///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
-///     coordinates.col(1) += shift;
-///     Eigen::ArrayXXd copy = coordinates;
-///
-/// \tparam Columns  Eigen::Dynamic, or 1: a vector
-///
-/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
-template <class Scalar, int Columns = Eigen::Dynamic>
-class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
-  static_assert(Columns == Eigen::Dynamic || Columns == 1,
-                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
-  using memory = detail::array_memory<Scalar>;
-  using map_type = detail::array_map<Scalar, Columns>;
-  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
- public:
-  /// The numbers as an Eigen array, to read.
-  using const_map = detail::const_array_map<Scalar, Columns>;
-  /// No numbers.
-  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
-  /// Numbers that are indeterminate until written.
-  ///
-  /// Throws:  std::length_error if they exceed the address space
-  owned_array(Index rows, Index columns)
-      : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
-  /// A vector of indeterminate numbers.
-  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
-  /// Numbers that are all `value`.
-  ///
-  /// Throws:  std::length_error if they exceed the address space
-  owned_array(Index rows, Index columns, Scalar value)
-      : owned_array(number_array<Scalar>(rows, columns, value)) {}
-  /// Takes over the memory of `values`.
-  owned_array(number_array<Scalar>&& values)
-      : memory{std::move(values)},
-        map_type(memory::numbers.data(),
-                 is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
-                 is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
-  /// A copy of an Eigen expression of the same scalar.
-  template <class Derived>
-  owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
-  /// A copy of the shape and the numbers.
-  owned_array(const owned_array& other)
-      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
-  /// Takes over the memory of `other`, which is then empty.
-  owned_array(owned_array&& other) noexcept
-      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
-    other.~owned_array();
-    ::new (static_cast<void*>(&other)) owned_array();
-  }
-  ~owned_array() = default;
-  /// Destroys and reconstructs the object, because an Eigen::Map cannot be changed to point elsewhere.
-  owned_array& operator=(owned_array&& other) noexcept {
-    if (this == &other) return *this;
-    this->~owned_array();
-    return *::new (static_cast<void*>(this)) owned_array(std::move(other));
-  }
-  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }  // all or nothing
-  /// Takes the shape and the numbers of an expression.
-  template <class Derived>
-  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
-    return *this = owned_array(values);
-  }
-  /// Gives the array another shape and new memory. The numbers are then indeterminate.
-  ///
-  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
-  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
-  /// Gives the vector another length and new memory.
-  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
-  /// The numbers as a read-only Eigen array, valid until the next resize(), assignment or move.
-  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
- private:
-  static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
-};
-namespace detail {
-template <class T>
-struct doubles {
-  using type = double;
-};
-/// owned_array<double> as a type that depends on T, for results of templates.
-template <class T, int Columns = Eigen::Dynamic>
-using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
-}  // namespace detail
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_BASE_OWNED_ARRAY_HPP
-
 #ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 #define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
@@ -16300,306 +16886,6 @@ class cache_memory {
 
 #ifndef ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
 #define ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
-
-#ifndef ROPE_CACHE_TOKEN_COORDINATES_HPP
-#define ROPE_CACHE_TOKEN_COORDINATES_HPP
-
-#ifndef ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
-#define ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
-#include <variant>
-/// The (time, height, width) of every token of a prompt that mixes text, images and videos. A text token has
-/// one position on all axes. The patches of an image share their time.
-///
-///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
-///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
-///
-///     token    text   text   text   image                    text   text
-///     time       0      1      2     3   3   3   3             5      6
-///     height     0      1      2     3   3   4   4             5      6
-///     width      0      1      2     3   4   3   4             5      6
-namespace rope::inline ROPE_ABI {
-/// Tokens of text.
-///
-///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
-struct text_run {
-  Index tokens;  // not negative
-};
-/// Tokens of an image (one frame) or video, row by row and frame by frame. Extents count merged patches.
-///
-///     const vision_run image = {.height = 16, .width = 24};  // of 32 x 48 patches, merged 2 x 2
-struct vision_run {
-  Index frames = 1;       // not negative; an image has one
-  Index height = 0;       // rows of merged patches
-  Index width = 0;        // columns of merged patches
-  double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
-};
-/// A piece of a prompt.
-using prompt_run = std::variant<text_run, vision_run>;
-/// A vision_run from the extents before merging (`image_grid_thw`).
-///
-/// Throws:  std::invalid_argument unless merge is positive and divides height and width
-inline vision_run merged_patches(Index frames, Index height, Index width, Index merge,
-                                 double frame_step = 1) {
-  if (merge <= 0 || height % merge != 0 || width % merge != 0)
-    detail::throw_invalid("merged_patches", "merge must be positive and divide height and width, got ", merge,
-                          " for ", height, " and ", width);
-  return {frames, height / merge, width / merge, frame_step};
-}
-/// A video of Qwen3-VL: every frame is an image of its own, after the text of its timestamp.
-///
-/// \param text_tokens  [frames], the number of text tokens before each frame
-///
-/// Throws:  std::invalid_argument unless there is one count per frame
-template <class Run = prompt_run>
-std::vector<Run> frames_with_timestamps(const vision_run& video, const std::vector<Index>& text_tokens) {
-  if (static_cast<Index>(text_tokens.size()) != video.frames)
-    detail::throw_invalid("frames_with_timestamps", "text_tokens must have one count per frame, ",
-                          video.frames, ", got ", text_tokens.size());
-  std::vector<Run> runs;
-  for (const Index tokens : text_tokens) {
-    runs.push_back(text_run{tokens});
-    runs.push_back(vision_run{1, video.height, video.width});
-  }
-  return runs;
-}
-/// The coordinates of the tokens of a prompt, and the position at which generation continues.
-///
-///     const prompt_positions<std::int64_t> prompt = qwen_vl_positions(runs);
-///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
-///     rotate<half_split>(next_query, text_table, tokens_so_far + prompt.delta());
-template <class Scalar>
-struct prompt_positions {
-  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL has its own
-  Scalar next;                      // of the first token after the prompt, on all axes
-  /// The position of a later token minus its index (`rope_deltas`). Token n is at n + delta() on all axes: a
-  /// one-axis table at this position decodes with the same bits.
-  Scalar delta() const { return next - static_cast<Scalar>(coordinates.rows()); }
-};
-namespace detail {
-/// The coordinates of a token: time, height, width.
-template <class Scalar>
-struct place_of_token {
-  Scalar time, height, width;
-  Scalar largest() const { return (std::max)(time, (std::max)(height, width)); }
-  void write(owned_array<Scalar>& coordinates, Index token) const {
-    coordinates(token, 0) = time;
-    coordinates(token, 1) = height;
-    coordinates(token, 2) = width;
-  }
-};
-/// The largest coordinate.  Requires: at least one
-template <class Scalar>
-Scalar largest_coordinate(const owned_array<Scalar>& coordinates) {
-  return *std::max_element(coordinates.data(), coordinates.data() + coordinates.size());
-}
-/// Whether |x| <= 2^53, as tables need. Tests the bits, so that NaN is rejected under -ffast-math too.
-inline bool is_within_2_53(double x) {
-  constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
-  return (detail::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
-}
-/// The largest number of tokens of a prompt: the bytes of their coordinates fit an Index.
-inline constexpr Index max_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
-/// The sum of the tokens of a run and of the runs before it.
-///
-/// Throws:  std::length_error if the sum is too large
-inline Index with_tokens_before(const char* function, Index before, Index tokens) {
-  if (tokens > max_tokens_of_prompt - before)
-    throw_length(function, "the prompt exceeds the address space, got ", before, " + ", tokens, " tokens");
-  return before + tokens;
-}
-/// The number of tokens of a run.
-///
-/// Throws:  std::invalid_argument, std::length_error if the run is invalid
-inline Index tokens_of_run(const char* function, const text_run& text) {
-  if (text.tokens < 0) throw_invalid(function, "the tokens of a run must not be negative, got ", text.tokens);
-  return text.tokens;
-}
-inline Index tokens_of_run(const char* function, const vision_run& vision) {
-  if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
-    throw_invalid(function, "the extents of a run must not be negative, got ",
-                  shape_text({vision.frames, vision.height, vision.width}));
-  if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
-      !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
-    throw_invalid(function, "frame_step must not be negative and frames * frame_step at most 2^53, got ",
-                  vision.frame_step, " for ", vision.frames, " frames");
-  Index tokens = vision.frames;
-  for (const Index extent : {vision.height, vision.width}) {
-    if (extent > 0 && tokens > max_tokens_of_prompt / extent)
-      throw_length(function, "a run exceeds the address space, got ",
-                   shape_text({vision.frames, vision.height, vision.width}));
-    tokens *= extent;
-  }
-  return tokens;
-}
-/// Checks every run and returns the number of tokens.
-template <class Runs>
-Index tokens_of_prompt(const char* function, const Runs& runs) {
-  Index total = 0;
-  for (const auto& run : runs) {
-    const auto* text = std::get_if<text_run>(&run);
-    total = with_tokens_before(
-        function, total,
-        text ? tokens_of_run(function, *text) : tokens_of_run(function, *std::get_if<vision_run>(&run)));
-  }
-  return total;
-}
-/// The coordinates of all runs. place(start, frame, row, column, run) returns those of a vision token.
-/// after(start, run) returns the start of the next run.
-template <class Scalar, class Runs, class Place, class After>
-prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start, const Place& place,
-                                     const After& after) {
-  prompt_positions<Scalar> prompt{{tokens_of_prompt(function, runs), 3}, start};
-  Index token = 0;
-  for (const auto& run : runs) {
-    if (!is_within_2_53(static_cast<double>(prompt.next)))
-      throw_out_of_range(function, "a position must be at most 2^53 in magnitude, got ", prompt.next);
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      for (Index t = 0; t < text->tokens; ++t) {
-        const Scalar position = prompt.next + static_cast<Scalar>(t);
-        place_of_token<Scalar>{position, position, position}.write(prompt.coordinates, token++);
-      }
-      prompt.next += static_cast<Scalar>(text->tokens);
-      continue;
-    }
-    const vision_run& vision = *std::get_if<vision_run>(&run);
-    if (vision.frames == 0 || vision.height == 0 || vision.width == 0) continue;
-    for (Index frame = 0; frame < vision.frames; ++frame)
-      for (Index row = 0; row < vision.height; ++row)
-        for (Index column = 0; column < vision.width; ++column)
-          place(prompt.next, frame, row, column, vision).write(prompt.coordinates, token++);
-    prompt.next = after(prompt.next, vision);
-  }
-  return prompt;
-}
-}  // namespace detail
-/// The start of the run after an image or a video. The choices differ only after a video with more time
-/// positions than rows and columns. Qwen3-VL has none, because each of its frames is a run of its own.
-enum class vision_advance {
-  past_time_and_sides,  // one after the largest position: the papers, vLLM, transformers before 5.3
-  past_sides            // max(height, width) after the start: transformers since 5.3
-};
-/// Positions of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. Also of ERNIE 4.5 VL, which counts temporal_merge_size
-/// frames of a video as one.
-///
-///     text:    time = height = width = start + t
-///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
-///     the next run starts as `advance` defines; generation continues one after the largest position of all
-///
-/// With past_sides, the times of a video may exceed the positions of the text after it. `next` is then no
-/// valid start for a continued prompt: pass the whole prompt in one call.
-///
-/// Throws:  std::invalid_argument if a count is negative, a frame_step is negative or not finite, or frames *
-///          frame_step exceeds 2^53; std::length_error if the tokens exceed the address space;
-///          std::out_of_range if a run starts above 2^53 in magnitude
-/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `get_rope_index` of Hugging Face
-///          transformers and of vLLM, which also truncate frame times
-template <class Integer = std::int64_t>
-prompt_positions<Integer> qwen_vl_positions(const std::vector<prompt_run>& runs,
-                                            std::type_identity_t<Integer> start = 0,
-                                            vision_advance advance = vision_advance::past_time_and_sides) {
-  const auto time_of = [](Index frame, const vision_run& run) {
-    return static_cast<Integer>(static_cast<double>(frame) * run.frame_step);
-  };
-  auto prompt = detail::walk_prompt<Integer>(
-      "qwen_vl_positions", runs, start,
-      [&](Integer first, Index frame, Index row, Index column, const vision_run& run) {
-        return detail::place_of_token<Integer>{first + time_of(frame, run), first + Integer{row},
-                                               first + Integer{column}};
-      },
-      [&](Integer first, const vision_run& run) {
-        const Integer last_side = (std::max)(Integer{run.height - 1}, Integer{run.width - 1});
-        if (advance == vision_advance::past_sides) return first + last_side + 1;
-        return first + (std::max)(time_of(run.frames - 1, run), last_side) + 1;
-      });
-  if (prompt.coordinates.rows() > 0) prompt.next = detail::largest_coordinate(prompt.coordinates) + 1;
-  return prompt;
-}
-/// Positions of VideoRoPE: every frame is centered on the diagonal of the text positions.
-///
-///     text:    time = height = width = start + t
-///     vision:  time = start + frame * frame_step,
-///              height = time + row - floor((rows - 1) / 2), width = time + column - floor((columns - 1) / 2)
-///     the next run starts one after the time of the last frame
-///
-/// The released model has frame_step 2 and the frequencies of on_axes with height_width_then_time(24, 16).
-///
-/// Throws:  as qwen_vl_positions
-/// Source:  Wei et al. 2025, VideoRoPE, arXiv:2502.05173; Wiselnn570/VideoRoPE
-template <class Real = double>
-prompt_positions<Real> video_rope_positions(const std::vector<prompt_run>& runs,
-                                            std::type_identity_t<Real> start = 0) {
-  const auto time_of = [](Real first, Index frame, const vision_run& run) {
-    return first + static_cast<Real>(frame) * run.frame_step;
-  };
-  return detail::walk_prompt<Real>(
-      "video_rope_positions", runs, start,
-      [&](Real first, Index frame, Index row, Index column, const vision_run& run) {
-        const Real time = time_of(first, frame, run);
-        return detail::place_of_token<Real>{time, time + static_cast<Real>(row - (run.height - 1) / 2),
-                                            time + static_cast<Real>(column - (run.width - 1) / 2)};
-      },
-      [&](Real first, const vision_run& run) { return time_of(first, run.frames - 1, run) + 1; });
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_POSITIONS_MULTIMODAL_POSITIONS_HPP
-/// Coordinates of new tokens of a cache with axes, for keys that are appended without a table.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-template <class Scalar>
-bool is_coordinate(Scalar value) {
-  constexpr std::int64_t most = std::int64_t{1} << 53;
-  if constexpr (std::is_integral_v<Scalar>)
-    return as_position(value) <= most && as_position(value) >= -most;
-  else
-    return is_within_2_53(static_cast<double>(value));
-}
-}  // namespace detail
-/// Coordinates of new tokens, one row per token, for keys that are stored raw or are already rotated.
-///
-///     cache.append_at(k, v, token_coordinates(prompt.coordinates));
-///
-/// If the cache rotates the keys, pass a table of coordinates instead.
-class token_coordinates {
- public:
-  /// \param coordinates  [tokens, axes] Eigen expression, integer or real, shared by the rows of a batch; or
-  ///                     [batch * tokens, axes], token t of row b in row b * tokens + t
-  ///
-  /// Throws:  std::invalid_argument if one is not finite or above 2^53 in magnitude
-  template <class Derived>
-  explicit token_coordinates(const Eigen::DenseBase<Derived>& coordinates)
-      : coordinates_(checked(number_array<typename Derived::Scalar>(coordinates))) {}
-  /// Tokens, or batch * tokens.
-  Index rows() const { return coordinates_.rows(); }
-  /// Coordinates of a token.
-  Index axes() const { return coordinates_.cols(); }
-  /// All coordinates, [rows, axes]; valid while this object lives.
-  template <class Map = number_array<double>::const_map_type>
-  Map coordinates() const {
-    return Map(coordinates_.data(), rows(), axes());
-  }
-  /// One coordinate.  Requires: row in [0, rows), axis in [0, axes)
-  double coordinate(Index row, Index axis) const { return coordinates_(row, axis); }
- private:
-  template <class Scalar>
-  static number_array<double> checked(const number_array<Scalar>& given) {
-    constexpr bool whole = std::is_integral_v<Scalar>;
-    static_assert(whole || std::is_same_v<Scalar, float> || std::is_same_v<Scalar, double>,
-                  "token_coordinates: coordinates are integers, float or double; 16-bit types lose the "
-                  "position");
-    for (Index r = 0; r < given.rows(); ++r)
-      for (Index a = 0; a < given.cols(); ++a)
-        if (!detail::is_coordinate(given(r, a)))
-          detail::throw_invalid("token_coordinates",
-                                "a coordinate must be finite and at most 2^53 in magnitude, got ",
-                                given(r, a), " at row ", r, ", axis ", a);
-    number_array<double> numbers(given.rows(), given.cols());
-    for (Index i = 0; i < given.size(); ++i) numbers(i) = static_cast<double>(given(i));
-    return numbers;
-  }
-  number_array<double> coordinates_;
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_CACHE_TOKEN_COORDINATES_HPP
 /// Checks of the argument types of calls that store or rotate tokens: each error is reported in one sentence.
 namespace rope::inline ROPE_ABI::detail {
 template <class X>
@@ -16979,61 +17265,6 @@ class axes_rows {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_AXES_ROWS_HPP
-
-#ifndef ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
-#define ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
-/// Copies and reorders rows of a cache in place.
-namespace rope::inline ROPE_ABI::detail {
-/// Makes row `to` of a cache a copy of row `from`.
-///
-/// \param rows   the bookkeeping of the cache, with used(b) slots in use in row b
-/// \param parts  the content of these slots
-///
-/// Throws:  std::out_of_range if there is no such row
-template <class Rows, class... Parts>
-void copy_row(const char* function, Index from, Index to, Rows& rows, Parts&... parts) {
-  rows.checked(function, from);
-  if (rows.checked(function, to) == from) return;
-  (parts.copy_row(from, to, rows.used(from)), ...);
-  rows.copy_row(from, to);
-}
-/// Makes every row b of a cache a copy of what row from[b] was before the call.
-///
-/// Throws:  std::invalid_argument unless `from` has an entry for every row, std::out_of_range if an entry is
-///          not a row
-template <class Rows, class... Parts>
-void reorder(const char* function, const row_list& from, Index batch, Rows& rows, Parts&... parts) {
-  const auto at = [](Index b) { return static_cast<std::size_t>(b); };
-  if (from.size() != at(batch))
-    throw_invalid(function, "rows must be [batch] = ", batch, ", got ", from.size());
-  std::vector<Index> source, readers(from.size());
-  for (Index b = 0; b < batch; ++b) source.push_back(rows.checked(function, from.given(at(b))));
-  const auto stays = [&](Index b) { return source[at(b)] == b; };
-  for (Index b = 0; b < batch; ++b)
-    if (!stays(b)) ++readers[at(source[at(b)])];
-  // A row that no other row copies can be overwritten. This may free the row that it copies.
-  for (Index first = 0; first < batch; ++first)
-    for (Index b = first; !stays(b) && readers[at(b)] == 0; --readers[at(b)]) {
-      const Index made_of = std::exchange(source[at(b)], b);
-      detail::copy_row(function, made_of, b, rows, parts...);
-      b = made_of;
-    }
-  // The remaining rows form cycles. Each swap puts one row in its place and moves the first row on to the
-  // next.
-  for (Index b = 0; b < batch; ++b) {
-    Index to = b;
-    while (source[at(to)] != b) {
-      const Index next = std::exchange(source[at(to)], to),
-                  count = (std::max)(rows.used(to), rows.used(next));
-      (parts.swap_rows(to, next, count), ...);
-      rows.swap_rows(to, next);
-      to = next;
-    }
-    source[at(to)] = to;
-  }
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_CACHE_DETAIL_REORDERED_ROWS_HPP
 /// The token store of all caches: memory, the tokens in its slots, their coordinates, and the rotation of the
 /// keys.
 namespace rope::inline ROPE_ABI::detail {
@@ -17860,12 +18091,11 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
 #ifndef ROPE_CACHE_RING_CACHE_HPP
 #define ROPE_CACHE_RING_CACHE_HPP
 
-#ifndef ROPE_CACHE_DETAIL_RING_AXES_HPP
-#define ROPE_CACHE_DETAIL_RING_AXES_HPP
-
 #ifndef ROPE_CACHE_DETAIL_RING_ROWS_HPP
 #define ROPE_CACHE_DETAIL_RING_ROWS_HPP
 /// The tokens that each row of a ring holds, and their slots.
+///
+/// The coordinates of the tokens of a ring with axes.
 namespace rope::inline ROPE_ABI::detail {
 /// The bookkeeping of a ring_cache: per row, the next token, and the token in each slot.
 ///
@@ -18116,10 +18346,6 @@ class ring_rows {
   newest_tokens newest_;
   number_array<std::int64_t> positions_;  // [batch, slots]
 };
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_CACHE_DETAIL_RING_ROWS_HPP
-/// The coordinates of the tokens of a ring with axes.
-namespace rope::inline ROPE_ABI::detail {
 /// Coordinates in the slots of their tokens. Each slot also stores the largest coordinate of its row up to
 /// that token. After a rollback, text then continues at the right position, even if other tokens were
 /// overwritten.
@@ -18175,7 +18401,7 @@ class ring_axes : public axes_rows {
   number_array<double> largest_;  // [batch, slots]
 };
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_CACHE_DETAIL_RING_AXES_HPP
+#endif  // ROPE_CACHE_DETAIL_RING_ROWS_HPP
 /// A cache for attention with a sliding window, in memory that does not grow.
 namespace rope::inline ROPE_ABI {
 /// A cache in which the newest token overwrites the oldest token that is not a sink. Token i of a sequence is
@@ -18683,108 +18909,10 @@ class projected_context {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BLOCK_PROJECTED_CONTEXT_HPP
+/// The steps that the forward and the backward pass of an attention block share.
+///
 /// Checks of the types of a call of a layer, each with one message. token_view checks the scalar type and
 /// storage order of a matrix.
-namespace rope::inline ROPE_ABI::detail {
-template <class X>
-inline constexpr bool is_projected = false;
-template <class T>
-inline constexpr bool is_projected<projected_context<T>> = true;
-/// Whether an argument that should be tokens is missing or not a matrix. Bit i of `places` selects argument
-/// i.
-template <class T, class... Arguments>
-constexpr bool lacks_tokens(unsigned places) {
-  unsigned place = 0;
-  bool lacks = false;
-  ((lacks |= (places >> place++) % 2 == 1 && !std::is_convertible_v<Arguments, token_ref<T>>), ...);
-  return lacks || places >> place != 0;
-}
-/// lacks_tokens for forward(x, batch, out, ...), or with a cache in place of the batch.
-template <class T, class X, class Rows, class... More>
-constexpr bool lacks_tokens_of_forward() {
-  return !(std::is_convertible_v<Rows, Index> || is_cache<std::remove_reference_t<Rows>>) ||
-         lacks_tokens<T, X, Rows, More...>(0b101);
-}
-/// lacks_tokens for cross(x, context, batch, out, ...) or cross(x, projected, out, ...).
-template <class T, class X, class Context, class... More>
-constexpr bool lacks_tokens_of_cross() {
-  return lacks_tokens<T, X, Context, More...>(is_projected<std::remove_cvref_t<Context>> ? 0b101 : 0b1011);
-}
-/// Whether the arguments from `first` on are anything except threads, or a table, then `fewest` to `most`
-/// positions, then threads.
-template <class... Arguments>
-constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size_t most) {
-  constexpr std::size_t count = sizeof...(Arguments);
-  // One entry more than there are arguments: an array must not be empty.
-  constexpr bool tables[] = {rotation_table<std::remove_cvref_t<Arguments>>..., false},
-                 threads[] = {parallel_executor<std::remove_cvref_t<Arguments>>..., false};
-  if (count <= first) return false;
-  if (tables[first]) return count < first + 1 + fewest || count > first + 1 + most + 1;
-  return !threads[first] || count > first + 1;
-}
-/// Whether forward gets anything after out except a table, then positions (or counts for a cache), then
-/// threads. Wrong positions and threads have their own messages.
-template <class X, class Rows, class Out, class... More>
-constexpr bool misplaced_behind_forward() {
-  constexpr bool tables[] = {rotation_table<std::remove_cvref_t<More>>..., false},
-                 threads[] = {parallel_executor<std::remove_cvref_t<More>>..., false};
-  if (is_cache<std::remove_reference_t<Rows>>) return lacks_list<row_counts, More...>(tables[0] ? 1 : 0);
-  return sizeof...(More) > 0 && !tables[0] && !threads[0];
-}
-/// misplaced_behind for the arguments of cross after out.
-template <class X, class Context, class... More>
-constexpr bool misplaced_behind_cross() {
-  return is_projected<std::remove_cvref_t<Context>> ? misplaced_behind<X, Context, More...>(3, 0, 1)
-                                                    : misplaced_behind<X, Context, More...>(4, 2, 2);
-}
-}  // namespace rope::inline ROPE_ABI::detail
-/// An overload of `function` for calls that no other overload accepts: tokens are not matrices, or the
-/// arguments after them are not those in `behind`.
-#define ROPE_DETAIL_ASK_OF_LAYER(function, lacking, calls, misplaced, behind)                         \
-  template <class... Arguments>                                                                       \
-  requires((lacking) || (misplaced)) void function(Arguments&&...) const {                            \
-    static_assert(                                                                                    \
-        !(lacking),                                                                                   \
-        "multi_head_attention::" #function                                                            \
-        ": tokens are row-major Eigen matrices, maps or blocks, [batch * tokens, dim]; call " calls); \
-    static_assert((lacking) || !(misplaced), "multi_head_attention::" #function ": behind " behind);  \
-  }                                                                                                   \
-  static_assert(true)
-#define ROPE_DETAIL_ASK_OF_FORWARD(T)                                                                       \
-  ROPE_DETAIL_ASK_OF_LAYER(                                                                                 \
-      forward, (detail::lacks_tokens_of_forward<T, Arguments...>()),                                        \
-      "forward(x, batch, out, ...) or, with a kv_cache or ring_cache, forward(x, cache, out, ...)",         \
-      (detail::misplaced_behind_forward<Arguments...>()),                                                   \
-      "out comes a table where it rotates, then positions or, for a cache, counts (any integers, [batch], " \
-      "or {}), then the threads")
-#define ROPE_DETAIL_ASK_OF_CROSS(T)                                                                         \
-  ROPE_DETAIL_ASK_OF_LAYER(cross, (detail::lacks_tokens_of_cross<T, Arguments...>()),                       \
-                           "cross(x, context, batch, out, ...) or cross(x, projected_context, out, ...)",   \
-                           (detail::misplaced_behind_cross<Arguments...>()),                                \
-                           "out comes a table where it rotates, with positions of x and of a context that " \
-                           "is not projected, then the threads")
-#define ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T)                                             \
-  ROPE_DETAIL_ASK_OF_LAYER(project_context, (detail::lacks_tokens<T, Arguments...>(0b1)), \
-                           "project_context(context, batch, ...)",                        \
-                           (detail::misplaced_behind<Arguments...>(2, 0, 1)),             \
-                           "the batch comes a table where it rotates, with positions, then the threads")
-/// An overload of a gradient for calls that no other overload accepts: the arguments after the gradients are
-/// not a table, `fewest` to `most` positions, and threads.
-#define ROPE_DETAIL_ASK_OF_GRADIENT(function, fewest, most, positions)                                 \
-  template <class T, class Layout, class... More>                                                      \
-  requires(detail::misplaced_behind<More...>(0, fewest, most)) void function(                          \
-      const multi_head_attention<T, Layout>&, const std::type_identity_t<multi_head_tape<T>>&,         \
-      const multi_head_gradients<T>&, More&&...) {                                                     \
-    static_assert(!detail::misplaced_behind<More...>(0, fewest, most),                                 \
-                  #function ": behind the gradients comes a table where the block rotates, " positions \
-                            ", then the threads");                                                     \
-  }                                                                                                    \
-  static_assert(true)
-#endif  // ROPE_BLOCK_DETAIL_CALL_CHECKS_HPP
-
-#ifndef ROPE_BLOCK_DETAIL_PASS_HPP
-#define ROPE_BLOCK_DETAIL_PASS_HPP
-/// The steps that the forward and the backward pass of an attention block share.
 namespace rope::inline ROPE_ABI::detail {
 /// Tags for the scratch buffers of a block, shared by all passes.
 struct block_scratch {
@@ -18891,7 +19019,100 @@ struct block_pass {
         {weight.data(), static_cast<std::size_t>(weight.size())}, options.norm_epsilon, options.norm_offset};
   }
 };
+template <class X>
+inline constexpr bool is_projected = false;
+template <class T>
+inline constexpr bool is_projected<projected_context<T>> = true;
+/// Whether an argument that should be tokens is missing or not a matrix. Bit i of `places` selects argument
+/// i.
+template <class T, class... Arguments>
+constexpr bool lacks_tokens(unsigned places) {
+  unsigned place = 0;
+  bool lacks = false;
+  ((lacks |= (places >> place++) % 2 == 1 && !std::is_convertible_v<Arguments, token_ref<T>>), ...);
+  return lacks || places >> place != 0;
+}
+/// lacks_tokens for forward(x, batch, out, ...), or with a cache in place of the batch.
+template <class T, class X, class Rows, class... More>
+constexpr bool lacks_tokens_of_forward() {
+  return !(std::is_convertible_v<Rows, Index> || is_cache<std::remove_reference_t<Rows>>) ||
+         lacks_tokens<T, X, Rows, More...>(0b101);
+}
+/// lacks_tokens for cross(x, context, batch, out, ...) or cross(x, projected, out, ...).
+template <class T, class X, class Context, class... More>
+constexpr bool lacks_tokens_of_cross() {
+  return lacks_tokens<T, X, Context, More...>(is_projected<std::remove_cvref_t<Context>> ? 0b101 : 0b1011);
+}
+/// Whether the arguments from `first` on are anything except threads, or a table, then `fewest` to `most`
+/// positions, then threads.
+template <class... Arguments>
+constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size_t most) {
+  constexpr std::size_t count = sizeof...(Arguments);
+  // One entry more than there are arguments: an array must not be empty.
+  constexpr bool tables[] = {rotation_table<std::remove_cvref_t<Arguments>>..., false},
+                 threads[] = {parallel_executor<std::remove_cvref_t<Arguments>>..., false};
+  if (count <= first) return false;
+  if (tables[first]) return count < first + 1 + fewest || count > first + 1 + most + 1;
+  return !threads[first] || count > first + 1;
+}
+/// Whether forward gets anything after out except a table, then positions (or counts for a cache), then
+/// threads. Wrong positions and threads have their own messages.
+template <class X, class Rows, class Out, class... More>
+constexpr bool misplaced_behind_forward() {
+  constexpr bool tables[] = {rotation_table<std::remove_cvref_t<More>>..., false},
+                 threads[] = {parallel_executor<std::remove_cvref_t<More>>..., false};
+  if (is_cache<std::remove_reference_t<Rows>>) return lacks_list<row_counts, More...>(tables[0] ? 1 : 0);
+  return sizeof...(More) > 0 && !tables[0] && !threads[0];
+}
+/// misplaced_behind for the arguments of cross after out.
+template <class X, class Context, class... More>
+constexpr bool misplaced_behind_cross() {
+  return is_projected<std::remove_cvref_t<Context>> ? misplaced_behind<X, Context, More...>(3, 0, 1)
+                                                    : misplaced_behind<X, Context, More...>(4, 2, 2);
+}
 }  // namespace rope::inline ROPE_ABI::detail
+/// An overload of `function` for calls that no other overload accepts: tokens are not matrices, or the
+/// arguments after them are not those in `behind`.
+#define ROPE_DETAIL_ASK_OF_LAYER(function, lacking, calls, misplaced, behind)                         \
+  template <class... Arguments>                                                                       \
+  requires((lacking) || (misplaced)) void function(Arguments&&...) const {                            \
+    static_assert(                                                                                    \
+        !(lacking),                                                                                   \
+        "multi_head_attention::" #function                                                            \
+        ": tokens are row-major Eigen matrices, maps or blocks, [batch * tokens, dim]; call " calls); \
+    static_assert((lacking) || !(misplaced), "multi_head_attention::" #function ": behind " behind);  \
+  }                                                                                                   \
+  static_assert(true)
+#define ROPE_DETAIL_ASK_OF_FORWARD(T)                                                                       \
+  ROPE_DETAIL_ASK_OF_LAYER(                                                                                 \
+      forward, (detail::lacks_tokens_of_forward<T, Arguments...>()),                                        \
+      "forward(x, batch, out, ...) or, with a kv_cache or ring_cache, forward(x, cache, out, ...)",         \
+      (detail::misplaced_behind_forward<Arguments...>()),                                                   \
+      "out comes a table where it rotates, then positions or, for a cache, counts (any integers, [batch], " \
+      "or {}), then the threads")
+#define ROPE_DETAIL_ASK_OF_CROSS(T)                                                                         \
+  ROPE_DETAIL_ASK_OF_LAYER(cross, (detail::lacks_tokens_of_cross<T, Arguments...>()),                       \
+                           "cross(x, context, batch, out, ...) or cross(x, projected_context, out, ...)",   \
+                           (detail::misplaced_behind_cross<Arguments...>()),                                \
+                           "out comes a table where it rotates, with positions of x and of a context that " \
+                           "is not projected, then the threads")
+#define ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T)                                             \
+  ROPE_DETAIL_ASK_OF_LAYER(project_context, (detail::lacks_tokens<T, Arguments...>(0b1)), \
+                           "project_context(context, batch, ...)",                        \
+                           (detail::misplaced_behind<Arguments...>(2, 0, 1)),             \
+                           "the batch comes a table where it rotates, with positions, then the threads")
+/// An overload of a gradient for calls that no other overload accepts: the arguments after the gradients are
+/// not a table, `fewest` to `most` positions, and threads.
+#define ROPE_DETAIL_ASK_OF_GRADIENT(function, fewest, most, positions)                                 \
+  template <class T, class Layout, class... More>                                                      \
+  requires(detail::misplaced_behind<More...>(0, fewest, most)) void function(                          \
+      const multi_head_attention<T, Layout>&, const std::type_identity_t<multi_head_tape<T>>&,         \
+      const multi_head_gradients<T>&, More&&...) {                                                     \
+    static_assert(!detail::misplaced_behind<More...>(0, fewest, most),                                 \
+                  #function ": behind the gradients comes a table where the block rotates, " positions \
+                            ", then the threads");                                                     \
+  }                                                                                                    \
+  static_assert(true)
 #endif  // ROPE_BLOCK_DETAIL_PASS_HPP
 
 #ifndef ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
@@ -19657,140 +19878,6 @@ class multi_head_attention {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BLOCK_MULTI_HEAD_ATTENTION_HPP
-
-#ifndef ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
-#define ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
-/// The backward pass of `normalize_heads`.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// The backward pass of checked arguments. Like norm_pass, it runs on a range of tokens.
-template <class T, class W>
-class norm_gradient {
-  using A = arithmetic<T>;
- public:
-  norm_gradient(const head_view<const T>& x, const head_view<T>& d, const norm_rule<W>& norm)
-      : x_(x), d_(d), norm_(norm) {}
-  /// The number of weights.
-  Index weights() const { return norm_.head_stride == 0 ? x_.head_dim : x_.heads * x_.head_dim; }
-  /// Processes tokens [first, last) of the batch.
-  ///
-  /// \param d_weight  [weights()], gradients are added to it; or null
-  void run(Index first, Index last, double* d_weight) const {
-    struct wide_heads {};
-    const Index size = x_.heads * x_.head_dim;
-    const A* const gains = norm_.template gains<A>(weights());
-    A* const rows = workspace<wide_heads, A>(2 * size);
-    for (; first < last; ++first) {
-      const Index b = first / x_.tokens, t = first % x_.tokens;
-      for (Index h = 0; h < x_.heads; ++h) {
-        widen(x_.at(b, t, h), x_.head_dim, rows + h * x_.head_dim);
-        widen(d_.at(b, t, h), x_.head_dim, rows + size + h * x_.head_dim);
-      }
-      for (Index h = 0; h < x_.heads; h += norm_.group) run_group(h, rows, rows + size, gains, d_weight);
-      for (Index h = 0; h < x_.heads; ++h) {
-        const A* const row = rows + size + h * x_.head_dim;
-        if constexpr (std::is_same_v<T, A>)
-          std::copy_n(row, x_.head_dim, d_.at(b, t, h));
-        else
-          round_channels<T>(row, x_.head_dim, d_.at(b, t, h));
-      }
-    }
-  }
- private:
-  /// Processes the `group` heads that share one mean, from head `first` on. x and d are [heads, head_dim] of
-  /// one token.
-  void run_group(Index first, const A* x, A* d, const A* gains, double* d_weight) const {
-    const Index n = x_.head_dim;
-    double squares = 0, along = 0;
-    for (Index h = first; h < first + norm_.group; ++h) {
-      const A *const in = x + h * n, *const by = d + h * n, *const gain = gains + h * norm_.head_stride;
-      squares += sum_of_squares(in, n);
-      along += sum_of_products(
-          n, [=](Index i) { return static_cast<double>(in[i]) * static_cast<double>(gain[i]); },
-          [=](Index i) { return static_cast<double>(by[i]); });
-    }
-    const double r = norm_.template inverse_rms<double>(squares, n);
-    const double share = along * r * r / static_cast<double>(norm_.group * n);
-    for (Index h = first; h < first + norm_.group; ++h) {
-      const A *const in = x + h * n, *const gain = gains + h * norm_.head_stride;
-      A* const by = d + h * n;
-      if (d_weight != nullptr)
-        for (Index i = 0; i < n; ++i) {
-          double& sum = d_weight[h * norm_.head_stride + i];
-          sum = multiply_add(static_cast<double>(by[i]) * static_cast<double>(in[i]), r, sum);
-        }
-      for (Index i = 0; i < n; ++i)
-        by[i] = static_cast<A>(multiply_add(static_cast<double>(gain[i]), static_cast<double>(by[i]),
-                                            -(static_cast<double>(in[i]) * share)) *
-                               r);
-    }
-  }
-  head_view<const T> x_;
-  head_view<T> d_;
-  norm_rule<W> norm_;
-};
-}  // namespace detail
-/// The gradients of `normalize_heads`, in place: overwrites `d`, the gradient with respect to the normalised
-/// heads, with the gradient with respect to the heads before the norm.
-///
-///     d_x = (g d - x mean(x g d) / rms^2) / rms
-///     d_weight = sum over the heads that a weight is for, of all tokens, of  d x / rms
-///
-/// The gradient of `normalize_and_rotate` is rotate_gradient followed by this function.
-///
-///     rotate_gradient<half_split>(d_q, table, start);
-///     normalize_heads_gradient(q, q_norm, d_q, d_q_weight);
-///
-/// \param x         [batch, tokens, heads, head_dim], before the norm
-/// \param d         of the shape of x
-/// \param d_weight  overwritten, with the length of norm.weight; or empty if not needed
-/// \param threads   your threads, see base/parallel.hpp; the bits do not depend on them
-///
-/// Requires:  d shares no element with x
-/// Throws:    as normalize_heads, and std::invalid_argument if a shape or length differs; nothing is then
-///            written
-/// Accuracy:  products and sums in double, one rounding to the arithmetic type and one to 16 bits
-/// Cost:      one read of x, one read and one write of d; scratch for a token, and one double per weight and
-///            64 tokens if d_weight is given
-template <class X, class T, class W, class Threads = this_thread>
-void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_view<T> d,
-                              std::span<detail::arithmetic<std::remove_const_t<X>>> d_weight = {},
-                              const Threads& threads = {}) {
-  const char* const function = "normalize_heads_gradient";
-  ROPE_DETAIL_CHECK_THREADS("normalize_heads_gradient", Threads);
-  ROPE_DETAIL_CHECK_WRITABLE("normalize_heads_gradient", "d", T);
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("normalize_heads_gradient", "x and d", X, T);
-  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<X>, T>) {
-    detail::check_view(function, x);
-    detail::check_memory(function, x, d);
-    detail::check_same_shape(function, x, d, "d");
-    const detail::norm_gradient<T, W> pass(x, d, detail::checked_norm(function, norm, x));
-    if (!d_weight.empty() && d_weight.size() != norm.weight.size())
-      detail::throw_invalid(function, "d_weight must be empty or have length ", norm.weight.size(), ", got ",
-                            d_weight.size());
-    // One sum per 64 tokens, added in token order, so that the bits do not depend on the threads.
-    struct partial_sums {};
-    constexpr Index tokens_of_sum = 64;
-    const Index tokens = x.batch * x.tokens, sums = (tokens + tokens_of_sum - 1) / tokens_of_sum,
-                weights = pass.weights();
-    double* const partial =
-        d_weight.empty() ? nullptr : detail::workspace<partial_sums, double>(sums * weights);
-    const double operations = detail::cost_of(10, tokens_of_sum, x.heads, x.head_dim);
-    detail::parallel_tasks(threads, sums, operations, [&](Index s) {
-      double* const sum = partial == nullptr ? nullptr : partial + s * weights;
-      if (sum != nullptr) std::fill_n(sum, weights, 0.0);
-      const Index first = s * tokens_of_sum;
-      pass.run(first, (std::min)(first + tokens_of_sum, tokens), sum);
-    });
-    for (std::size_t i = 0; i < d_weight.size(); ++i) {
-      double sum = 0;
-      for (Index s = 0; s < sums; ++s) sum += partial[s * weights + static_cast<Index>(i)];
-      d_weight[i] = static_cast<detail::arithmetic<T>>(sum);
-    }
-  }
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ROTATION_HEAD_NORM_GRADIENT_HPP
 /// The backward pass of an attention block.
 namespace rope::inline ROPE_ABI {
 /// The inputs of a forward pass of a block, and the gradient with respect to its output.
@@ -20127,126 +20214,11 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_DESCRIBE_HPP
 
-#ifndef ROPE_CACHE_PAGE_ATTENTION_HPP
-#define ROPE_CACHE_PAGE_ATTENTION_HPP
-/// Attention of the newest tokens of many sequences to keys and values in pages.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// Sequences in pages as attended_rows: their tokens are at positions 0, 1, 2, ...
-template <class P>
-class rows_in_pages {
- public:
-  using value_type = std::remove_const_t<P>;
-  /// Throws:  std::invalid_argument, std::out_of_range as check_blocks and check_counts
-  rows_in_pages(const page_view<P>& pages, const newest_in_pages<P>& newest, Index batch) : pages_(pages) {
-    pages.check_blocks("attention");
-    newest.check_counts("attention", batch);
-  }
-  Index batch() const { return pages_.sequences(); }
-  key_storage storage() const { return pages_.storage(); }
-  token_source<value_type> keys(Index s) const {
-    return {pages_.keys(), pages_.blocks(), s, pages_.length(s)};
-  }
-  token_source<value_type> values(Index s) const {
-    return {pages_.values(), pages_.blocks(), s, pages_.length(s)};
-  }
-  std::span<const std::int64_t> order(Index /*s*/) const { return {}; }
-  std::int64_t seen(Index s) const { return pages_.length(s); }
-  std::int64_t order_of(Index /*s*/, std::int64_t token) const { return token; }
-  std::span<const Index> query_counts(Index /*queries*/) const { return {}; }
-  template <class Layout, class Table>
-  void check_table(const Table& /*table*/) const {}
-  /// Throws:  std::invalid_argument if options list positions or counts, which the pages determine
-  attention_options rules(const char* function, const attention_options& options) const {
-    if (!options.query_positions.empty() || !options.key_positions.empty() || !options.query_counts.empty() ||
-        !options.key_counts.empty() || !options.key_offsets.empty())
-      throw_invalid(
-          function,
-          "pages have lengths, and their tokens positions; the options must list nothing but query_offsets");
-    if (!options.query_offsets.empty() && (options.bias || options.mask))
-      throw_invalid(function,
-                    "a bias or a mask has a row for each sequence; give the queries as [sequences, tokens], "
-                    "without query_offsets");
-    attention_options rest = options;
-    rest.query_offsets = {};
-    return rest;
-  }
- private:
-  const page_view<P>& pages_;
-};
-template <class Layout, class T, class P, class S, class Threads>
-void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, const head_view<T>& out,
-                     const placed_table<S>* table, const attention_options& options, const Threads& threads) {
-  const newest_in_pages<P> newest(pages, q.tokens, options.query_offsets);
-  const rows_in_pages<P> rows(pages, newest, q.batch);
-  if (table == nullptr && pages.storage() == key_storage::raw)
-    throw_invalid("attention", "these pages hold raw keys, give the layout and the table");
-  attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, newest, threads).run();
-}
-}  // namespace detail
-/// Attention of queries that are already rotated, or need no rotation, to keys in pages.
-///
-///     attention(q, pages, out, {.query_offsets = offsets});
-///
-/// The queries of a sequence are its newest tokens: query i of n is at position length - n + i. One call may
-/// mix prefill, chunks of it and decoding steps: concatenate the queries of all sequences.
-///
-/// \param q       [1, tokens, q.heads, head_dim] with options.query_offsets, [sequences + 1]: sequence s has
-///                tokens query_offsets[s] .. query_offsets[s + 1] - 1. Without offsets [sequences, tokens,
-///                ...], equally many per sequence
-/// \param pages   of the type of q or, for float q, of a 16-bit type or std::int8_t; attention widens keys
-///                and values while reading
-/// \param out     as q, [..., q.heads, value_dim]
-/// \param options  a bias or a mask, for queries without offsets, is [sequences, heads, tokens, keys] with
-///                 keys = the longest length; key_ranges count the tokens of the sequence, one range for each
-///                 token of q; log_sum_exp is [tokens of q, q.heads] in the order of q
-/// \param threads  your threads, see base/parallel.hpp
-///
-/// Requires:  out shares no element with q unless it is the same view, and none with the pages
-/// Throws:    std::invalid_argument if shapes disagree, a length exceeds the blocks, a sequence has more new
-///            tokens than its length, offsets do not fit, an option is out of range, the options list
-///            positions or counts or set dropout, or the pages hold raw keys; std::out_of_range if a block
-///            that holds tokens names a page beyond the pool; out is then unchanged
-/// Accuracy:  the bits of `attention` to the same keys and values in one view
-///            (tests/cache/laws/pages.test.cpp)
-/// Cost:      that of attention for every sequence; pages are read in place. Adjacent sequences with equal
-///            numbers of queries share one kernel call and its threads. Allocates nothing after the first
-///            call of this size on the thread
-/// Source:    Kwon et al. 2023, PagedAttention, arXiv:2309.06180
-template <class Layout = detail::unnamed_layout, class Q, class P, class T, class Threads = this_thread>
-void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
-               const attention_options& options = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  detail::attend_to_pages<detail::unnamed_layout, T, P, float>(q, pages, out, nullptr, options, threads);
-}
-/// Attention of unrotated queries: rotates copies of the queries, and raw keys while they are read, by their
-/// positions.
-///
-///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
-///     attention<Layout>(q, pages, out, table);
-///
-/// Throws:  as above, std::invalid_argument if the rotated channels exceed the head, std::out_of_range if a
-///          position is outside the table; out is then unchanged
-template <class Layout = detail::unnamed_layout, class Q, class P, class T, rotation_table Table,
-          class Threads = this_thread>
-void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, const Table& table,
-               const attention_options& options = {}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
-  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  const auto rotation = detail::placed(table);
-  detail::attend_to_pages<Layout, T>(q, pages, out, &rotation, options, threads);
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_CACHE_PAGE_ATTENTION_HPP
-
-#ifndef ROPE_CACHE_PAGE_WRITES_HPP
-#define ROPE_CACHE_PAGE_WRITES_HPP
+#ifndef ROPE_CACHE_PAGE_CALLS_HPP
+#define ROPE_CACHE_PAGE_CALLS_HPP
 /// Writes new keys and values to pages.
+///
+/// Attention of the newest tokens of many sequences to keys and values in pages.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// All argument checks for new tokens of pages, before the first token is written.
@@ -20372,7 +20344,119 @@ ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, "write_pages", (detail::misplaced_in_wri
                            "behind k and v come the pages (a page_view), then the table where keys rotate, "
                            "then query_offsets (std::int64_t, [sequences + 1], or {}), then the threads");
 }  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_CACHE_PAGE_WRITES_HPP
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// Sequences in pages as attended_rows: their tokens are at positions 0, 1, 2, ...
+template <class P>
+class rows_in_pages {
+ public:
+  using value_type = std::remove_const_t<P>;
+  /// Throws:  std::invalid_argument, std::out_of_range as check_blocks and check_counts
+  rows_in_pages(const page_view<P>& pages, const newest_in_pages<P>& newest, Index batch) : pages_(pages) {
+    pages.check_blocks("attention");
+    newest.check_counts("attention", batch);
+  }
+  Index batch() const { return pages_.sequences(); }
+  key_storage storage() const { return pages_.storage(); }
+  token_source<value_type> keys(Index s) const {
+    return {pages_.keys(), pages_.blocks(), s, pages_.length(s)};
+  }
+  token_source<value_type> values(Index s) const {
+    return {pages_.values(), pages_.blocks(), s, pages_.length(s)};
+  }
+  std::span<const std::int64_t> order(Index /*s*/) const { return {}; }
+  std::int64_t seen(Index s) const { return pages_.length(s); }
+  std::int64_t order_of(Index /*s*/, std::int64_t token) const { return token; }
+  std::span<const Index> query_counts(Index /*queries*/) const { return {}; }
+  template <class Layout, class Table>
+  void check_table(const Table& /*table*/) const {}
+  /// Throws:  std::invalid_argument if options list positions or counts, which the pages determine
+  attention_options rules(const char* function, const attention_options& options) const {
+    if (!options.query_positions.empty() || !options.key_positions.empty() || !options.query_counts.empty() ||
+        !options.key_counts.empty() || !options.key_offsets.empty())
+      throw_invalid(
+          function,
+          "pages have lengths, and their tokens positions; the options must list nothing but query_offsets");
+    if (!options.query_offsets.empty() && (options.bias || options.mask))
+      throw_invalid(function,
+                    "a bias or a mask has a row for each sequence; give the queries as [sequences, tokens], "
+                    "without query_offsets");
+    attention_options rest = options;
+    rest.query_offsets = {};
+    return rest;
+  }
+ private:
+  const page_view<P>& pages_;
+};
+template <class Layout, class T, class P, class S, class Threads>
+void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, const head_view<T>& out,
+                     const placed_table<S>* table, const attention_options& options, const Threads& threads) {
+  const newest_in_pages<P> newest(pages, q.tokens, options.query_offsets);
+  const rows_in_pages<P> rows(pages, newest, q.batch);
+  if (table == nullptr && pages.storage() == key_storage::raw)
+    throw_invalid("attention", "these pages hold raw keys, give the layout and the table");
+  attended_call<Layout, T, rows_in_pages<P>, S, Threads>(q, rows, out, table, options, newest, threads).run();
+}
+}  // namespace detail
+/// Attention of queries that are already rotated, or need no rotation, to keys in pages.
+///
+///     attention(q, pages, out, {.query_offsets = offsets});
+///
+/// The queries of a sequence are its newest tokens: query i of n is at position length - n + i. One call may
+/// mix prefill, chunks of it and decoding steps: concatenate the queries of all sequences.
+///
+/// \param q       [1, tokens, q.heads, head_dim] with options.query_offsets, [sequences + 1]: sequence s has
+///                tokens query_offsets[s] .. query_offsets[s + 1] - 1. Without offsets [sequences, tokens,
+///                ...], equally many per sequence
+/// \param pages   of the type of q or, for float q, of a 16-bit type or std::int8_t; attention widens keys
+///                and values while reading
+/// \param out     as q, [..., q.heads, value_dim]
+/// \param options  a bias or a mask, for queries without offsets, is [sequences, heads, tokens, keys] with
+///                 keys = the longest length; key_ranges count the tokens of the sequence, one range for each
+///                 token of q; log_sum_exp is [tokens of q, q.heads] in the order of q
+/// \param threads  your threads, see base/parallel.hpp
+///
+/// Requires:  out shares no element with q unless it is the same view, and none with the pages
+/// Throws:    std::invalid_argument if shapes disagree, a length exceeds the blocks, a sequence has more new
+///            tokens than its length, offsets do not fit, an option is out of range, the options list
+///            positions or counts or set dropout, or the pages hold raw keys; std::out_of_range if a block
+///            that holds tokens names a page beyond the pool; out is then unchanged
+/// Accuracy:  the bits of `attention` to the same keys and values in one view
+///            (tests/cache/laws/pages.test.cpp)
+/// Cost:      that of attention for every sequence; pages are read in place. Adjacent sequences with equal
+///            numbers of queries share one kernel call and its threads. Allocates nothing after the first
+///            call of this size on the thread
+/// Source:    Kwon et al. 2023, PagedAttention, arXiv:2309.06180
+template <class Layout = detail::unnamed_layout, class Q, class P, class T, class Threads = this_thread>
+void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
+               const attention_options& options = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  detail::attend_to_pages<detail::unnamed_layout, T, P, float>(q, pages, out, nullptr, options, threads);
+}
+/// Attention of unrotated queries: rotates copies of the queries, and raw keys while they are read, by their
+/// positions.
+///
+///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
+///     attention<Layout>(q, pages, out, table);
+///
+/// Throws:  as above, std::invalid_argument if the rotated channels exceed the head, std::out_of_range if a
+///          position is outside the table; out is then unchanged
+template <class Layout = detail::unnamed_layout, class Q, class P, class T, rotation_table Table,
+          class Threads = this_thread>
+void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, const Table& table,
+               const attention_options& options = {}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
+  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
+  ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);
+  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
+  const auto rotation = detail::placed(table);
+  detail::attend_to_pages<Layout, T>(q, pages, out, &rotation, options, threads);
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_CACHE_PAGE_CALLS_HPP
 
 #ifndef ROPE_CACHE_SHIFT_KEYS_HPP
 #define ROPE_CACHE_SHIFT_KEYS_HPP
@@ -21255,9 +21339,6 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 
-#ifndef ROPE_FREQUENCIES_LONGROPE_HPP
-#define ROPE_FREQUENCIES_LONGROPE_HPP
-
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP
 /// How released models stretch their frequencies to contexts longer than they were trained on: one struct per
@@ -21269,6 +21350,9 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
 /// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
 /// than in training, as where a shorter context is stretched over the original one. transformers (with a
 /// warning), ggml and MLX accept such factors too.
+///
+/// The frequency rule whose factors were found by a search, one for each pair; used like those of
+/// scaling.hpp.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 // Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
@@ -21565,11 +21649,6 @@ struct proportional_scaling {
       axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / factor : 0;
   }
 };
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_FREQUENCIES_SCALING_HPP
-/// The frequency rule whose factors were found by a search, one for each pair; used like those of
-/// scaling.hpp.
-namespace rope::inline ROPE_ABI {
 /// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
 ///
 ///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
@@ -21632,7 +21711,7 @@ struct longrope_scaling {
   }
 };
 }  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_FREQUENCIES_LONGROPE_HPP
+#endif  // ROPE_FREQUENCIES_SCALING_HPP
 
 #ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 #define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
@@ -21816,8 +21895,33 @@ struct clipped_scaling {
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 
-#ifndef ROPE_FREQUENCIES_VIDEO_AXES_HPP
-#define ROPE_FREQUENCIES_VIDEO_AXES_HPP
+#ifndef ROPE_FREQUENCIES_VISION_AXES_HPP
+#define ROPE_FREQUENCIES_VISION_AXES_HPP
+/// The two-axis frequencies of released vision models. Axis 0 is the height (row) and axis 1 the width
+/// (column) of a patch in every function here, whatever order the model itself writes them in, so that
+/// grid_positions({height, width}) fits all of them.
+///
+///     model            frequencies                   layout        coordinates
+///     Pixtral          pixtral_frequencies           half_split    grid_positions, grid_ids
+///     Qwen-VL          qwen_vl_vision_frequencies    half_split    spatial_merge_order
+///     Llama 4          llama4_vision_frequencies     interleaved   from (1, 1), class token last
+///     DINOv3           dino_v3_frequencies           half_split    patch_centers, class token first
+///     rope-vit axial   rope_vit_axial_frequencies    interleaved   grid_positions, class token first
+///     rope-vit mixed   rope_vit_mixed_frequencies    interleaved   the same, a table per head
+///     timm, EVA        timm_pixel_frequencies        interleaved   evenly_spaced on both axes
+///     timm by base     qwen_vl_vision_frequencies    interleaved   grid_positions
+///     Gemma 4          frequencies(head_dim / 2,     half_split    two windows of the head: the first by
+///                      100)                                        columns of patches, the second by rows
+///
+/// `build_rope_2d` of llama.cpp is qwen_vl_vision_frequencies, or pixtral_frequencies with `interleave_freq`,
+/// for NORMAL pairs (interleaved). Its NEOX pairs lie within each half of the head, as in Gemma 4: there,
+/// rotate the two windows of channels one after the other, by tables of one axis.
+///
+///     rotate<half_split>(queries.channels(0, half), by_column);
+///     rotate<half_split>(queries.channels(half, half), by_row);
+///
+/// Source of Gemma 4: Gemma4VisionRotaryEmbedding and apply_multidimensional_rope of transformers
+///
 /// The frequencies of released models that generate videos and images. Axes are (time, height, width), tokens
 /// in the order of grid_positions({frames, height, width}).
 ///
@@ -21848,170 +21952,6 @@ struct clipped_scaling {
 ///
 ///     const frequencies f = on_axes(frequencies(256, 5e6), interleaved_sections({24 + 64, 20, 20}));
 ///     const frequency_table table(f, grid_positions({1, height, width}, {65536, 65536, 65536}));
-namespace rope::inline ROPE_ABI {
-/// How Wan and Cosmos split a head: height and width 2 floor(head_dim / 6) channels each, time the rest.
-///
-///     128 -> 44 42 42,  96 -> 32 32 32,  64 -> 24 20 20
-///
-/// Throws:  std::invalid_argument unless head_dim is even and at least 6
-inline std::vector<Index> video_widths(Index head_dim) {
-  if (head_dim < 6 || head_dim % 2 != 0)
-    detail::throw_invalid("video_widths", "head_dim must be even and at least 6, got ", head_dim);
-  const Index space = 2 * (head_dim / 6);
-  return {head_dim - 2 * space, space, space};
-}
-/// Wan 2.1 and 2.2: video_widths, one schedule of the same base per axis.
-///
-/// Throws:  std::invalid_argument unless head_dim is even and at least 6, and base finite and greater than 1
-/// Source:  Wan-Video/Wan2.1, `rope_params` and `rope_apply`
-inline frequencies wan_frequencies(Index head_dim, double base = 10000.0) {
-  return axial_blocks(video_widths(head_dim), base);
-}
-/// CogVideoX: a quarter of the head for the time, three eighths for each side of the image.
-///
-/// \param head_dim  positive, a multiple of 16
-///
-/// Throws:  std::invalid_argument unless head_dim is positive and a multiple of 16, and base finite and
-///          greater than 1
-/// Source:  `get_3d_rotary_pos_embed` of Hugging Face diffusers
-inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) {
-  if (head_dim <= 0 || head_dim % 16 != 0)
-    detail::throw_invalid("cogvideox_frequencies", "head_dim must be positive and a multiple of 16, got ",
-                          head_dim);
-  return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
-}
-/// The factor by which Cosmos stretches each axis (`rope_scale`): the slowest pair of an axis rotates
-/// that many times slower, as with ntk_scaling.
-///
-///     Cosmos 1       7B                {2, 1, 1}
-///                    14B               {2, 2, 2}
-///     Cosmos 2       Text2Image        {1, 4, 4}
-///                    2B Video2World    {1, 3, 3}
-///                    14B Video2World   {20.0 / 24, 2, 2}
-///     Cosmos 2.5                       {1, 3, 3}
-///
-///     const frequencies f = cosmos_frequencies(128, {.time = 1, .height = 4, .width = 4});
-///
-/// Source:  convert_cosmos_to_diffusers.py of Hugging Face diffusers
-struct cosmos_stretch {
-  double time = 2;    // positive
-  double height = 1;  // positive
-  double width = 1;   // positive
-};
-namespace detail {
-/// One axis of Cosmos: ntk_scaling, with errors in the words of cosmos_frequencies.
-struct cosmos_axis_scaling {
-  double stretch;
-  void apply(schedule& axis) const {
-    require_field(is_finite(stretch) && stretch > 0, "cosmos_frequencies: a stretch must be positive",
-                  stretch);
-    stretch_base(axis, stretch, "cosmos_frequencies", "cosmos_frequencies: a stretch");
-  }
-};
-}  // namespace detail
-/// Cosmos: video_widths, the base of each axis stretched; half_split over the whole head.
-///
-///     base_a = base stretch_a^(width_a / (width_a - 2))
-///
-/// \param head_dim  even and at least 12, so that every axis has two pairs
-///
-/// Throws:  std::invalid_argument unless head_dim is even and at least 12, base finite and greater than 1,
-///          and every stretch finite, positive and not so small that it leaves a base of 1 or less
-/// Source:  CosmosRotaryPosEmbed of Hugging Face diffusers, `rope_scale`
-inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stretch = {},
-                                      double base = 10000.0) {
-  const std::vector<Index> widths = video_widths(head_dim);
-  const frequencies blocks[] = {{widths[0], base, detail::cosmos_axis_scaling{stretch.time}},
-                                {widths[1], base, detail::cosmos_axis_scaling{stretch.height}},
-                                {widths[2], base, detail::cosmos_axis_scaling{stretch.width}}};
-  return detail::axial_of(blocks, 3, 1);
-}
-/// LTX-Video: one growing list of frequencies, each of them for time, then height, then width. The list
-/// spans the channels of all heads: rotate them as one head of inner_dim channels, before they are split.
-///
-///     n = floor(inner_dim / (2 axes)),  g_k = pi / 2 base^(k / (n - 1))
-///     pairs: those that are left do not rotate, then g_0 time, g_0 height, g_0 width, g_1 time, ...
-///
-/// A coordinate is 2 x - 1, where x is the time as a fraction of 20 s, or the place as a fraction of 2048
-/// pixels. Audio of LTX-2 has the axis of time alone.
-///
-/// \param inner_dim  even and at least 2 axes; the first inner_dim % (2 axes) channels do not rotate
-/// \param axes       positive
-///
-/// Throws:  std::invalid_argument unless axes is positive, inner_dim even and at least 2 axes, and base
-///          finite and greater than 1
-/// Source:  LTXVideoRotaryPosEmbed and LTX2AudioVideoRotaryPosEmbed of Hugging Face diffusers
-inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index axes = 3) {
-  if (axes <= 0) detail::throw_invalid("ltx_frequencies", "axes must be positive, got ", axes);
-  if (inner_dim / 2 < axes || inner_dim % 2 != 0)
-    detail::throw_invalid("ltx_frequencies", "inner_dim must be even and at least ", "2 for each of ", axes,
-                          " axes, got ", inner_dim);
-  if (!detail::is_finite(base) || base <= 1)
-    detail::throw_invalid("ltx_frequencies", "base must be finite and greater than 1, got ", base);
-  const Index count = inner_dim / 2 / axes, rest = inner_dim / 2 % axes;
-  number_array<double> inv_freq(inner_dim / 2, axes, 0.0);
-  const detail::inverse_powers powers(base, (std::max)(count - 1, Index{1}));
-  for (Index k = 0; k < count; ++k) {
-    const wide_real power = k == 0 ? 1 : base * powers(count - 1 - k);
-    for (Index axis = 0; axis < axes; ++axis)
-      inv_freq(rest + axes * k + axis, axis) = static_cast<double>(wide_real::pi() / 2 * power);
-  }
-  return frequencies::custom(std::move(inv_freq));
-}
-/// The frequencies of each head, from a list that spans the channels of all heads: the `split` form of LTX-2,
-/// whose pairs lie within a head.
-///
-///     const auto of_heads = frequencies_of_heads(ltx_frequencies(4096), 32);
-///     std::vector<frequency_table<>> tables;
-///     for (const frequencies& f : of_heads) tables.emplace_back(f, coordinates);
-///     rotate_heads<half_split>(queries, tables);
-///
-/// Throws:  std::invalid_argument unless heads is positive and divides the pairs of `all`
-/// Source:  LTX2AudioVideoRotaryPosEmbed and apply_split_rotary_emb of Hugging Face diffusers; released
-///          weights are of this form (scripts/convert_ltx2_to_diffusers.py)
-inline std::vector<frequencies> frequencies_of_heads(const frequencies& all, Index heads) {
-  if (heads <= 0 || all.pairs() % heads != 0)
-    detail::throw_invalid("frequencies_of_heads", "heads must be positive and divide ", all.pairs(),
-                          " pairs, got ", heads);
-  const Index pairs = all.pairs() / heads;
-  std::vector<frequencies> result;
-  for (Index h = 0; h < heads; ++h) {
-    number_array<double> inv_freq(pairs, all.axes());
-    for (Index a = 0; a < all.axes(); ++a)
-      for (Index i = 0; i < pairs; ++i) inv_freq(i, a) = all.inv_freq(h * pairs + i, a);
-    result.push_back(frequencies::custom(std::move(inv_freq), all.attention_factor()));
-  }
-  return result;
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_FREQUENCIES_VIDEO_AXES_HPP
-
-#ifndef ROPE_FREQUENCIES_VISION_AXES_HPP
-#define ROPE_FREQUENCIES_VISION_AXES_HPP
-/// The two-axis frequencies of released vision models. Axis 0 is the height (row) and axis 1 the width
-/// (column) of a patch in every function here, whatever order the model itself writes them in, so that
-/// grid_positions({height, width}) fits all of them.
-///
-///     model            frequencies                   layout        coordinates
-///     Pixtral          pixtral_frequencies           half_split    grid_positions, grid_ids
-///     Qwen-VL          qwen_vl_vision_frequencies    half_split    spatial_merge_order
-///     Llama 4          llama4_vision_frequencies     interleaved   from (1, 1), class token last
-///     DINOv3           dino_v3_frequencies           half_split    patch_centers, class token first
-///     rope-vit axial   rope_vit_axial_frequencies    interleaved   grid_positions, class token first
-///     rope-vit mixed   rope_vit_mixed_frequencies    interleaved   the same, a table per head
-///     timm, EVA        timm_pixel_frequencies        interleaved   evenly_spaced on both axes
-///     timm by base     qwen_vl_vision_frequencies    interleaved   grid_positions
-///     Gemma 4          frequencies(head_dim / 2,     half_split    two windows of the head: the first by
-///                      100)                                        columns of patches, the second by rows
-///
-/// `build_rope_2d` of llama.cpp is qwen_vl_vision_frequencies, or pixtral_frequencies with `interleave_freq`,
-/// for NORMAL pairs (interleaved). Its NEOX pairs lie within each half of the head, as in Gemma 4: there,
-/// rotate the two windows of channels one after the other, by tables of one axis.
-///
-///     rotate<half_split>(queries.channels(0, half), by_column);
-///     rotate<half_split>(queries.channels(half, half), by_row);
-///
-/// Source of Gemma 4: Gemma4VisionRotaryEmbedding and apply_multidimensional_rope of transformers
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Refuses a head_dim that does not give each of two axes an even number of channels.
@@ -22174,6 +22114,140 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
     inv_freq(k, 0) = static_cast<double>(wide_real::pi() * exp(exponent));
   }
   return axial(frequencies::custom(std::move(inv_freq)), 2);
+}
+/// How Wan and Cosmos split a head: height and width 2 floor(head_dim / 6) channels each, time the rest.
+///
+///     128 -> 44 42 42,  96 -> 32 32 32,  64 -> 24 20 20
+///
+/// Throws:  std::invalid_argument unless head_dim is even and at least 6
+inline std::vector<Index> video_widths(Index head_dim) {
+  if (head_dim < 6 || head_dim % 2 != 0)
+    detail::throw_invalid("video_widths", "head_dim must be even and at least 6, got ", head_dim);
+  const Index space = 2 * (head_dim / 6);
+  return {head_dim - 2 * space, space, space};
+}
+/// Wan 2.1 and 2.2: video_widths, one schedule of the same base per axis.
+///
+/// Throws:  std::invalid_argument unless head_dim is even and at least 6, and base finite and greater than 1
+/// Source:  Wan-Video/Wan2.1, `rope_params` and `rope_apply`
+inline frequencies wan_frequencies(Index head_dim, double base = 10000.0) {
+  return axial_blocks(video_widths(head_dim), base);
+}
+/// CogVideoX: a quarter of the head for the time, three eighths for each side of the image.
+///
+/// \param head_dim  positive, a multiple of 16
+///
+/// Throws:  std::invalid_argument unless head_dim is positive and a multiple of 16, and base finite and
+///          greater than 1
+/// Source:  `get_3d_rotary_pos_embed` of Hugging Face diffusers
+inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) {
+  if (head_dim <= 0 || head_dim % 16 != 0)
+    detail::throw_invalid("cogvideox_frequencies", "head_dim must be positive and a multiple of 16, got ",
+                          head_dim);
+  return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
+}
+/// The factor by which Cosmos stretches each axis (`rope_scale`): the slowest pair of an axis rotates
+/// that many times slower, as with ntk_scaling.
+///
+///     Cosmos 1       7B                {2, 1, 1}
+///                    14B               {2, 2, 2}
+///     Cosmos 2       Text2Image        {1, 4, 4}
+///                    2B Video2World    {1, 3, 3}
+///                    14B Video2World   {20.0 / 24, 2, 2}
+///     Cosmos 2.5                       {1, 3, 3}
+///
+///     const frequencies f = cosmos_frequencies(128, {.time = 1, .height = 4, .width = 4});
+///
+/// Source:  convert_cosmos_to_diffusers.py of Hugging Face diffusers
+struct cosmos_stretch {
+  double time = 2;    // positive
+  double height = 1;  // positive
+  double width = 1;   // positive
+};
+namespace detail {
+/// One axis of Cosmos: ntk_scaling, with errors in the words of cosmos_frequencies.
+struct cosmos_axis_scaling {
+  double stretch;
+  void apply(schedule& axis) const {
+    require_field(is_finite(stretch) && stretch > 0, "cosmos_frequencies: a stretch must be positive",
+                  stretch);
+    stretch_base(axis, stretch, "cosmos_frequencies", "cosmos_frequencies: a stretch");
+  }
+};
+}  // namespace detail
+/// Cosmos: video_widths, the base of each axis stretched; half_split over the whole head.
+///
+///     base_a = base stretch_a^(width_a / (width_a - 2))
+///
+/// \param head_dim  even and at least 12, so that every axis has two pairs
+///
+/// Throws:  std::invalid_argument unless head_dim is even and at least 12, base finite and greater than 1,
+///          and every stretch finite, positive and not so small that it leaves a base of 1 or less
+/// Source:  CosmosRotaryPosEmbed of Hugging Face diffusers, `rope_scale`
+inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stretch = {},
+                                      double base = 10000.0) {
+  const std::vector<Index> widths = video_widths(head_dim);
+  const frequencies blocks[] = {{widths[0], base, detail::cosmos_axis_scaling{stretch.time}},
+                                {widths[1], base, detail::cosmos_axis_scaling{stretch.height}},
+                                {widths[2], base, detail::cosmos_axis_scaling{stretch.width}}};
+  return detail::axial_of(blocks, 3, 1);
+}
+/// LTX-Video: one growing list of frequencies, each of them for time, then height, then width. The list
+/// spans the channels of all heads: rotate them as one head of inner_dim channels, before they are split.
+///
+///     n = floor(inner_dim / (2 axes)),  g_k = pi / 2 base^(k / (n - 1))
+///     pairs: those that are left do not rotate, then g_0 time, g_0 height, g_0 width, g_1 time, ...
+///
+/// A coordinate is 2 x - 1, where x is the time as a fraction of 20 s, or the place as a fraction of 2048
+/// pixels. Audio of LTX-2 has the axis of time alone.
+///
+/// \param inner_dim  even and at least 2 axes; the first inner_dim % (2 axes) channels do not rotate
+/// \param axes       positive
+///
+/// Throws:  std::invalid_argument unless axes is positive, inner_dim even and at least 2 axes, and base
+///          finite and greater than 1
+/// Source:  LTXVideoRotaryPosEmbed and LTX2AudioVideoRotaryPosEmbed of Hugging Face diffusers
+inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index axes = 3) {
+  if (axes <= 0) detail::throw_invalid("ltx_frequencies", "axes must be positive, got ", axes);
+  if (inner_dim / 2 < axes || inner_dim % 2 != 0)
+    detail::throw_invalid("ltx_frequencies", "inner_dim must be even and at least ", "2 for each of ", axes,
+                          " axes, got ", inner_dim);
+  if (!detail::is_finite(base) || base <= 1)
+    detail::throw_invalid("ltx_frequencies", "base must be finite and greater than 1, got ", base);
+  const Index count = inner_dim / 2 / axes, rest = inner_dim / 2 % axes;
+  number_array<double> inv_freq(inner_dim / 2, axes, 0.0);
+  const detail::inverse_powers powers(base, (std::max)(count - 1, Index{1}));
+  for (Index k = 0; k < count; ++k) {
+    const wide_real power = k == 0 ? 1 : base * powers(count - 1 - k);
+    for (Index axis = 0; axis < axes; ++axis)
+      inv_freq(rest + axes * k + axis, axis) = static_cast<double>(wide_real::pi() / 2 * power);
+  }
+  return frequencies::custom(std::move(inv_freq));
+}
+/// The frequencies of each head, from a list that spans the channels of all heads: the `split` form of LTX-2,
+/// whose pairs lie within a head.
+///
+///     const auto of_heads = frequencies_of_heads(ltx_frequencies(4096), 32);
+///     std::vector<frequency_table<>> tables;
+///     for (const frequencies& f : of_heads) tables.emplace_back(f, coordinates);
+///     rotate_heads<half_split>(queries, tables);
+///
+/// Throws:  std::invalid_argument unless heads is positive and divides the pairs of `all`
+/// Source:  LTX2AudioVideoRotaryPosEmbed and apply_split_rotary_emb of Hugging Face diffusers; released
+///          weights are of this form (scripts/convert_ltx2_to_diffusers.py)
+inline std::vector<frequencies> frequencies_of_heads(const frequencies& all, Index heads) {
+  if (heads <= 0 || all.pairs() % heads != 0)
+    detail::throw_invalid("frequencies_of_heads", "heads must be positive and divide ", all.pairs(),
+                          " pairs, got ", heads);
+  const Index pairs = all.pairs() / heads;
+  std::vector<frequencies> result;
+  for (Index h = 0; h < heads; ++h) {
+    number_array<double> inv_freq(pairs, all.axes());
+    for (Index a = 0; a < all.axes(); ++a)
+      for (Index i = 0; i < pairs; ++i) inv_freq(i, a) = all.inv_freq(h * pairs + i, a);
+    result.push_back(frequencies::custom(std::move(inv_freq), all.attention_factor()));
+  }
+  return result;
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_VISION_AXES_HPP
@@ -22447,180 +22521,6 @@ owned_array<Real> patch_centers(Index height, Index width, patch_normalisation n
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_GRID_POSITIONS_HPP
-
-#ifndef ROPE_POSITIONS_HUNYUAN_POSITIONS_HPP
-#define ROPE_POSITIONS_HUNYUAN_POSITIONS_HPP
-/// The coordinates of every token of a HunYuan VL prompt with images (XD-RoPE).
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// hunyuan_vl_positions, with the type of the runs as a parameter so that it is compiled only if called.
-template <class Integer, class Runs>
-prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& runs, Index axes) {
-  tokens_of_prompt(function, runs);
-  Runs with_ends = runs;  // includes the token that ends each row of an image
-  for (auto& run : with_ends)
-    if (auto* image = std::get_if<vision_run>(&run)) {
-      if (image->frames > 1) throw_invalid(function, "an image must be one frame, got ", image->frames);
-      if (image->frames > 0 && image->height > 0 && image->width > 0) ++image->width;
-    }
-  const Index tokens = tokens_of_prompt(function, with_ends);
-  prompt_positions<Integer> prompt{{tokens, axes}, tokens};
-  for (Index axis = 0; axis < axes; ++axis)
-    for (Index token = 0; token < tokens; ++token) prompt.coordinates(token, axis) = token;
-  Index token = 0, images = 0;
-  for (const auto& run : with_ends) {
-    if (const auto* text = std::get_if<text_run>(&run)) {
-      token += text->tokens;
-      continue;
-    }
-    const vision_run& image = *std::get_if<vision_run>(&run);
-    if (image.frames == 0 || image.height == 0 || image.width == 0) continue;
-    for (Index row = 0; row < image.height; ++row)
-      for (Index column = 0; column < image.width; ++column, ++token) {
-        prompt.coordinates(token, axes - 3) = column;
-        prompt.coordinates(token, axes - 2) = row;
-        prompt.coordinates(token, axes - 1) = images;
-      }
-    ++images;
-  }
-  return prompt;
-}
-}  // namespace detail
-/// Positions of HunYuan VL: four coordinates per token, (position, width, height, image), or the last three,
-/// one per section of the model. All coordinates of a text token are its index in the prompt. A token of an
-/// image has
-///
-///     position  its index in the prompt
-///     width     its column, from 0; column vision_run::width is a token that ends the row
-///     height    its row, from 0
-///     image     the number of its image in the prompt, from 0
-///
-/// The tokens that open and close an image count as text. Generation continues at the index of the next
-/// token, so delta() is 0.
-///
-///     const auto prompt = hunyuan_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}}, 4);
-///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
-///
-/// \param axes  3 or 4
-///
-/// Throws:  std::invalid_argument for other axes, a negative count, a bad frame_step, or an image of more
-///          than one frame; std::length_error if the tokens exceed the address space
-/// Source:  get_rope_index of Hugging Face transformers, modeling_hunyuan_vl.py;
-///          get_xdrope_input_positions of vLLM
-template <class Integer = std::int64_t>
-prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& runs, Index axes) {
-  if (axes != 3 && axes != 4)
-    detail::throw_invalid("hunyuan_vl_positions", "axes must be 3 or 4, got ", axes);
-  return detail::walk_hunyuan_prompt<Integer>("hunyuan_vl_positions", runs, axes);
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_POSITIONS_HUNYUAN_POSITIONS_HPP
-
-#ifndef ROPE_POSITIONS_MASK_POSITIONS_HPP
-#define ROPE_POSITIONS_MASK_POSITIONS_HPP
-/// Positions, counts and ranges of keys from the attention mask of a padded batch, as tokenizers return it.
-namespace rope::inline ROPE_ABI {
-/// The tokens of a padded batch.
-///
-///     const padded_rows rows = positions_of_mask(mask);
-///     rotate<Layout>(q, k, table, rows.positions);
-///     attention(q, k, v, out, {.key_ranges = rows.key_ranges});
-struct padded_rows {
-  std::vector<std::int64_t> positions;  // [batch * tokens]: 0, 1, 2, ... in each row; 0 for padding
-  std::vector<std::int64_t> counts;     // [batch]: tokens that are not padding
-  std::vector<key_range> key_ranges;    // [batch * tokens]: empty for padding
-};
-namespace detail {
-/// The extent [batch, tokens] of a mask. A vector is one row.
-template <class X>
-Index rows_of_mask(const X& mask) {
-  if constexpr (dense_integers<X>)
-    return bool(std::remove_cvref_t<decltype(dense_of(mask))>::IsVectorAtCompileTime) ? 1 : mask.rows();
-  else if constexpr (tensor<const X, 2>)
-    return static_cast<Index>(mask.dimension(0));
-  else
-    return 1;
-}
-/// The mask as it is in memory, or a copy of an expression.
-template <class X>
-auto mask_list(const X& mask) {
-  if constexpr (integers_in_memory<X>)
-    return list_of(mask);
-  else
-    return evaluated_list<integer_of<X>>(mask);
-}
-template <class Integer>
-const integer_list<Integer>& as_list(const integer_list<Integer>& list) {
-  return list;
-}
-template <class Integer>
-const integer_list<Integer>& as_list(const evaluated_list<Integer>& copy) {
-  return copy.list;
-}
-/// The first token of a row that is not padding, and how many there are.
-///
-/// \param entry  entry(t) is the mask of token t
-///
-/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones are adjacent
-template <class Entry>
-key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
-  key_range real = {tokens, 0};
-  for (Index t = 0; t < tokens; ++t) {
-    const auto value = as_position(entry(t));
-    if (value != 0 && value != 1)
-      throw_invalid("positions_of_mask", "a mask is 1 for tokens and 0 for padding, got ", value,
-                    " for token ", t, " of row ", row);
-    if (value == 0) continue;
-    if (real.count == 0) real.first = t;
-    if (real.first + real.count != t)
-      throw_invalid("positions_of_mask",
-                    "padding must be on the left or the right of the tokens of a row; give a mask with holes "
-                    "as attention_options::mask, got padding before token ",
-                    t, " of row ", row);
-    ++real.count;
-  }
-  return real;
-}
-}  // namespace detail
-/// Positions, counts and ranges of keys from an attention mask of ones for tokens and zeros for padding, on
-/// the left or on the right of each row (`attention_mask` of tokenizers).
-///
-/// Tokens of a row are at positions 0, 1, 2, ..., wherever its padding is. Queries of padding attend to no
-/// key, so that their outputs are zero. A prompt padded on the left and its steps of decoding, in a cache:
-///
-///     cache.append_at<Layout>(k, v, table, rows.positions);
-///     attention<Layout>(q, cache, out, table, {.key_ranges = rows.key_ranges});
-///
-/// In the next step, row b attends to keys `tokens - counts[b]` and later. If padding is on the right,
-/// `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, and needs no ranges.
-///
-/// \param mask    [batch, tokens], any integers in any order of memory: an Eigen matrix, map or expression,
-///                or an Eigen::Tensor of rank 2; a list is one row. For bools, `mask.cast<int>()`
-/// \param causal  false: tokens of a row attend to each other both ways, as in encoders
-///
-/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent
-/// Cost:    O(batch * tokens)
-template <position_list X>
-padded_rows positions_of_mask(const X& mask, bool causal = true) {
-  const auto kept = detail::mask_list(mask);
-  const auto& list = detail::as_list(kept);
-  const Index batch = detail::rows_of_mask(mask), tokens = batch == 0 ? 0 : list.size() / batch;
-  padded_rows rows;
-  for (Index b = 0; b < batch; ++b) {
-    // A matrix of one column is stored as a list.
-    const key_range real = detail::unpadded_tokens(
-        b, tokens, [&](Index t) { return list.rows > 1 ? list(b, t) : list[b * tokens + t]; });
-    rows.counts.push_back(real.count);
-    for (Index t = 0; t < tokens; ++t) {
-      const bool is_token = t >= real.first && t < real.first + real.count;
-      rows.positions.push_back(is_token ? t - real.first : 0);
-      rows.key_ranges.push_back({real.first, is_token ? causal ? t - real.first + 1 : real.count : 0});
-    }
-  }
-  return rows;
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_POSITIONS_MASK_POSITIONS_HPP
 
 #ifndef ROPE_POSITIONS_OMNI_POSITIONS_HPP
 #define ROPE_POSITIONS_OMNI_POSITIONS_HPP
@@ -23138,8 +23038,507 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
 #ifndef ROPE_ROTATION_ANGLE_GRADIENT_HPP
 #define ROPE_ROTATION_ANGLE_GRADIENT_HPP
 
-#ifndef ROPE_ROTATION_DETAIL_ANGLE_GRADIENT_KERNEL_HPP
-#define ROPE_ROTATION_DETAIL_ANGLE_GRADIENT_KERNEL_HPP
+#ifndef ROPE_TABLES_XPOS_HPP
+#define ROPE_TABLES_XPOS_HPP
+
+#ifndef ROPE_TABLES_GIVEN_TABLE_HPP
+#define ROPE_TABLES_GIVEN_TABLE_HPP
+/// Tables that are not made from frequencies: from angles that a network predicts for every token (learned
+/// rotations), or from cos and sin that another library computed. Row r is the rotation at position first +
+/// r.
+///
+/// Makes tables whose entries are given instead of computed from frequencies.
+namespace rope::inline ROPE_ABI::detail {
+/// The radius sqrt(cos^2 + sin^2) of a given pair is in [1 / largest_radius, largest_radius], so that the
+/// pair and its inverse are normal numbers of S and the square of the radius is one of double.
+template <class S>
+inline constexpr double largest_radius = std::is_same_v<S, float> ? 0x1p126 : 0x1p500;
+/// The value rounded to S. A value beyond the range of S becomes the largest number, which `table` below
+/// rejects.
+template <class S>
+S entry_of(double value) {
+  constexpr auto largest = static_cast<double>((std::numeric_limits<S>::max)());
+  return static_cast<S>(value > largest ? largest : value < -largest ? -largest : value);
+}
+/// Makes a frequency_table from given entries; a friend of frequency_table.
+struct given_entries {
+  /// The table whose row r `write(r, cos, sin)` writes, cos [pairs] and sin [pairs].
+  ///
+  /// \param origin  the frequencies that the table reports: pairs, inv_freq and attention_factor
+  ///
+  /// Throws:  std::length_error if the positions exceed int64; std::invalid_argument if an entry is not
+  ///          finite or the radius of a pair is not in [1 / largest_radius, largest_radius]
+  template <class S, class WriteRow>
+  static frequency_table<S> table(const char* function, const frequencies& origin, std::int64_t first,
+                                  Index rows, const WriteRow& write) {
+    if (!sum_is_position(first, rows))
+      throw_length(function, "the positions of ", rows, " rows from ", first, " on exceed int64");
+    frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});
+    table.source_ = table_source::entries;
+    table.fingerprint_ = mix(mix(table.fingerprint_, 2), static_cast<std::uint64_t>(first));
+    table.at_origin_ = number_array<unsigned char>(rows, 1, 1);
+    const Index pairs = origin.pairs();
+    for (Index r = 0; r < rows; ++r) {
+      S* cos = table.entries_.data() + static_cast<std::size_t>(r * 2 * pairs);
+      write(r, cos, cos + pairs);
+      for (Index i = 0; i < pairs; ++i) {
+        const auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
+        constexpr double largest = largest_radius<S>;
+        if (!is_finite(c) || !is_finite(s) || (std::abs)(c) > largest || (std::abs)(s) > largest ||
+            c * c + s * s > largest * largest || c * c + s * s < 1 / (largest * largest))
+          throw_invalid(function, "an entry must be finite and sqrt(cos^2 + sin^2) within [2^",
+                        -std::ilogb(largest), ", 2^", std::ilogb(largest), "], got cos = ", c,
+                        " and sin = ", s, " at row ", r, ", pair ", i);
+        if (!equal(c, 1) || !equal(s, 0)) table.at_origin_(r) = 0;
+        table.fingerprint_ =
+            mix(mix(table.fingerprint_, bit_cast<std::uint64_t>(c)), bit_cast<std::uint64_t>(s));
+      }
+    }
+    return table;
+  }
+  /// Replaces the hash of the entries by a hash of the rule that made them: two tables of one rule are then
+  /// equal whatever their ranges of positions.
+  template <class S>
+  static void identify(frequency_table<S>& table, std::uint64_t rule) {
+    table.fingerprint_ = mix(rule, 3);
+  }
+  /// The frequencies that a table without frequencies reports: `pairs` zeros, and m.
+  static frequencies origin(Index pairs, double attention_factor) {
+    return frequencies::custom(number_array<double>(pairs, 1, 0.0), attention_factor);
+  }
+};
+template <class Derived>
+inline constexpr bool is_real =
+    std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>;
+template <class Derived>
+inline constexpr bool is_entry = is_real<Derived> || std::is_same_v<typename Derived::Scalar, Eigen::half> ||
+                                 std::is_same_v<typename Derived::Scalar, Eigen::bfloat16>;
+template <class Cos, class Sin>
+void check_same_shape(const char* function, const Cos& cos, const Sin& sin) {
+  if (cos.rows() != sin.rows() || cos.cols() != sin.cols())
+    throw_invalid(function, "cos and sin must have one shape, got ", shape_text({cos.rows(), cos.cols()}),
+                  " and ", shape_text({sin.rows(), sin.cols()}));
+}
+}  // namespace rope::inline ROPE_ABI::detail
+namespace rope::inline ROPE_ABI {
+/// How the columns of an angle, cos or sin matrix correspond to pairs. There is no default: a matrix read in
+/// the wrong form gives wrong angles or twice the pairs.
+enum class table_form {
+  half_width,    ///< [rows, pairs]      a0 a1 a2 ...          ONNX, FlashAttention, vLLM, candle
+  concatenated,  ///< [rows, 2 pairs]    a0 a1 ... a0 a1 ...   Hugging Face `cat((freqs, freqs))`
+  repeated       ///< [rows, 2 pairs]    a0 a0 a1 a1 ...       lucidrains, diffusers, `repeat_interleave(2)`
+};
+namespace detail {
+/// How far cos^2 + sin^2 of a pair may be from the table's common value, relative to it, for entries with
+/// unit roundoff u. A float or double entry has an error of at most 1 ulp from the cos or sin of another
+/// library and half an ulp from its product with m, together 3 u: a sum of squares has 6 u, the common value
+/// as much, and the sum formed here in double 2 u more. A 16-bit entry is a float that was rounded once, u: 2
+/// u and 2 u, and as much again where m was multiplied in 16 bits.
+template <class Entry>
+inline constexpr double radius_tolerance = std::is_same_v<Entry, double>        ? 16 * 0x1p-53
+                                           : std::is_same_v<Entry, float>       ? 16 * 0x1p-24
+                                           : std::is_same_v<Entry, Eigen::half> ? 8 * 0x1p-11
+                                                                                : 8 * 0x1p-8;
+/// The number of pairs of a matrix.
+///
+/// Throws:  std::invalid_argument if an entry is not finite or the two copies of a wide form differ
+template <class Matrix>
+Index checked_pairs(const char* function, const char* name, const Matrix& x, table_form form) {
+  const bool twice = form != table_form::half_width;
+  const Index pairs = twice ? x.cols() / 2 : x.cols();
+  if (pairs == 0 || (twice && x.cols() % 2 != 0))
+    throw_invalid(function, name, " must be [rows, ", twice ? "2 * pairs" : "pairs", "] with pairs > 0, got ",
+                  shape_text({x.rows(), x.cols()}));
+  for (Index r = 0; r < x.rows(); ++r)
+    for (Index c = 0; c < x.cols(); ++c) {
+      const auto value = static_cast<double>(x(r, c));
+      if (!is_finite(value))
+        throw_invalid(function, name, " must be finite, got ", value, " at row ", r, ", column ", c);
+      const Index pair = form == table_form::repeated ? c / 2 : c % pairs;
+      const Index copy = form == table_form::repeated ? 2 * pair : pair;
+      if (!detail::equal(value, static_cast<double>(x(r, copy))))
+        throw_invalid(function, "the two copies of ", name, " must agree in the ",
+                      form == table_form::repeated ? "repeated" : "concatenated", " form, got ",
+                      static_cast<double>(x(r, copy)), " and ", value, " at row ", r, ", pair ", pair);
+    }
+  return pairs;
+}
+/// The first column of pair i.
+constexpr Index column(table_form form, Index i) { return form == table_form::repeated ? 2 * i : i; }
+inline double checked_angle(const char* function, double angle, Index r, Index i) {
+  if (!is_finite(angle) || (std::abs)(angle) >= 0x1p64)
+    throw_invalid(function, "an angle must be finite and below 2^64, got ", angle, " at row ", r, ", column ",
+                  i);
+  return angle;
+}
+/// m^2, the median of cos^2 + sin^2, if that of every pair is equal to it within radius_tolerance.
+///
+/// Throws:  std::invalid_argument
+template <class Entry, class Cos, class Sin>
+double checked_square(const char* function, const Cos& cos, const Sin& sin, table_form form, Index pairs) {
+  if (cos.rows() == 0) return 1;
+  const auto square = [&](Index r, Index i) {
+    const auto c = static_cast<double>(cos(r, column(form, i))),
+               s = static_cast<double>(sin(r, column(form, i)));
+    return c * c + s * s;
+  };
+  std::vector<decltype(square(Index{}, Index{}))> squares;
+  squares.reserve(static_cast<std::size_t>(cos.rows() * pairs));
+  for (Index r = 0; r < cos.rows(); ++r)
+    for (Index i = 0; i < pairs; ++i) squares.push_back(square(r, i));
+  const auto middle = squares.begin() + static_cast<std::ptrdiff_t>(squares.size() / 2);
+  std::nth_element(squares.begin(), middle, squares.end());
+  const double common = *middle;
+  for (Index r = 0; r < cos.rows(); ++r)
+    for (Index i = 0; i < pairs; ++i)
+      if ((std::abs)(square(r, i) - common) > radius_tolerance<Entry> * common)
+        throw_invalid(function, "cos^2 + sin^2 must be one m^2 for every pair, here ", common,
+                      ", to within 2^", std::ilogb(radius_tolerance<Entry>), " of it, got ", square(r, i),
+                      " at row ", r, ", pair ", i);
+  return (std::abs)(common - 1) <= radius_tolerance<Entry> ? 1 : common;
+}
+}  // namespace detail
+/// The table of given angles in radians, one row per token: learned rotations.
+///
+///     cos(first + r)[i] = m cos(angles(r, i)),   sin(first + r)[i] = m sin(angles(r, i))
+///
+///     const frequency_table<> table = table_of_angles(angles, table_form::half_width);
+///
+/// Angles [batch, tokens, pairs] are passed as [batch * tokens, pairs]; rotate with `row_starts` 0, tokens,
+/// 2 tokens, ... If the angles differ between heads, make one table per head and rotate `head_range`s.
+///
+/// \tparam S                 float or double: the type of a table entry
+/// \param  angles            Eigen expression [rows, pairs], or [rows, 2 pairs] in the two wide forms
+/// \param  attention_factor  m, finite and positive
+///
+/// Throws:    std::invalid_argument if an angle is not finite or not below 2^64, there is no pair, the copies
+///            of a wide form differ, or attention_factor is not positive and normal in S; std::length_error
+///            if the positions of the rows exceed 64 bits, or their entries the address space
+/// Accuracy:  that of a frequency_table, for cos and sin of the given angle: 0.5 ulp (float), 0.51 (double)
+/// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch. Its RotaryEmbedding returns
+///            angles in the repeated form, that of Transformer Engine in the concatenated form
+template <class S = float, class Derived>
+frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, table_form form,
+                                   std::int64_t first = 0, double attention_factor = 1.0) {
+  static_assert(detail::is_real<Derived>,
+                "table_of_angles: angles are float or double; 16-bit types lose them");
+  const owned_array<typename Derived::Scalar> values = angles;
+  const Index pairs = detail::checked_pairs("table_of_angles", "angles", values, form);
+  return detail::given_entries::table<S>(
+      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, values.rows(),
+      [&](Index r, S* cos, S* sin) {
+        for (Index i = 0; i < pairs; ++i) {
+          const double angle = detail::checked_angle(
+              "table_of_angles", static_cast<double>(values(r, detail::column(form, i))), r, i);
+          detail::write_product(angle, 1.0, attention_factor, cos[i], sin[i]);
+        }
+      });
+}
+/// The table of learned rotations of which each rotates several pairs, with a list of frequencies.
+///
+///     angle of pair a * ranges.size() + f  =  rotations(r, a) * ranges(f)
+///
+///     const frequency_table<> table = table_of_angles(rotations, ranges);
+///
+/// \param rotations  Eigen expression [rows, rotations], radians
+/// \param ranges     vector [ranges]
+///
+/// Throws:    as above; std::invalid_argument if a range is not finite or not below 2^64
+/// Accuracy:  as above; the product is exact
+/// Source:    `apply_learned_rotations(..., freq_ranges)` of lucidrains/rotary-embedding-torch
+template <class S = float, class Derived, class Ranges>
+frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
+                                   const Eigen::DenseBase<Ranges>& ranges, std::int64_t first = 0,
+                                   double attention_factor = 1.0) {
+  static_assert(detail::is_real<Derived> && detail::is_real<Ranges>,
+                "table_of_angles: rotations and ranges are float or double; 16-bit types lose the angle");
+  static_assert(bool(Ranges::IsVectorAtCompileTime), "table_of_angles: ranges is a vector");
+  const owned_array<typename Derived::Scalar> given = rotations;
+  const owned_array<typename Ranges::Scalar, 1> factors = ranges;
+  const Index count = factors.size(), pairs = given.cols() * count;
+  if (pairs == 0)
+    detail::throw_invalid("table_of_angles", "rotations [rows, rotations] and ranges must not be empty, got ",
+                          detail::shape_text({given.rows(), given.cols()}), " and ", count);
+  for (Index f = 0; f < count; ++f)
+    detail::checked_angle("table_of_angles", static_cast<double>(factors(f)), 0, f);
+  return detail::given_entries::table<S>(
+      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, given.rows(),
+      [&](Index r, S* cos, S* sin) {
+        for (Index a = 0; a < given.cols(); ++a) {
+          const double angle =
+              detail::checked_angle("table_of_angles", static_cast<double>(given(r, a)), r, a);
+          for (Index f = 0; f < count; ++f)
+            detail::write_product(static_cast<double>(factors(f)), angle, attention_factor,
+                                  cos[a * count + f], sin[a * count + f]);
+        }
+      });
+}
+/// The table of cos and sin that another library computed, after checking that all pairs are rotations scaled
+/// by one m.
+///
+///     const frequency_table<> table = table_of_cos_sin(cos, sin, table_form::concatenated);
+///
+/// An attention_factor that is already multiplied into the entries stays there. The table reports the m that
+/// was measured, or exactly 1 if it is 1 within the precision of the entries.
+///
+/// vLLM and FlashInfer store one matrix [cos, sin]: pass cache.leftCols(pairs), cache.rightCols(pairs) and
+/// half_width. timm stores sin first, in the repeated form.
+///
+/// \param cos, sin  Eigen expressions [rows, pairs], or [rows, 2 pairs] in the two wide forms; float, double,
+///                  Eigen::half or Eigen::bfloat16
+///
+/// Throws:  std::invalid_argument if the shapes differ, an entry is not finite, the copies of a wide form
+///          differ, or cos^2 + sin^2 of a pair differs from the table's common m^2 by more than a few units
+///          of roundoff of the entries (the message names the row and the pair). std::length_error as
+///          table_of_angles
+template <class S = float, class Cos, class Sin>
+frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
+                                    table_form form, std::int64_t first = 0) {
+  static_assert(detail::is_entry<Cos> && std::is_same_v<typename Cos::Scalar, typename Sin::Scalar>,
+                "table_of_cos_sin: cos and sin are both float, double, Eigen::half or Eigen::bfloat16");
+  const owned_array<typename Cos::Scalar> c = cos;
+  const owned_array<typename Sin::Scalar> s = sin;
+  detail::check_same_shape("table_of_cos_sin", c, s);
+  const Index pairs = detail::checked_pairs("table_of_cos_sin", "cos", c, form);
+  detail::checked_pairs("table_of_cos_sin", "sin", s, form);
+  const double square = detail::checked_square<typename Cos::Scalar>("table_of_cos_sin", c, s, form, pairs);
+  return detail::given_entries::table<S>(
+      "table_of_cos_sin", detail::given_entries::origin(pairs, std::sqrt(square)), first, c.rows(),
+      [&](Index r, S* cos_row, S* sin_row) {
+        for (Index i = 0; i < pairs; ++i) {
+          const Index column = detail::column(form, i);
+          cos_row[i] = detail::entry_of<S>(static_cast<double>(c(r, column)));
+          sin_row[i] = detail::entry_of<S>(static_cast<double>(s(r, column)));
+        }
+      });
+}
+/// A table of arbitrary entries, not checked to be rotations: pairs that also grow or shrink (xPos), mixtures
+/// of several angles (FoPE), entries of low precision. `unrotate` divides every pair by its own cos^2 +
+/// sin^2.
+///
+///     const frequency_table<> table = table_of_entries(cos, sin);
+///
+/// \param cos, sin  Eigen expressions [rows, pairs], float, double, Eigen::half or Eigen::bfloat16
+///
+/// Throws:    std::invalid_argument if the shapes differ, an entry is not finite, or sqrt(cos^2 + sin^2) of a
+///            pair is outside [2^-126, 2^126] (float) or [2^-500, 2^500] (double), so that the pair and its
+///            inverse are numbers. std::length_error as table_of_angles
+/// Accuracy:  the entries, rounded to S
+template <class S = float, class Cos, class Sin>
+frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
+                                    std::int64_t first = 0) {
+  static_assert(detail::is_entry<Cos> && detail::is_entry<Sin>,
+                "table_of_entries: cos and sin are float, double, Eigen::half or Eigen::bfloat16");
+  const owned_array<typename Cos::Scalar> c = cos;
+  const owned_array<typename Sin::Scalar> s = sin;
+  detail::check_same_shape("table_of_entries", c, s);
+  const Index pairs = detail::checked_pairs("table_of_entries", "cos", c, table_form::half_width);
+  return detail::given_entries::table<S>("table_of_entries", detail::given_entries::origin(pairs, 1), first,
+                                         c.rows(), [&](Index r, S* cos_row, S* sin_row) {
+                                           for (Index i = 0; i < pairs; ++i) {
+                                             cos_row[i] = detail::entry_of<S>(static_cast<double>(c(r, i)));
+                                             sin_row[i] = detail::entry_of<S>(static_cast<double>(s(r, i)));
+                                           }
+                                         });
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_TABLES_GIVEN_TABLE_HPP
+/// xPos: rotary embedding whose scores also decay with distance. In addition to its rotation every pair grows
+/// or shrinks exponentially with the position, keys inversely to queries:
+///
+///     query at p:  growth_i(p) R(angle_i(p)),     key at p:  R(angle_i(p)) / growth_i(p)
+///     growth_i(p) = exp(rate_i (p - center) / scale_base)
+///
+/// A score therefore has the factor exp(rate_i (p_query - p_key) / scale_base). With rate < 0 it is less than
+/// 1 for every key before the query and more than 1 for every key after it: xPos is for causal attention. The
+/// center cancels only if queries and keys share it. Libraries that derive the center from the length of a
+/// call get other scores with a cache than without. Here the center is a constant of the model.
+namespace rope::inline ROPE_ABI {
+/// The rates of the paper, [pairs], all negative.
+///
+///     rate_i = ln((2 i + gamma d) / ((1 + gamma) d)),   d = rotary_dim
+///
+/// Throws:  std::invalid_argument unless rotary_dim is even and positive and gamma finite and positive
+/// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and
+///          algorithm 1; gamma = 0.4 as in torchscale, FlashAttention, and
+///          lucidrains/rotary-embedding-torch
+template <class Rates = owned_array<double, 1>>
+Rates xpos_rates(Index rotary_dim, double gamma = 0.4) {
+  if (rotary_dim <= 0 || rotary_dim % 2 != 0)
+    detail::throw_invalid("xpos_rates", "rotary_dim must be even and positive, got ", rotary_dim);
+  if (!detail::is_finite(gamma) || gamma <= 0)
+    detail::throw_invalid("xpos_rates", "gamma must be finite and positive, got ", gamma);
+  const wide_real shift = wide_real(gamma) * rotary_dim, all = shift + rotary_dim;
+  Rates rates(rotary_dim / 2);
+  for (Index i = 0; i < rates.size(); ++i) rates(i) = static_cast<double>(log((2 * i + shift) / all));
+  return rates;
+}
+/// The growth of pairs: its rates and the position where it is 1.
+///
+///     const xpos tables(frequencies(128), 4096, {.center = 2048, .scale_base = 256});
+struct xpos_growth {
+  /// The position of growth 1, shared by queries and keys. Growth is least extreme when it is in the middle
+  /// of the positions used: half the context length.
+  double center;
+  /// Positions in which a pair grows by exp(rate).
+  double scale_base = 512;
+  /// [pairs] of any sign, or empty: xpos_rates(rotary_dim).
+  number_array<double> rates = {};
+};
+/// The tables of xPos: one for queries and one for keys, for the same rotation.
+///
+///     const xpos tables(frequencies(128), 4096, {.center = 2048});
+///     rotate<half_split>(q, tables.queries(), start);
+///     cache.append<half_split>(k, v, tables.keys());      // or rotate<half_split>(k, tables.keys(), start)
+///     attention(q, cache.keys(), cache.values(), out);
+///     attention<half_split>(q, k, v, out, tables);         // of unrotated queries and keys
+///
+/// Positions are absolute and the center is fixed, so cached keys stay valid while a sequence grows, also
+/// when the tables are rebuilt for more positions: their fingerprints do not depend on the range. `unrotate`
+/// inverts the growth too, and `rotate_gradient` includes it in the gradient.
+///
+/// \tparam S  float or double: the type of a table entry
+///
+/// Invariant: immutable. Every growth is a normal number of S, at most 2^126 (float) or 2^500 (double). With
+///            16-bit channels, growth times channel must stay below the largest number of the type, 65504 of
+///            Eigen::half: up to a length of about 4096 with the rates of the paper and a center in the
+///            middle.
+/// Accuracy:  an entry is m growth cos or m growth sin, within 0.51 ulp in float and 3 ulp in double
+/// Cost:      twice that of a frequency_table, and an exponential per entry
+/// Source:    Sun et al. 2022, arXiv:2212.10554
+template <class S = float>
+class xpos {
+ public:
+  /// Scores of keys after the query grow with the distance, so only causal attention accepts these tables.
+  static constexpr bool needs_causal = true;
+  /// Positions 0 .. count - 1.  Throws: as below; std::invalid_argument if count is negative
+  template <std::integral Count>
+  xpos(const frequencies& of, Count count, const xpos_growth& growth) : xpos(of, Count{0}, count, growth) {}
+  /// Positions first .. last - 1, which may be negative.
+  ///
+  /// Throws:  std::invalid_argument if last < first, the frequencies have more than one axis, the center or a
+  ///          rate is not finite, scale_base is not finite and positive, the rates are not one per pair, or
+  ///          the growth of a pair at an end of the range leaves the range of S; std::length_error if the
+  ///          positions or entries exceed the address space
+  template <std::integral First, std::integral Last>
+  xpos(const frequencies& of, First first, Last last, const xpos_growth& growth)
+      : growth_(checked(of, growth)),
+        queries_(table(of, first, last, growth_, 1)),
+        keys_(table(of, first, last, growth_, -1)) {}
+  xpos(const xpos&) = default;
+  xpos(xpos&&) = default;
+  xpos& operator=(const xpos& other) { return *this = xpos(other); }  // all or nothing
+  xpos& operator=(xpos&&) = default;
+  /// What queries rotate by: entries m growth cos and m growth sin.
+  const frequency_table<S>& queries() const { return queries_; }
+  /// What keys rotate by: entries m cos / growth and m sin / growth.
+  const frequency_table<S>& keys() const { return keys_; }
+  /// Both tables placed in the head, where they turn channels [first_channel, first_channel + rotary_dim).
+  /// This object must outlive what is returned.
+  struct placed {
+    static constexpr bool needs_causal = true;  // as above
+    placed_table<S> query_table;                // what queries() returns
+    placed_table<S> key_table;                  // what keys() returns
+    /// What queries rotate by.
+    const placed_table<S>& queries() const { return query_table; }
+    /// What keys rotate by.
+    const placed_table<S>& keys() const { return key_table; }
+  };
+  /// Both tables placed in the head.
+  ///
+  /// Throws:  std::invalid_argument if first_channel is negative
+  placed at_channel(Index first_channel) const {
+    return {queries_.at_channel(first_channel), keys_.at_channel(first_channel)};
+  }
+  /// The position of growth 1.
+  double center() const { return growth_.center; }
+  /// Positions in which pair i grows by exp(rate_i).
+  double scale_base() const { return growth_.scale_base; }
+  /// The rate of every pair, [pairs]; valid while this object lives.
+  template <class Map = typename frequency_table<S>::double_map>
+  Map rates() const {
+    return Map(growth_.rates.data(), growth_.rates.rows(), growth_.rates.cols());
+  }
+ private:
+  static xpos_growth checked(const frequencies& of, xpos_growth growth) {
+    if (of.axes() != 1)
+      detail::throw_invalid("xpos", "positions have one axis, got frequencies of ", of.axes(), " axes");
+    if (!detail::is_finite(growth.center))
+      detail::throw_invalid("xpos", "center must be finite, got ", growth.center);
+    if (!detail::is_finite(growth.scale_base) || growth.scale_base <= 0)
+      detail::throw_invalid("xpos", "scale_base must be finite and positive, got ", growth.scale_base);
+    if (growth.rates.size() == 0) growth.rates = xpos_rates<number_array<double>>(of.rotary_dim());
+    if (growth.rates.size() != of.pairs())
+      detail::throw_invalid("xpos", "rates must be [pairs] = ", of.pairs(), ", got ", growth.rates.size());
+    for (Index i = 0; i < growth.rates.size(); ++i)
+      if (!detail::is_finite(growth.rates(i)))
+        detail::throw_invalid("xpos", "a rate must be finite, got ", growth.rates(i), " at pair ", i);
+    return growth;
+  }
+  /// ln growth of every pair is linear in the position, so its extremes are at the ends of the range.
+  static void check_range(const xpos_growth& growth, std::int64_t first, Index rows, double m) {
+    const double limit = std::log(detail::largest_radius<S>) - (std::abs)(std::log(m));
+    if (rows == 0) return;
+    for (const std::int64_t position : {first, first + (rows - 1)})
+      for (Index i = 0; i < growth.rates.size(); ++i) {
+        const double exponent =
+            growth.rates(i) * ((static_cast<double>(position) - growth.center) / growth.scale_base);
+        if (!((std::abs)(exponent) <= limit))
+          detail::throw_invalid("xpos", "the growth exp(", exponent, ") of pair ", i, " at position ",
+                                position, " leaves the range of the table's entries, exp(+-", limit,
+                                "); move the center ", growth.center,
+                                " to the middle of the positions, or raise scale_base ", growth.scale_base);
+      }
+  }
+  template <std::integral First, std::integral Last>
+  static frequency_table<S> table(const frequencies& of, First from, Last to, const xpos_growth& growth,
+                                  int sign) {
+    const std::int64_t first = detail::checked_position("xpos", from);
+    const Index pairs = of.pairs(), rows = detail::checked_rows("xpos", from, to);
+    const double m = of.attention_factor();
+    check_range(growth, first, rows, m);
+    const detail::row_angles angles(of);
+    frequency_table<S> result =
+        detail::given_entries::table<S>("xpos", of, first, rows, [&](Index r, S* cos, S* sin) {
+          const std::int64_t position = first + r;
+          const wide_real distance = (position - wide_real(growth.center)) / growth.scale_base;
+          for (Index i = 0; i < pairs; ++i) {
+            const auto size = static_cast<double>(exp(sign * growth.rates(i) * distance) * m);
+            detail::write_entry(
+                angles, i, [position](Index) { return position; }, size, cos[i], sin[i]);
+          }
+        });
+    std::uint64_t rule = detail::mix_inv_freq(detail::bit_cast<std::uint64_t>(m), of);
+    for (const double number : {growth.center, growth.scale_base, static_cast<double>(sign)})
+      rule = detail::mix(rule, detail::bit_cast<std::uint64_t>(number));
+    detail::given_entries::identify(
+        result, detail::mix(rule, growth.rates.size(), 1, [&](Index i, Index) { return growth.rates(i); }));
+    return result;
+  }
+  xpos_growth growth_;
+  frequency_table<S> queries_, keys_;
+};
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_TABLES_XPOS_HPP
+/// The backward pass of `rotate` with respect to angles, frequencies, positions and table entries. The
+/// functions are vector-Jacobian products of
+///
+///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a)
+///
+/// Given d_y, the gradient of a loss with respect to y, whose pair i is (a, b), the gradient with respect to
+///
+///     the angle           d_angle_i = u b - v a     (u, v) = pair i of y                angle_gradient
+///     the frequencies     d_inv_freq(i, a) = sum over tokens and heads of p_a d_angle_i   inv_freq_gradient
+///     the positions       d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
+///     cos and sin         d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
+///
+/// A rotation does not change u b - v a. The first three functions therefore accept heads and gradient either
+/// both from before the rotation or both from after it. Training code that rotates in place has the latter.
+/// If every head has its own frequencies, pass x.head_range(h, 1) for the gradient of head h.
+///
+/// Sums are in double, in an order that does not depend on the threads: a training step is reproducible bit
+/// by bit.
+///
 /// Sums of products of channel pairs x = (u, v) with their gradients g = (a, b). As complex numbers u + iv
 /// and a + ib, conj(x) g has two parts:
 ///
@@ -23151,6 +23550,8 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
 ///
 /// Sums are in double, in an order that depends on the shapes only, not on the threads. multiply_add decides
 /// about fusing products and sums, not the compiler.
+///
+/// Gradients with respect to the rates and inv_freq that the tables of xPos were made from.
 namespace rope::inline ROPE_ABI::detail {
 /// The two parts above.
 enum class part { along, across };
@@ -23272,25 +23673,6 @@ number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, I
   return total;
 }
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_ROTATION_DETAIL_ANGLE_GRADIENT_KERNEL_HPP
-/// The backward pass of `rotate` with respect to angles, frequencies, positions and table entries. The
-/// functions are vector-Jacobian products of
-///
-///     y = m R(angle) x,   angle_i = sum_a p_a inv_freq(i, a)
-///
-/// Given d_y, the gradient of a loss with respect to y, whose pair i is (a, b), the gradient with respect to
-///
-///     the angle           d_angle_i = u b - v a     (u, v) = pair i of y                angle_gradient
-///     the frequencies     d_inv_freq(i, a) = sum over tokens and heads of p_a d_angle_i   inv_freq_gradient
-///     the positions       d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
-///     cos and sin         d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
-///
-/// A rotation does not change u b - v a. The first three functions therefore accept heads and gradient either
-/// both from before the rotation or both from after it. Training code that rotates in place has the latter.
-/// If every head has its own frequencies, pass x.head_range(h, 1) for the gradient of head h.
-///
-/// Sums are in double, in an order that does not depend on the threads: a training step is reproducible bit
-/// by bit.
 namespace rope::inline ROPE_ABI {
 /// The gradient with respect to the angle of every row and pair of the table, for training learned angles.
 ///
@@ -23404,6 +23786,55 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(angle_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(inv_freq_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(coordinate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(table_gradient, 2);
+/// The side, queries or keys, whose table rotated the heads.
+enum class xpos_side { queries, keys };
+/// The gradient with respect to the rates of one side. The gradient of the loss is the sum over both sides.
+///
+///     d_rate_i = sum over tokens and heads of  +-(p - center) / scale_base (u a + v b),   + for queries
+///
+/// where (u, v) is pair i of x and (a, b) of d_x. Rotation by an xPos table does not change u a + v b, so x
+/// and d_x may both be from before the rotation or both from after it.
+///
+/// \param side        whether x are queries or keys
+/// \param x, d_x      [batch, tokens, heads, head_dim] and the gradient with respect to it; channel types may
+///           differ
+/// \param positions, threads  as in `rotate`
+///
+/// Returns:   owned_array<double, 1> [pairs]
+/// Throws:    as `angle_gradient`
+/// Accuracy:  products and sums in double, in an order that does not depend on the threads
+/// Cost:      one read of x and d_x, and 64 pairs doubles
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x,
+                                          const xpos<S>& tables, const P& positions = P{},
+                                          const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_ROTATION("rate_gradient", Layout, P, Threads);
+  const auto heads = detail::checked_gradient<Layout>("rate_gradient", x, d_x, tables.queries(), positions);
+  const double sign = side == xpos_side::queries ? 1 : -1;
+  return detail::weighted_sums<Layout, detail::part::along>(heads, 1, threads, [&](Index b, Index t, Index) {
+    return sign * ((static_cast<double>(heads.positions(b, t)) - tables.center()) / tables.scale_base());
+  });
+}
+/// The gradient with respect to inv_freq of one side, as in angle_gradient.hpp.
+///
+///     d_inv_freq_i = sum over tokens and heads of  p (u b - v a)
+///
+/// Parameters and accuracy are those of `rate_gradient`. The gradient of the loss is the sum over both sides.
+///
+/// Returns:  owned_array<double> [pairs, 1]
+/// Throws:   as `angle_gradient`
+/// Cost:     one read of x and d_x, and 64 pairs doubles
+template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
+          class Threads = this_thread>
+detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
+                                           const P& positions = P{}, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
+  const auto heads =
+      detail::checked_gradient<Layout>("inv_freq_gradient", x, d_x, tables.queries(), positions);
+  return detail::weighted_sums<Layout, detail::part::across>(
+      heads, 1, threads, [&](Index b, Index t, Index) { return static_cast<double>(heads.positions(b, t)); });
+}
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_ANGLE_GRADIENT_HPP
 
@@ -24150,319 +24581,6 @@ int staged(X&& /*x*/) {
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_STAGED_HPP
-
-#ifndef ROPE_ROTATION_XPOS_GRADIENT_HPP
-#define ROPE_ROTATION_XPOS_GRADIENT_HPP
-
-#ifndef ROPE_TABLES_XPOS_HPP
-#define ROPE_TABLES_XPOS_HPP
-
-#ifndef ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP
-#define ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP
-/// Makes tables whose entries are given instead of computed from frequencies.
-namespace rope::inline ROPE_ABI::detail {
-/// The radius sqrt(cos^2 + sin^2) of a given pair is in [1 / largest_radius, largest_radius], so that the
-/// pair and its inverse are normal numbers of S and the square of the radius is one of double.
-template <class S>
-inline constexpr double largest_radius = std::is_same_v<S, float> ? 0x1p126 : 0x1p500;
-/// The value rounded to S. A value beyond the range of S becomes the largest number, which `table` below
-/// rejects.
-template <class S>
-S entry_of(double value) {
-  constexpr auto largest = static_cast<double>((std::numeric_limits<S>::max)());
-  return static_cast<S>(value > largest ? largest : value < -largest ? -largest : value);
-}
-/// Makes a frequency_table from given entries; a friend of frequency_table.
-struct given_entries {
-  /// The table whose row r `write(r, cos, sin)` writes, cos [pairs] and sin [pairs].
-  ///
-  /// \param origin  the frequencies that the table reports: pairs, inv_freq and attention_factor
-  ///
-  /// Throws:  std::length_error if the positions exceed int64; std::invalid_argument if an entry is not
-  ///          finite or the radius of a pair is not in [1 / largest_radius, largest_radius]
-  template <class S, class WriteRow>
-  static frequency_table<S> table(const char* function, const frequencies& origin, std::int64_t first,
-                                  Index rows, const WriteRow& write) {
-    if (!sum_is_position(first, rows))
-      throw_length(function, "the positions of ", rows, " rows from ", first, " on exceed int64");
-    frequency_table<S> table(origin, first, rows, typename frequency_table<S>::unwritten_tag{});
-    table.source_ = table_source::entries;
-    table.fingerprint_ = mix(mix(table.fingerprint_, 2), static_cast<std::uint64_t>(first));
-    table.at_origin_ = number_array<unsigned char>(rows, 1, 1);
-    const Index pairs = origin.pairs();
-    for (Index r = 0; r < rows; ++r) {
-      S* cos = table.entries_.data() + static_cast<std::size_t>(r * 2 * pairs);
-      write(r, cos, cos + pairs);
-      for (Index i = 0; i < pairs; ++i) {
-        const auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
-        constexpr double largest = largest_radius<S>;
-        if (!is_finite(c) || !is_finite(s) || (std::abs)(c) > largest || (std::abs)(s) > largest ||
-            c * c + s * s > largest * largest || c * c + s * s < 1 / (largest * largest))
-          throw_invalid(function, "an entry must be finite and sqrt(cos^2 + sin^2) within [2^",
-                        -std::ilogb(largest), ", 2^", std::ilogb(largest), "], got cos = ", c,
-                        " and sin = ", s, " at row ", r, ", pair ", i);
-        if (!equal(c, 1) || !equal(s, 0)) table.at_origin_(r) = 0;
-        table.fingerprint_ =
-            mix(mix(table.fingerprint_, bit_cast<std::uint64_t>(c)), bit_cast<std::uint64_t>(s));
-      }
-    }
-    return table;
-  }
-  /// Replaces the hash of the entries by a hash of the rule that made them: two tables of one rule are then
-  /// equal whatever their ranges of positions.
-  template <class S>
-  static void identify(frequency_table<S>& table, std::uint64_t rule) {
-    table.fingerprint_ = mix(rule, 3);
-  }
-  /// The frequencies that a table without frequencies reports: `pairs` zeros, and m.
-  static frequencies origin(Index pairs, double attention_factor) {
-    return frequencies::custom(number_array<double>(pairs, 1, 0.0), attention_factor);
-  }
-};
-template <class Derived>
-inline constexpr bool is_real =
-    std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>;
-template <class Derived>
-inline constexpr bool is_entry = is_real<Derived> || std::is_same_v<typename Derived::Scalar, Eigen::half> ||
-                                 std::is_same_v<typename Derived::Scalar, Eigen::bfloat16>;
-template <class Cos, class Sin>
-void check_same_shape(const char* function, const Cos& cos, const Sin& sin) {
-  if (cos.rows() != sin.rows() || cos.cols() != sin.cols())
-    throw_invalid(function, "cos and sin must have one shape, got ", shape_text({cos.rows(), cos.cols()}),
-                  " and ", shape_text({sin.rows(), sin.cols()}));
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_TABLES_DETAIL_GIVEN_ENTRIES_HPP
-/// xPos: rotary embedding whose scores also decay with distance. In addition to its rotation every pair grows
-/// or shrinks exponentially with the position, keys inversely to queries:
-///
-///     query at p:  growth_i(p) R(angle_i(p)),     key at p:  R(angle_i(p)) / growth_i(p)
-///     growth_i(p) = exp(rate_i (p - center) / scale_base)
-///
-/// A score therefore has the factor exp(rate_i (p_query - p_key) / scale_base). With rate < 0 it is less than
-/// 1 for every key before the query and more than 1 for every key after it: xPos is for causal attention. The
-/// center cancels only if queries and keys share it. Libraries that derive the center from the length of a
-/// call get other scores with a cache than without. Here the center is a constant of the model.
-namespace rope::inline ROPE_ABI {
-/// The rates of the paper, [pairs], all negative.
-///
-///     rate_i = ln((2 i + gamma d) / ((1 + gamma) d)),   d = rotary_dim
-///
-/// Throws:  std::invalid_argument unless rotary_dim is even and positive and gamma finite and positive
-/// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and
-///          algorithm 1; gamma = 0.4 as in torchscale, FlashAttention, and
-///          lucidrains/rotary-embedding-torch
-template <class Rates = owned_array<double, 1>>
-Rates xpos_rates(Index rotary_dim, double gamma = 0.4) {
-  if (rotary_dim <= 0 || rotary_dim % 2 != 0)
-    detail::throw_invalid("xpos_rates", "rotary_dim must be even and positive, got ", rotary_dim);
-  if (!detail::is_finite(gamma) || gamma <= 0)
-    detail::throw_invalid("xpos_rates", "gamma must be finite and positive, got ", gamma);
-  const wide_real shift = wide_real(gamma) * rotary_dim, all = shift + rotary_dim;
-  Rates rates(rotary_dim / 2);
-  for (Index i = 0; i < rates.size(); ++i) rates(i) = static_cast<double>(log((2 * i + shift) / all));
-  return rates;
-}
-/// The growth of pairs: its rates and the position where it is 1.
-///
-///     const xpos tables(frequencies(128), 4096, {.center = 2048, .scale_base = 256});
-struct xpos_growth {
-  /// The position of growth 1, shared by queries and keys. Growth is least extreme when it is in the middle
-  /// of the positions used: half the context length.
-  double center;
-  /// Positions in which a pair grows by exp(rate).
-  double scale_base = 512;
-  /// [pairs] of any sign, or empty: xpos_rates(rotary_dim).
-  number_array<double> rates = {};
-};
-/// The tables of xPos: one for queries and one for keys, for the same rotation.
-///
-///     const xpos tables(frequencies(128), 4096, {.center = 2048});
-///     rotate<half_split>(q, tables.queries(), start);
-///     cache.append<half_split>(k, v, tables.keys());      // or rotate<half_split>(k, tables.keys(), start)
-///     attention(q, cache.keys(), cache.values(), out);
-///     attention<half_split>(q, k, v, out, tables);         // of unrotated queries and keys
-///
-/// Positions are absolute and the center is fixed, so cached keys stay valid while a sequence grows, also
-/// when the tables are rebuilt for more positions: their fingerprints do not depend on the range. `unrotate`
-/// inverts the growth too, and `rotate_gradient` includes it in the gradient.
-///
-/// \tparam S  float or double: the type of a table entry
-///
-/// Invariant: immutable. Every growth is a normal number of S, at most 2^126 (float) or 2^500 (double). With
-///            16-bit channels, growth times channel must stay below the largest number of the type, 65504 of
-///            Eigen::half: up to a length of about 4096 with the rates of the paper and a center in the
-///            middle.
-/// Accuracy:  an entry is m growth cos or m growth sin, within 0.51 ulp in float and 3 ulp in double
-/// Cost:      twice that of a frequency_table, and an exponential per entry
-/// Source:    Sun et al. 2022, arXiv:2212.10554
-template <class S = float>
-class xpos {
- public:
-  /// Scores of keys after the query grow with the distance, so only causal attention accepts these tables.
-  static constexpr bool needs_causal = true;
-  /// Positions 0 .. count - 1.  Throws: as below; std::invalid_argument if count is negative
-  template <std::integral Count>
-  xpos(const frequencies& of, Count count, const xpos_growth& growth) : xpos(of, Count{0}, count, growth) {}
-  /// Positions first .. last - 1, which may be negative.
-  ///
-  /// Throws:  std::invalid_argument if last < first, the frequencies have more than one axis, the center or a
-  ///          rate is not finite, scale_base is not finite and positive, the rates are not one per pair, or
-  ///          the growth of a pair at an end of the range leaves the range of S; std::length_error if the
-  ///          positions or entries exceed the address space
-  template <std::integral First, std::integral Last>
-  xpos(const frequencies& of, First first, Last last, const xpos_growth& growth)
-      : growth_(checked(of, growth)),
-        queries_(table(of, first, last, growth_, 1)),
-        keys_(table(of, first, last, growth_, -1)) {}
-  xpos(const xpos&) = default;
-  xpos(xpos&&) = default;
-  xpos& operator=(const xpos& other) { return *this = xpos(other); }  // all or nothing
-  xpos& operator=(xpos&&) = default;
-  /// What queries rotate by: entries m growth cos and m growth sin.
-  const frequency_table<S>& queries() const { return queries_; }
-  /// What keys rotate by: entries m cos / growth and m sin / growth.
-  const frequency_table<S>& keys() const { return keys_; }
-  /// Both tables placed in the head, where they turn channels [first_channel, first_channel + rotary_dim).
-  /// This object must outlive what is returned.
-  struct placed {
-    static constexpr bool needs_causal = true;  // as above
-    placed_table<S> query_table;                // what queries() returns
-    placed_table<S> key_table;                  // what keys() returns
-    /// What queries rotate by.
-    const placed_table<S>& queries() const { return query_table; }
-    /// What keys rotate by.
-    const placed_table<S>& keys() const { return key_table; }
-  };
-  /// Both tables placed in the head.
-  ///
-  /// Throws:  std::invalid_argument if first_channel is negative
-  placed at_channel(Index first_channel) const {
-    return {queries_.at_channel(first_channel), keys_.at_channel(first_channel)};
-  }
-  /// The position of growth 1.
-  double center() const { return growth_.center; }
-  /// Positions in which pair i grows by exp(rate_i).
-  double scale_base() const { return growth_.scale_base; }
-  /// The rate of every pair, [pairs]; valid while this object lives.
-  template <class Map = typename frequency_table<S>::double_map>
-  Map rates() const {
-    return Map(growth_.rates.data(), growth_.rates.rows(), growth_.rates.cols());
-  }
- private:
-  static xpos_growth checked(const frequencies& of, xpos_growth growth) {
-    if (of.axes() != 1)
-      detail::throw_invalid("xpos", "positions have one axis, got frequencies of ", of.axes(), " axes");
-    if (!detail::is_finite(growth.center))
-      detail::throw_invalid("xpos", "center must be finite, got ", growth.center);
-    if (!detail::is_finite(growth.scale_base) || growth.scale_base <= 0)
-      detail::throw_invalid("xpos", "scale_base must be finite and positive, got ", growth.scale_base);
-    if (growth.rates.size() == 0) growth.rates = xpos_rates<number_array<double>>(of.rotary_dim());
-    if (growth.rates.size() != of.pairs())
-      detail::throw_invalid("xpos", "rates must be [pairs] = ", of.pairs(), ", got ", growth.rates.size());
-    for (Index i = 0; i < growth.rates.size(); ++i)
-      if (!detail::is_finite(growth.rates(i)))
-        detail::throw_invalid("xpos", "a rate must be finite, got ", growth.rates(i), " at pair ", i);
-    return growth;
-  }
-  /// ln growth of every pair is linear in the position, so its extremes are at the ends of the range.
-  static void check_range(const xpos_growth& growth, std::int64_t first, Index rows, double m) {
-    const double limit = std::log(detail::largest_radius<S>) - (std::abs)(std::log(m));
-    if (rows == 0) return;
-    for (const std::int64_t position : {first, first + (rows - 1)})
-      for (Index i = 0; i < growth.rates.size(); ++i) {
-        const double exponent =
-            growth.rates(i) * ((static_cast<double>(position) - growth.center) / growth.scale_base);
-        if (!((std::abs)(exponent) <= limit))
-          detail::throw_invalid("xpos", "the growth exp(", exponent, ") of pair ", i, " at position ",
-                                position, " leaves the range of the table's entries, exp(+-", limit,
-                                "); move the center ", growth.center,
-                                " to the middle of the positions, or raise scale_base ", growth.scale_base);
-      }
-  }
-  template <std::integral First, std::integral Last>
-  static frequency_table<S> table(const frequencies& of, First from, Last to, const xpos_growth& growth,
-                                  int sign) {
-    const std::int64_t first = detail::checked_position("xpos", from);
-    const Index pairs = of.pairs(), rows = detail::checked_rows("xpos", from, to);
-    const double m = of.attention_factor();
-    check_range(growth, first, rows, m);
-    const detail::row_angles angles(of);
-    frequency_table<S> result =
-        detail::given_entries::table<S>("xpos", of, first, rows, [&](Index r, S* cos, S* sin) {
-          const std::int64_t position = first + r;
-          const wide_real distance = (position - wide_real(growth.center)) / growth.scale_base;
-          for (Index i = 0; i < pairs; ++i) {
-            const auto size = static_cast<double>(exp(sign * growth.rates(i) * distance) * m);
-            detail::write_entry(
-                angles, i, [position](Index) { return position; }, size, cos[i], sin[i]);
-          }
-        });
-    std::uint64_t rule = detail::mix_inv_freq(detail::bit_cast<std::uint64_t>(m), of);
-    for (const double number : {growth.center, growth.scale_base, static_cast<double>(sign)})
-      rule = detail::mix(rule, detail::bit_cast<std::uint64_t>(number));
-    detail::given_entries::identify(
-        result, detail::mix(rule, growth.rates.size(), 1, [&](Index i, Index) { return growth.rates(i); }));
-    return result;
-  }
-  xpos_growth growth_;
-  frequency_table<S> queries_, keys_;
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_TABLES_XPOS_HPP
-/// Gradients with respect to the rates and inv_freq that the tables of xPos were made from.
-namespace rope::inline ROPE_ABI {
-/// The side, queries or keys, whose table rotated the heads.
-enum class xpos_side { queries, keys };
-/// The gradient with respect to the rates of one side. The gradient of the loss is the sum over both sides.
-///
-///     d_rate_i = sum over tokens and heads of  +-(p - center) / scale_base (u a + v b),   + for queries
-///
-/// where (u, v) is pair i of x and (a, b) of d_x. Rotation by an xPos table does not change u a + v b, so x
-/// and d_x may both be from before the rotation or both from after it.
-///
-/// \param side        whether x are queries or keys
-/// \param x, d_x      [batch, tokens, heads, head_dim] and the gradient with respect to it; channel types may
-///           differ
-/// \param positions, threads  as in `rotate`
-///
-/// Returns:   owned_array<double, 1> [pairs]
-/// Throws:    as `angle_gradient`
-/// Accuracy:  products and sums in double, in an order that does not depend on the threads
-/// Cost:      one read of x and d_x, and 64 pairs doubles
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-detail::owned_doubles<X, 1> rate_gradient(xpos_side side, head_view<X> x, head_view<G> d_x,
-                                          const xpos<S>& tables, const P& positions = P{},
-                                          const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_ROTATION("rate_gradient", Layout, P, Threads);
-  const auto heads = detail::checked_gradient<Layout>("rate_gradient", x, d_x, tables.queries(), positions);
-  const double sign = side == xpos_side::queries ? 1 : -1;
-  return detail::weighted_sums<Layout, detail::part::along>(heads, 1, threads, [&](Index b, Index t, Index) {
-    return sign * ((static_cast<double>(heads.positions(b, t)) - tables.center()) / tables.scale_base());
-  });
-}
-/// The gradient with respect to inv_freq of one side, as in angle_gradient.hpp.
-///
-///     d_inv_freq_i = sum over tokens and heads of  p (u b - v a)
-///
-/// Parameters and accuracy are those of `rate_gradient`. The gradient of the loss is the sum over both sides.
-///
-/// Returns:  owned_array<double> [pairs, 1]
-/// Throws:   as `angle_gradient`
-/// Cost:     one read of x and d_x, and 64 pairs doubles
-template <class Layout = detail::unnamed_layout, class X, class G, class S, class P = std::int64_t,
-          class Threads = this_thread>
-detail::owned_doubles<X> inv_freq_gradient(head_view<X> x, head_view<G> d_x, const xpos<S>& tables,
-                                           const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_ROTATION("inv_freq_gradient", Layout, P, Threads);
-  const auto heads =
-      detail::checked_gradient<Layout>("inv_freq_gradient", x, d_x, tables.queries(), positions);
-  return detail::weighted_sums<Layout, detail::part::across>(
-      heads, 1, threads, [&](Index b, Index t, Index) { return static_cast<double>(heads.positions(b, t)); });
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ROTATION_XPOS_GRADIENT_HPP
 #endif  // ROPE_ROTATION_EXTRAS_HPP
 
 #ifndef ROPE_TABLES_HPP
@@ -24559,235 +24677,6 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_FOURIER_HPP
-
-#ifndef ROPE_TABLES_GIVEN_TABLE_HPP
-#define ROPE_TABLES_GIVEN_TABLE_HPP
-/// Tables that are not made from frequencies: from angles that a network predicts for every token (learned
-/// rotations), or from cos and sin that another library computed. Row r is the rotation at position first +
-/// r.
-namespace rope::inline ROPE_ABI {
-/// How the columns of an angle, cos or sin matrix correspond to pairs. There is no default: a matrix read in
-/// the wrong form gives wrong angles or twice the pairs.
-enum class table_form {
-  half_width,    ///< [rows, pairs]      a0 a1 a2 ...          ONNX, FlashAttention, vLLM, candle
-  concatenated,  ///< [rows, 2 pairs]    a0 a1 ... a0 a1 ...   Hugging Face `cat((freqs, freqs))`
-  repeated       ///< [rows, 2 pairs]    a0 a0 a1 a1 ...       lucidrains, diffusers, `repeat_interleave(2)`
-};
-namespace detail {
-/// How far cos^2 + sin^2 of a pair may be from the table's common value, relative to it, for entries with
-/// unit roundoff u. A float or double entry has an error of at most 1 ulp from the cos or sin of another
-/// library and half an ulp from its product with m, together 3 u: a sum of squares has 6 u, the common value
-/// as much, and the sum formed here in double 2 u more. A 16-bit entry is a float that was rounded once, u: 2
-/// u and 2 u, and as much again where m was multiplied in 16 bits.
-template <class Entry>
-inline constexpr double radius_tolerance = std::is_same_v<Entry, double>        ? 16 * 0x1p-53
-                                           : std::is_same_v<Entry, float>       ? 16 * 0x1p-24
-                                           : std::is_same_v<Entry, Eigen::half> ? 8 * 0x1p-11
-                                                                                : 8 * 0x1p-8;
-/// The number of pairs of a matrix.
-///
-/// Throws:  std::invalid_argument if an entry is not finite or the two copies of a wide form differ
-template <class Matrix>
-Index checked_pairs(const char* function, const char* name, const Matrix& x, table_form form) {
-  const bool twice = form != table_form::half_width;
-  const Index pairs = twice ? x.cols() / 2 : x.cols();
-  if (pairs == 0 || (twice && x.cols() % 2 != 0))
-    throw_invalid(function, name, " must be [rows, ", twice ? "2 * pairs" : "pairs", "] with pairs > 0, got ",
-                  shape_text({x.rows(), x.cols()}));
-  for (Index r = 0; r < x.rows(); ++r)
-    for (Index c = 0; c < x.cols(); ++c) {
-      const auto value = static_cast<double>(x(r, c));
-      if (!is_finite(value))
-        throw_invalid(function, name, " must be finite, got ", value, " at row ", r, ", column ", c);
-      const Index pair = form == table_form::repeated ? c / 2 : c % pairs;
-      const Index copy = form == table_form::repeated ? 2 * pair : pair;
-      if (!detail::equal(value, static_cast<double>(x(r, copy))))
-        throw_invalid(function, "the two copies of ", name, " must agree in the ",
-                      form == table_form::repeated ? "repeated" : "concatenated", " form, got ",
-                      static_cast<double>(x(r, copy)), " and ", value, " at row ", r, ", pair ", pair);
-    }
-  return pairs;
-}
-/// The first column of pair i.
-constexpr Index column(table_form form, Index i) { return form == table_form::repeated ? 2 * i : i; }
-inline double checked_angle(const char* function, double angle, Index r, Index i) {
-  if (!is_finite(angle) || (std::abs)(angle) >= 0x1p64)
-    throw_invalid(function, "an angle must be finite and below 2^64, got ", angle, " at row ", r, ", column ",
-                  i);
-  return angle;
-}
-/// m^2, the median of cos^2 + sin^2, if that of every pair is equal to it within radius_tolerance.
-///
-/// Throws:  std::invalid_argument
-template <class Entry, class Cos, class Sin>
-double checked_square(const char* function, const Cos& cos, const Sin& sin, table_form form, Index pairs) {
-  if (cos.rows() == 0) return 1;
-  const auto square = [&](Index r, Index i) {
-    const auto c = static_cast<double>(cos(r, column(form, i))),
-               s = static_cast<double>(sin(r, column(form, i)));
-    return c * c + s * s;
-  };
-  std::vector<decltype(square(Index{}, Index{}))> squares;
-  squares.reserve(static_cast<std::size_t>(cos.rows() * pairs));
-  for (Index r = 0; r < cos.rows(); ++r)
-    for (Index i = 0; i < pairs; ++i) squares.push_back(square(r, i));
-  const auto middle = squares.begin() + static_cast<std::ptrdiff_t>(squares.size() / 2);
-  std::nth_element(squares.begin(), middle, squares.end());
-  const double common = *middle;
-  for (Index r = 0; r < cos.rows(); ++r)
-    for (Index i = 0; i < pairs; ++i)
-      if ((std::abs)(square(r, i) - common) > radius_tolerance<Entry> * common)
-        throw_invalid(function, "cos^2 + sin^2 must be one m^2 for every pair, here ", common,
-                      ", to within 2^", std::ilogb(radius_tolerance<Entry>), " of it, got ", square(r, i),
-                      " at row ", r, ", pair ", i);
-  return (std::abs)(common - 1) <= radius_tolerance<Entry> ? 1 : common;
-}
-}  // namespace detail
-/// The table of given angles in radians, one row per token: learned rotations.
-///
-///     cos(first + r)[i] = m cos(angles(r, i)),   sin(first + r)[i] = m sin(angles(r, i))
-///
-///     const frequency_table<> table = table_of_angles(angles, table_form::half_width);
-///
-/// Angles [batch, tokens, pairs] are passed as [batch * tokens, pairs]; rotate with `row_starts` 0, tokens,
-/// 2 tokens, ... If the angles differ between heads, make one table per head and rotate `head_range`s.
-///
-/// \tparam S                 float or double: the type of a table entry
-/// \param  angles            Eigen expression [rows, pairs], or [rows, 2 pairs] in the two wide forms
-/// \param  attention_factor  m, finite and positive
-///
-/// Throws:    std::invalid_argument if an angle is not finite or not below 2^64, there is no pair, the copies
-///            of a wide form differ, or attention_factor is not positive and normal in S; std::length_error
-///            if the positions of the rows exceed 64 bits, or their entries the address space
-/// Accuracy:  that of a frequency_table, for cos and sin of the given angle: 0.5 ulp (float), 0.51 (double)
-/// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch. Its RotaryEmbedding returns
-///            angles in the repeated form, that of Transformer Engine in the concatenated form
-template <class S = float, class Derived>
-frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, table_form form,
-                                   std::int64_t first = 0, double attention_factor = 1.0) {
-  static_assert(detail::is_real<Derived>,
-                "table_of_angles: angles are float or double; 16-bit types lose them");
-  const owned_array<typename Derived::Scalar> values = angles;
-  const Index pairs = detail::checked_pairs("table_of_angles", "angles", values, form);
-  return detail::given_entries::table<S>(
-      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, values.rows(),
-      [&](Index r, S* cos, S* sin) {
-        for (Index i = 0; i < pairs; ++i) {
-          const double angle = detail::checked_angle(
-              "table_of_angles", static_cast<double>(values(r, detail::column(form, i))), r, i);
-          detail::write_product(angle, 1.0, attention_factor, cos[i], sin[i]);
-        }
-      });
-}
-/// The table of learned rotations of which each rotates several pairs, with a list of frequencies.
-///
-///     angle of pair a * ranges.size() + f  =  rotations(r, a) * ranges(f)
-///
-///     const frequency_table<> table = table_of_angles(rotations, ranges);
-///
-/// \param rotations  Eigen expression [rows, rotations], radians
-/// \param ranges     vector [ranges]
-///
-/// Throws:    as above; std::invalid_argument if a range is not finite or not below 2^64
-/// Accuracy:  as above; the product is exact
-/// Source:    `apply_learned_rotations(..., freq_ranges)` of lucidrains/rotary-embedding-torch
-template <class S = float, class Derived, class Ranges>
-frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
-                                   const Eigen::DenseBase<Ranges>& ranges, std::int64_t first = 0,
-                                   double attention_factor = 1.0) {
-  static_assert(detail::is_real<Derived> && detail::is_real<Ranges>,
-                "table_of_angles: rotations and ranges are float or double; 16-bit types lose the angle");
-  static_assert(bool(Ranges::IsVectorAtCompileTime), "table_of_angles: ranges is a vector");
-  const owned_array<typename Derived::Scalar> given = rotations;
-  const owned_array<typename Ranges::Scalar, 1> factors = ranges;
-  const Index count = factors.size(), pairs = given.cols() * count;
-  if (pairs == 0)
-    detail::throw_invalid("table_of_angles", "rotations [rows, rotations] and ranges must not be empty, got ",
-                          detail::shape_text({given.rows(), given.cols()}), " and ", count);
-  for (Index f = 0; f < count; ++f)
-    detail::checked_angle("table_of_angles", static_cast<double>(factors(f)), 0, f);
-  return detail::given_entries::table<S>(
-      "table_of_angles", detail::given_entries::origin(pairs, attention_factor), first, given.rows(),
-      [&](Index r, S* cos, S* sin) {
-        for (Index a = 0; a < given.cols(); ++a) {
-          const double angle =
-              detail::checked_angle("table_of_angles", static_cast<double>(given(r, a)), r, a);
-          for (Index f = 0; f < count; ++f)
-            detail::write_product(static_cast<double>(factors(f)), angle, attention_factor,
-                                  cos[a * count + f], sin[a * count + f]);
-        }
-      });
-}
-/// The table of cos and sin that another library computed, after checking that all pairs are rotations scaled
-/// by one m.
-///
-///     const frequency_table<> table = table_of_cos_sin(cos, sin, table_form::concatenated);
-///
-/// An attention_factor that is already multiplied into the entries stays there. The table reports the m that
-/// was measured, or exactly 1 if it is 1 within the precision of the entries.
-///
-/// vLLM and FlashInfer store one matrix [cos, sin]: pass cache.leftCols(pairs), cache.rightCols(pairs) and
-/// half_width. timm stores sin first, in the repeated form.
-///
-/// \param cos, sin  Eigen expressions [rows, pairs], or [rows, 2 pairs] in the two wide forms; float, double,
-///                  Eigen::half or Eigen::bfloat16
-///
-/// Throws:  std::invalid_argument if the shapes differ, an entry is not finite, the copies of a wide form
-///          differ, or cos^2 + sin^2 of a pair differs from the table's common m^2 by more than a few units
-///          of roundoff of the entries (the message names the row and the pair). std::length_error as
-///          table_of_angles
-template <class S = float, class Cos, class Sin>
-frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
-                                    table_form form, std::int64_t first = 0) {
-  static_assert(detail::is_entry<Cos> && std::is_same_v<typename Cos::Scalar, typename Sin::Scalar>,
-                "table_of_cos_sin: cos and sin are both float, double, Eigen::half or Eigen::bfloat16");
-  const owned_array<typename Cos::Scalar> c = cos;
-  const owned_array<typename Sin::Scalar> s = sin;
-  detail::check_same_shape("table_of_cos_sin", c, s);
-  const Index pairs = detail::checked_pairs("table_of_cos_sin", "cos", c, form);
-  detail::checked_pairs("table_of_cos_sin", "sin", s, form);
-  const double square = detail::checked_square<typename Cos::Scalar>("table_of_cos_sin", c, s, form, pairs);
-  return detail::given_entries::table<S>(
-      "table_of_cos_sin", detail::given_entries::origin(pairs, std::sqrt(square)), first, c.rows(),
-      [&](Index r, S* cos_row, S* sin_row) {
-        for (Index i = 0; i < pairs; ++i) {
-          const Index column = detail::column(form, i);
-          cos_row[i] = detail::entry_of<S>(static_cast<double>(c(r, column)));
-          sin_row[i] = detail::entry_of<S>(static_cast<double>(s(r, column)));
-        }
-      });
-}
-/// A table of arbitrary entries, not checked to be rotations: pairs that also grow or shrink (xPos), mixtures
-/// of several angles (FoPE), entries of low precision. `unrotate` divides every pair by its own cos^2 +
-/// sin^2.
-///
-///     const frequency_table<> table = table_of_entries(cos, sin);
-///
-/// \param cos, sin  Eigen expressions [rows, pairs], float, double, Eigen::half or Eigen::bfloat16
-///
-/// Throws:    std::invalid_argument if the shapes differ, an entry is not finite, or sqrt(cos^2 + sin^2) of a
-///            pair is outside [2^-126, 2^126] (float) or [2^-500, 2^500] (double), so that the pair and its
-///            inverse are numbers. std::length_error as table_of_angles
-/// Accuracy:  the entries, rounded to S
-template <class S = float, class Cos, class Sin>
-frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
-                                    std::int64_t first = 0) {
-  static_assert(detail::is_entry<Cos> && detail::is_entry<Sin>,
-                "table_of_entries: cos and sin are float, double, Eigen::half or Eigen::bfloat16");
-  const owned_array<typename Cos::Scalar> c = cos;
-  const owned_array<typename Sin::Scalar> s = sin;
-  detail::check_same_shape("table_of_entries", c, s);
-  const Index pairs = detail::checked_pairs("table_of_entries", "cos", c, table_form::half_width);
-  return detail::given_entries::table<S>("table_of_entries", detail::given_entries::origin(pairs, 1), first,
-                                         c.rows(), [&](Index r, S* cos_row, S* sin_row) {
-                                           for (Index i = 0; i < pairs; ++i) {
-                                             cos_row[i] = detail::entry_of<S>(static_cast<double>(c(r, i)));
-                                             sin_row[i] = detail::entry_of<S>(static_cast<double>(s(r, i)));
-                                           }
-                                         });
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_TABLES_GIVEN_TABLE_HPP
 
 #ifndef ROPE_TABLES_ROW_MAKER_HPP
 #define ROPE_TABLES_ROW_MAKER_HPP

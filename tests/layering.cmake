@@ -41,13 +41,11 @@ if(count GREATER 8)
 endif()
 
 # The only header of attention/ that includes a detail/ of another module; in other modules any header may.
-set(adapter_of_attention attention/detail/rotated_tokens)
+set(adapter_of_attention attention/detail/attention_call)
 
 # A backward pass is in the folder of its forward pass.
 set(forward_of_rotation/gradient rotation/rotate)
 set(forward_of_rotation/angle_gradient rotation/rotate)
-set(forward_of_rotation/xpos_gradient rotation/rotate)
-set(forward_of_rotation/head_norm_gradient rotation/head_norm)
 set(forward_of_attention/gradient attention/attention)
 set(forward_of_block/gradient block/multi_head_attention)
 

@@ -65,7 +65,7 @@ violate(include/rope/models/axes.hpp "${line}" "${line}#include <rope/cache/kv_c
 violate(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/tables/detail/phase_rows.hpp>\n"
   "attention/merge.hpp includes tables/detail/phase_rows.hpp, the detail of another module")
 violate(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/rotation/detail/rotation_plan.hpp>\n"
-  "attention/ includes details of other modules in attention/detail/rotated_tokens.hpp alone")
+  "attention/ includes details of other modules in attention/detail/attention_call.hpp alone")
 violate(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/rotation.hpp>\n" "includes the public header rotation.hpp")
 violate(include/rope/attention/merge.hpp "${line}" "${line}#include \"../cache/kv_cache.hpp\"\n" "a header is included by its place")
 violate(include/rope/attention/merge.hpp "${line}" "${line}#include <Eigen/Dense>\n" "the library needs <Eigen/Core> alone")

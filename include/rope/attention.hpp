@@ -12,8 +12,6 @@
 #include <rope/attention/gradient.hpp>
 #include <rope/attention/merge.hpp>
 #include <rope/attention/options.hpp>
-#include <rope/attention/product_precision.hpp>
-#include <rope/attention/quantized_attention.hpp>
 #include <rope/attention/score_view.hpp>
 #include <rope/attention/tape.hpp>
 #include <rope/attention/weight_sums.hpp>

@@ -13,13 +13,11 @@
 #include <rope/cache/key_rotation.hpp>
 #include <rope/cache/kv_cache.hpp>
 #include <rope/cache/latent_cache.hpp>
-#include <rope/cache/page_attention.hpp>
+#include <rope/cache/page_calls.hpp>
 #include <rope/cache/page_view.hpp>
-#include <rope/cache/page_writes.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/cache/ring_cache.hpp>
 #include <rope/cache/shift_keys.hpp>
-#include <rope/cache/token_coordinates.hpp>
 #include <rope/cache/weights.hpp>
 
 #endif  // ROPE_CACHE_HPP

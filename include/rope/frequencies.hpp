@@ -10,10 +10,8 @@
 #include <rope/frequencies/axes_variants.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/ggml_frequencies.hpp>
-#include <rope/frequencies/longrope.hpp>
 #include <rope/frequencies/scaling.hpp>
 #include <rope/frequencies/scaling_variants.hpp>
-#include <rope/frequencies/video_axes.hpp>
 #include <rope/frequencies/vision_axes.hpp>
 
 #endif  // ROPE_FREQUENCIES_HPP

@@ -8,9 +8,7 @@
 #include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 
 #include <rope/positions/grid_positions.hpp>
-#include <rope/positions/hunyuan_positions.hpp>
 #include <rope/positions/key_ranges.hpp>
-#include <rope/positions/mask_positions.hpp>
 #include <rope/positions/multimodal_positions.hpp>
 #include <rope/positions/omni_positions.hpp>
 #include <rope/positions/position_maps.hpp>

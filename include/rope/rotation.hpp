@@ -11,7 +11,6 @@
 #include <rope/base/parallel.hpp>
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
-#include <rope/frequencies/longrope.hpp>
 #include <rope/frequencies/scaling.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/gradient.hpp>

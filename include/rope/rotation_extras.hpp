@@ -11,15 +11,12 @@
 #include <rope/rotation/angle_gradient.hpp>
 #include <rope/rotation/hadamard.hpp>
 #include <rope/rotation/head_norm.hpp>
-#include <rope/rotation/head_norm_gradient.hpp>
 #include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/permute.hpp>
 #include <rope/rotation/pope.hpp>
-#include <rope/rotation/quantize.hpp>
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/query_scaling.hpp>
 #include <rope/rotation/rotate_heads.hpp>
 #include <rope/rotation/staged.hpp>
-#include <rope/rotation/xpos_gradient.hpp>
 
 #endif  // ROPE_ROTATION_EXTRAS_HPP

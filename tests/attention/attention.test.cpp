@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <limits>
 #include <random>
-#include <rope/attention/quantized_attention.hpp>
 #include <rope/cache/attention.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/layout.hpp>

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <rope/cache/kv_cache.hpp>
-#include <rope/cache/page_writes.hpp>
+#include <rope/cache/page_calls.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <rope/tables/table.hpp>
 #include <stdexcept>

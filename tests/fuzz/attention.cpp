@@ -8,7 +8,6 @@
 #include <limits>
 #include <map>
 #include <random>
-#include <rope/attention/quantized_attention.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <rope/tables/table.hpp>

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <rope/cache/attention.hpp>
-#include <rope/cache/token_coordinates.hpp>
+#include <rope/cache/policy.hpp>
 #include <type_traits>
 #include <vector>
 

@@ -2,9 +2,8 @@
 // An engine with a pool of pages and sequences that grow, shrink, share prefixes and part again, against a
 // list of tokens for each sequence. What no sequence holds is poisoned; every call that comments say throws
 // is made too, and changes nothing.
-#include <rope/cache/page_attention.hpp>
+#include <rope/cache/page_calls.hpp>
 #include <rope/cache/page_view.hpp>
-#include <rope/cache/page_writes.hpp>
 #include <rope/cache/shift_keys.hpp>
 
 #include <algorithm>

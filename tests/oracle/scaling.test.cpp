@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include <rope/frequencies/longrope.hpp>
 #include <rope/frequencies/scaling.hpp>
 
 #include <mpfr.h>

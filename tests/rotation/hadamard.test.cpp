@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/layout.hpp>
-#include <rope/rotation/quantize.hpp>
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <rope/tables/table.hpp>
 #include <stdexcept>

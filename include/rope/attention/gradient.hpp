@@ -14,8 +14,6 @@
 #include <rope/attention/detail/gradient_kernel.hpp>
 #include <rope/attention/detail/gradient_rows.hpp>
 #include <rope/attention/detail/gradient_scratch.hpp>
-#include <rope/attention/detail/ordered_sums.hpp>
-#include <rope/attention/detail/rotated_tokens.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/attention/tape.hpp>
@@ -23,7 +21,7 @@
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/scratch.hpp>
-#include <rope/base/simd/exp2.hpp>  // ln_2
+#include <rope/base/simd/packet_math.hpp>  // ln_2
 #include <rope/config.hpp>
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/layout.hpp>

@@ -8,7 +8,7 @@
 #include <span>
 #include <type_traits>
 
-#include <rope/attention/detail/output.hpp>
+#include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>

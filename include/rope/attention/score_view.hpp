@@ -8,7 +8,6 @@
 #include <utility>  // std::integer_sequence
 
 #include <rope/base/integer_list.hpp>  // dense_of
-#include <rope/base/integer_range.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/tensor_shape.hpp>
 #include <rope/config.hpp>

@@ -11,10 +11,9 @@
 #include <rope/attention/detail/attention_call.hpp>
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/hidden_keys.hpp>
-#include <rope/attention/detail/output.hpp>  // begin_softmax
 #include <rope/attention/detail/prefill.hpp>
 #include <rope/attention/detail/prefill_operands.hpp>
-#include <rope/attention/detail/softmax.hpp>
+#include <rope/attention/detail/softmax.hpp>  // begin_softmax
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/attention/weights.hpp>  // weight_of

@@ -18,7 +18,7 @@
 #include <rope/attention/dropout.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/attention/score_view.hpp>
-#include <rope/base/integer_range.hpp>
+#include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>

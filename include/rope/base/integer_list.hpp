@@ -4,7 +4,10 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
+#include <initializer_list>
 #include <iterator>  // std::data, std::end
+#include <limits>
 #include <span>
 #include <type_traits>
 #include <utility>  // std::declval
@@ -16,8 +19,54 @@
 
 /// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
 /// Types that do not expose them are rejected.
+///
+/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
+/// before the operation.
 
 namespace rope::inline ROPE_ABI::detail {
+
+/// Whether a + b is a position.
+constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
+}
+
+/// Whether a - b is a position.
+constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
+}
+
+/// a + b.
+///
+/// Throws:  std::out_of_range unless the sum is a position
+inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
+  if (!sum_is_position(a, b))
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
+  return a + b;
+}
+
+/// a - b.
+///
+/// Throws:  std::out_of_range unless the difference is a position
+inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
+  if (!difference_is_position(a, b))
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
+  return a - b;
+}
+
+/// Whether the product of extents, none of them negative, is at most `most`.
+constexpr bool product_fits(std::initializer_list<Index> extents,
+                            Index most = (std::numeric_limits<Index>::max)()) {
+  for (const Index extent : extents)
+    if (extent == 0) return true;
+  Index product = 1;
+  for (const Index extent : extents) {
+    if (extent > most / product) return false;
+    product *= extent;
+  }
+  return true;
+}
 
 /// Every integral type except bool.
 template <class Integer>

@@ -8,8 +8,8 @@
 #include <type_traits>
 
 #include <rope/base/numbers.hpp>
-#include <rope/base/simd/exp2.hpp>  // as_computed
 #include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/packet_math.hpp>  // as_computed
 #include <rope/config.hpp>
 
 /// Converts the channels of one head to 8-bit integers with one scale, and back.

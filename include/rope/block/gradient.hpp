@@ -12,14 +12,12 @@
 #include <rope/base/parallel.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/block/detail/block_rotation.hpp>
-#include <rope/block/detail/call_checks.hpp>
 #include <rope/block/detail/pass.hpp>
 #include <rope/block/detail/projection_products.hpp>
 #include <rope/block/multi_head_attention.hpp>
 #include <rope/block/weights.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/head_norm.hpp>
-#include <rope/rotation/head_norm_gradient.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 

@@ -8,7 +8,6 @@
 
 #include <rope/base/parallel.hpp>
 #include <rope/block/detail/block_rotation.hpp>
-#include <rope/block/detail/call_checks.hpp>
 #include <rope/block/detail/forward.hpp>
 #include <rope/block/detail/pass.hpp>
 #include <rope/block/detail/projection_products.hpp>

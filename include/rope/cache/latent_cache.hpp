@@ -13,7 +13,6 @@
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/growing_cache.hpp>
 #include <rope/cache/policy.hpp>
-#include <rope/cache/token_coordinates.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/layout.hpp>

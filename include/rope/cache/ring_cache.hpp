@@ -12,13 +12,11 @@
 #include <rope/base/owned_array.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/call_checks.hpp>
-#include <rope/cache/detail/ring_axes.hpp>
 #include <rope/cache/detail/ring_rows.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/stored_tokens.hpp>
 #include <rope/cache/key_rotation.hpp>
 #include <rope/cache/policy.hpp>
-#include <rope/cache/token_coordinates.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/layout.hpp>

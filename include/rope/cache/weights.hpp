@@ -8,7 +8,6 @@
 #include <type_traits>
 
 #include <rope/attention/options.hpp>
-#include <rope/attention/product_precision.hpp>
 #include <rope/attention/weight_sums.hpp>
 #include <rope/attention/weights.hpp>
 #include <rope/base/numbers.hpp>

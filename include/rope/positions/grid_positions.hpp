@@ -9,7 +9,7 @@
 #include <type_traits>  // std::type_identity_t
 #include <vector>
 
-#include <rope/base/integer_range.hpp>
+#include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/owned_array.hpp>
 #include <rope/config.hpp>

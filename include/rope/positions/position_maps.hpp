@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <rope/base/integer_range.hpp>
+#include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>
 #include <rope/config.hpp>
 

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <rope/base/integer_list.hpp>
-#include <rope/base/integer_range.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/tensor_shape.hpp>
 #include <rope/config.hpp>

@@ -7,11 +7,18 @@
 #include <type_traits>
 
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/parallel.hpp>
+#include <rope/base/quantized_channels.hpp>
+#include <rope/base/scratch.hpp>
+#include <rope/base/simd/channel_rows.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
 
 /// Views of int8 heads in memory, with one scale per token and head.
+///
+/// Quantizes heads to int8 with one scale per token and head, and back.
 
 namespace rope::inline ROPE_ABI {
 
@@ -191,6 +198,120 @@ requires std::same_as<std::remove_const_t<T>, std::int8_t> quantized_view<T> thd
   detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return detail::beside_scales(data, thd(scales, tokens, heads, Index{1}), head_dim);
 }
+
+}  // namespace rope::inline ROPE_ABI
+
+namespace rope::inline ROPE_ABI {
+namespace detail {
+
+/// Throws if the views have different shapes, or a view with elements has a null pointer.
+///
+/// Throws:  std::invalid_argument, std::length_error
+template <class X, class T>
+void check_quantization(const char* function, const head_view<X>& x, const quantized_view<T>& integers) {
+  check_view(function, x);
+  check_quantized(function, integers);
+  if (x.batch != integers.batch || x.tokens != integers.tokens || x.heads != integers.heads ||
+      x.head_dim != integers.head_dim)
+    throw_invalid(function, "both views must have the same shape, got ", shape_text(x), " and ",
+                  shape_text(integers));
+  check_memory(function, x);
+}
+
+/// Calls body(b, t, h) for every head of a view.
+template <class X, class Threads, class Body>
+void for_each_quantized_head(const head_view<X>& x, const Threads& threads, const Body& body) {
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.size(), sizeof(X)), [&](Index first, Index last) {
+    for (Index token = first; token < last; ++token)
+      for (Index h = 0; h < x.heads; ++h) body(token / x.tokens, token % x.tokens, h);
+  });
+}
+
+/// Quantizes every head of checked views.
+template <class X, class T, class Threads = this_thread>
+void quantize_all(const head_view<X>& x, const quantized_view<T>& out, const Threads& threads = {}) {
+  for_each_quantized_head(x, threads, [&](Index b, Index t, Index h) {
+    if constexpr (std::is_same_v<std::remove_const_t<X>, float>) {
+      *out.scale_at(b, t, h) = quantize_channels(x.at(b, t, h), x.head_dim, out.at(b, t, h));
+    } else {
+      struct quantized_numbers {};
+      float* wide = workspace<quantized_numbers, float>(x.head_dim);
+      widen(x.at(b, t, h), x.head_dim, wide);
+      *out.scale_at(b, t, h) = quantize_channels(wide, x.head_dim, out.at(b, t, h));
+    }
+  });
+}
+
+/// Dequantizes every head of checked views.
+template <class X, class T, class Threads = this_thread>
+void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const Threads& threads = {}) {
+  for_each_quantized_head(out, threads, [&](Index b, Index t, Index h) {
+    const float scale = usable_scale(*x.scale_at(b, t, h));
+    if constexpr (std::is_same_v<T, float>) {
+      dequantize_channels(x.at(b, t, h), x.head_dim, scale, out.at(b, t, h));
+    } else {
+      struct dequantized_numbers {};
+      float* wide = workspace<dequantized_numbers, float>(x.head_dim);
+      dequantize_channels(x.at(b, t, h), x.head_dim, scale, wide);
+      round_channels<T>(wide, x.head_dim, out.at(b, t, h));
+    }
+  });
+}
+
+}  // namespace detail
+
+/// Quantizes every head to int8 values times one scale.
+///
+///     scale = max_d |x_d| / 127,   i_d = x_d / scale to the nearest, ties to even
+///
+/// \param x    [batch, tokens, heads, head_dim], of float or a 16-bit type
+/// \param out  of the same shape
+/// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
+///
+/// A head with a NaN or an infinity gets a scale of NaN: exactly the queries that attend to it get NaN
+/// outputs. A head with all magnitudes below 2^-118 gets zeros and a scale of 0.
+///
+/// Requires:  x and out share no memory
+/// Throws:    std::invalid_argument if the shapes differ or a view has no memory; out is then unchanged
+/// Accuracy:  |x_d - scale i_d| <= scale (1/2 + 2^-15), so at most max |x| / 253.9; at most 2^-118 for a head
+///            below 2^-118 (tests/rotation/laws/quantize.test.cpp)
+/// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
+///            thread
+/// Source:    symmetric quantization per token and head, as in Xiao et al. 2023, SmoothQuant,
+///            arXiv:2211.10438
+template <class X, class T, class Threads = this_thread>
+void quantize(head_view<X> x, quantized_view<T> out, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("quantize", "out", T);
+  ROPE_DETAIL_CHECK_THREADS("quantize", Threads);
+  static_assert(!std::is_same_v<std::remove_const_t<X>, double>,
+                "quantize: channels are float, Eigen::half or Eigen::bfloat16");
+  detail::check_quantization("quantize", x, out);
+  detail::quantize_all(x, out, threads);
+}
+
+/// Converts int8 values and scales back to floating-point channels.
+///
+///     out_d = scale i_d
+///
+/// \param x    [batch, tokens, heads, head_dim]
+/// \param out  of the same shape, of float or a 16-bit type
+///
+/// Requires:  x and out share no memory
+/// Throws:    as quantize
+/// Accuracy:  one rounding to float, and one to the type of out
+/// Cost:      one read of x and one write of out; no allocation for float, otherwise scratch for one head per
+///            thread
+template <class X, class T, class Threads = this_thread>
+void dequantize(quantized_view<X> x, head_view<T> out, const Threads& threads = {}) {
+  ROPE_DETAIL_CHECK_WRITABLE("dequantize", "out", T);
+  ROPE_DETAIL_CHECK_THREADS("dequantize", Threads);
+  static_assert(!std::is_same_v<T, double>, "dequantize: channels are float, Eigen::half or Eigen::bfloat16");
+  detail::check_quantization("dequantize", out, x);
+  detail::dequantize_all(x, out, threads);
+}
+
+ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
+ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
 
 }  // namespace rope::inline ROPE_ABI
 

@@ -16,10 +16,10 @@
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
-#include <rope/tables/detail/given_entries.hpp>
 #include <rope/tables/detail/phase_rows.hpp>
 #include <rope/tables/detail/table_arguments.hpp>
 #include <rope/tables/detail/table_rows.hpp>
+#include <rope/tables/given_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// FoPE, Fourier position embeddings. Layers before attention mix the frequencies of a channel, so one angle

@@ -16,10 +16,10 @@
 #include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
-#include <rope/tables/detail/given_entries.hpp>
 #include <rope/tables/detail/phase_rows.hpp>
 #include <rope/tables/detail/table_arguments.hpp>
 #include <rope/tables/detail/table_rows.hpp>
+#include <rope/tables/given_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// xPos: rotary embedding whose scores also decay with distance. In addition to its rotation every pair grows

@@ -13,7 +13,6 @@
 #include <rope/attention/attention.hpp>
 #include <rope/rotation/angle_gradient.hpp>
 #include <rope/rotation/gradient.hpp>
-#include <rope/rotation/xpos_gradient.hpp>
 #include <rope/tables/xpos.hpp>
 
 #include "support/catch.hpp"

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <random>
-#include <rope/attention/quantized_attention.hpp>
 #include <string>
 #include <type_traits>
 #include <vector>

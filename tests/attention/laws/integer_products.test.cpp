@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Products of integers: what rounding queries and weights to 16 bits does, and all that they have in common
 // with full ones.
-#include <rope/attention/quantized_attention.hpp>
+#include <rope/attention/attention.hpp>
 
 #include <algorithm>
 #include <bit>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Tasks add to every tile in their own order, on any number of threads.
-#include <rope/attention/detail/ordered_sums.hpp>
+#include <rope/attention/detail/gradient_kernel.hpp>
 
 #include <atomic>
 #include <cstddef>

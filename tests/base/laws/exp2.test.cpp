@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <rope/base/simd/exp2.hpp>
+#include <rope/base/simd/packet_math.hpp>
 
 #include "support/catch.hpp"
 #include "support/random.hpp"

@@ -4,7 +4,6 @@
 #include <rope/attention/detail/bfloat16_operands.hpp>
 #include <rope/base/simd/bfloat16_pairs.hpp>
 #include <rope/base/simd/integer_pairs.hpp>
-#include <rope/base/simd/pair_panels.hpp>
 #include <rope/base/simd/panels.hpp>
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Integers of several words, sums that may leave their type, and hashes, against arithmetic bit by bit and published values.
-#include <rope/base/integer_range.hpp>
+#include <rope/base/integer_list.hpp>
 #include <rope/base/numbers.hpp>
-#include <rope/base/wide_integer.hpp>
+#include <rope/base/wide_real.hpp>
 
 #include <algorithm>
 #include <array>

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <random>
 #include <rope/frequencies/frequencies.hpp>
-#include <rope/frequencies/longrope.hpp>
 #include <rope/frequencies/scaling.hpp>
 #include <string>
 #include <utility>

@@ -10,12 +10,10 @@
 #include <numeric>
 #include <optional>
 #include <rope/attention/attention.hpp>
-#include <rope/attention/quantized_attention.hpp>
 #include <rope/cache/attention.hpp>
-#include <rope/cache/page_attention.hpp>
-#include <rope/cache/page_writes.hpp>
+#include <rope/cache/page_calls.hpp>
 #include <rope/frequencies/axes.hpp>
-#include <rope/rotation/quantize.hpp>
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <rope/tables/table.hpp>
 #include <string>

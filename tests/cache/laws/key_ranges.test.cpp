@@ -11,11 +11,9 @@
 #include <limits>
 #include <rope/attention/attention.hpp>
 #include <rope/cache/kv_cache.hpp>
-#include <rope/cache/page_attention.hpp>
-#include <rope/cache/page_writes.hpp>
+#include <rope/cache/page_calls.hpp>
 #include <rope/cache/ring_cache.hpp>
 #include <rope/positions/key_ranges.hpp>
-#include <rope/positions/mask_positions.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <stdexcept>
 #include <type_traits>

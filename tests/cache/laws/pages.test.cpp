@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Keys and values in pages are those of caches in one piece, bit for bit: whatever pages the tokens are in, and
 // however prefill, chunks and steps of many sequences go together.
-#include <rope/cache/page_attention.hpp>
-#include <rope/cache/page_writes.hpp>
+#include <rope/cache/page_calls.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -8,13 +8,12 @@
 #include <rope/cache/attention.hpp>
 #include <rope/cache/describe.hpp>
 #include <rope/cache/kv_cache.hpp>
-#include <rope/cache/page_attention.hpp>
-#include <rope/cache/page_writes.hpp>
+#include <rope/cache/page_calls.hpp>
 #include <rope/cache/ring_cache.hpp>
 #include <rope/cache/shift_keys.hpp>
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
-#include <rope/rotation/quantize.hpp>
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <rope/tables/table.hpp>
 #include <stdexcept>

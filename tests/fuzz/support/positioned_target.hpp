@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <rope/cache/policy.hpp>
-#include <rope/rotation/quantize.hpp>
+#include <rope/rotation/quantized_view.hpp>
 
 #include "fuzz/support/kept_target.hpp"
 #include "fuzz/support/new_positions.hpp"

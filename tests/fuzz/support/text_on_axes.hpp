@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <rope/cache/describe.hpp>
-#include <rope/cache/token_coordinates.hpp>
+#include <rope/cache/policy.hpp>
 
 #include "fuzz/support/axes.hpp"
 #include "fuzz/support/shown.hpp"

@@ -11,7 +11,6 @@
 #include <rope/attention/detail/prefill.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/options.hpp>
-#include <rope/attention/product_precision.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/quantized_channels.hpp>

@@ -20,7 +20,6 @@
 #include <rope/base/simd/narrow_channels.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_pairs.hpp>
-#include <rope/base/simd/pair_panels.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 

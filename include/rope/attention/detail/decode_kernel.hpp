@@ -10,7 +10,6 @@
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_batches.hpp>
 #include <rope/attention/detail/decode_operands.hpp>
-#include <rope/attention/detail/output.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/streams.hpp>

@@ -8,15 +8,14 @@
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/gradient_scratch.hpp>
-#include <rope/attention/detail/output.hpp>  // begin_softmax, sink_score
 #include <rope/attention/detail/rows.hpp>
-#include <rope/attention/detail/softmax.hpp>
+#include <rope/attention/detail/softmax.hpp>  // begin_softmax, sink_score
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/simd/channel_rows.hpp>
-#include <rope/base/simd/exp2.hpp>
 #include <rope/base/simd/packet.hpp>  // multiply_add
+#include <rope/base/simd/packet_math.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 

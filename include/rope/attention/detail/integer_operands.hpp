@@ -21,7 +21,6 @@
 #include <rope/base/quantized_channels.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/base/simd/integer_pairs.hpp>
-#include <rope/base/simd/pair_panels.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 

@@ -7,7 +7,6 @@
 #include <utility>  // std::swap
 
 #include <rope/attention/detail/block_keys.hpp>
-#include <rope/attention/detail/output.hpp>
 #include <rope/attention/detail/prefill_operands.hpp>
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>

@@ -12,7 +12,6 @@
 #include <rope/base/numbers.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/base/simd/packet.hpp>
-#include <rope/base/simd/pair_panels.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 

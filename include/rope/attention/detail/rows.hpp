@@ -9,7 +9,6 @@
 
 #include <rope/attention/detail/attention_call.hpp>
 #include <rope/attention/detail/hidden_keys.hpp>
-#include <rope/attention/detail/rotated_tokens.hpp>
 #include <rope/attention/detail/token_source.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/base/numbers.hpp>

@@ -11,9 +11,8 @@
 
 #include <rope/attention/detail/prefetch.hpp>
 #include <rope/attention/detail/rows.hpp>
-#include <rope/base/simd/exp2.hpp>  // as_computed
 #include <rope/base/simd/packet.hpp>
-#include <rope/base/simd/packet_math.hpp>
+#include <rope/base/simd/packet_math.hpp>  // as_computed
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 

@@ -9,7 +9,7 @@
 #include <span>
 
 #include <rope/attention/options.hpp>
-#include <rope/base/integer_range.hpp>
+#include <rope/base/integer_list.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // advance

@@ -2,7 +2,8 @@
 #ifndef ROPE_BASE_SIMD_PANELS_HPP
 #define ROPE_BASE_SIMD_PANELS_HPP
 
-#include <algorithm>  // std::min, std::fill
+#include <algorithm>  // std::min, std::fill, std::copy_n
+#include <concepts>   // std::same_as
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -10,11 +11,15 @@
 
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>
+#include <rope/base/simd/packet_pairs.hpp>
 #include <rope/config.hpp>
 
 /// The matrix products of attention on packed operands. A strip of queries (as many rows as the registers
 /// hold sums for) is multiplied by a panel of keys or of value channels (two packets wide). Each step loads
 /// two packets of the panel and one number of each row, for two multiply-adds per row.
+///
+/// The matrix products of attention on packed operands, as in simd/panels.hpp, for types that are multiplied
+/// in pairs. Operands are packed as pairs of adjacent elements of the axis that is summed over.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -181,5 +186,185 @@ void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
+
+ROPE_DETAIL_QUIET_BEGIN
+
+namespace rope::inline ROPE_ABI::detail {
+
+/// Requirements on types that are multiplied in pairs: bfloat16_products and integer_products.
+///
+///     number, stored, sum  what is packed, what keys and values are in memory, what products are added to
+///     pairs, sums, reals   a register of pairs, of sums and of floats; `lanes` of each
+///     load(from), load_first(from, count)
+///                          pairs of neighbours, of the packed or the stored numbers; zeros after `count`
+///     fill(from)           one pair in every lane
+///     multiply_add(a, b, c)
+///                          a.even * b.even + a.odd * b.odd + c in every lane
+///     of_tokens(first, second)
+///                          pairs of the same channel of two tokens: of one half of the channels, and of the
+///                          other
+///     place_of_channel(c)  where channel c of 2 * lanes is in these two registers, one after the other
+///     as_floats(sums)      the sums as floats
+template <class X>
+concept pair_products = requires(const typename X::number* packed, const typename X::stored* from, Index c,
+                                 const typename X::pairs& a, const typename X::sums& sums) {
+  { X::zero() } -> std::same_as<typename X::sums>;
+  { X::load(packed) } -> std::same_as<typename X::pairs>;
+  { X::load(from) } -> std::same_as<typename X::pairs>;
+  { X::load_first(from, c) } -> std::same_as<typename X::pairs>;
+  { X::fill(packed) } -> std::same_as<typename X::pairs>;
+  { X::multiply_add(a, a, sums) } -> std::same_as<typename X::sums>;
+  { X::of_tokens(a, a) } -> std::same_as<even_odd<typename X::pairs>>;
+  { X::place_of_channel(c) } -> std::same_as<Index>;
+  { X::as_floats(sums) } -> std::same_as<typename X::reals>;
+};
+
+/// The sums of products of pairs of a strip of queries with one panel.
+template <pair_products Products>
+using strip_of_pairs = strip_sums<float, int(panel_shape<float>::width / Products::lanes), Products>;
+
+/// scores[r * tile + n] = factors[r] * (sum_d queries[d][r] . keys[d][n]) * scales[n] over pairs d of
+/// channels, for one panel.
+///
+/// \param queries  [pairs, rows] of pairs
+/// \param keys     [pairs, width] of pairs
+/// \param factors  [rows]
+/// \param scales   [width], or null for ones
+template <pair_products Products>
+EIGEN_DONT_INLINE void score_panel_of_pairs(const typename Products::number* queries,
+                                            const typename Products::number* keys, Index count,
+                                            const float* factors, const float* scales, float* scores) {
+  using shape = panel_shape<float>;
+  using reals = typename Products::reals;
+  constexpr Index L = Products::lanes;
+  strip_of_pairs<Products> sums;
+  for (Index d = 0; d < count; ++d)
+    sums.multiply_add_row(queries + d * 2 * shape::rows, 2, keys + d * 2 * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    const reals score =
+        multiply(fill<reals>(factors[r]), Products::as_floats(sums.sum[r * sums.packets + n]));
+    store(scores + r * shape::tile + n * L,
+          scales == nullptr ? score : reals(multiply(score, load<reals>(scales + n * L))));
+  });
+}
+
+/// sums[r * width + c] = shrink[r] * sums[r * width + c] + factors[r] * (sum_j weights[r][j] . values[j][c])
+/// over pairs j of keys in [first, last), for one panel of channels. The sum over j starts at zero, as in
+/// value_panel.
+///
+/// \param weights  [rows, tile / 2] of pairs
+/// \param values   [tile / 2, width] of pairs
+/// \param factors  [rows], or null for ones
+/// \param sums     [rows, width]
+template <pair_products Products>
+EIGEN_DONT_INLINE void value_panel_of_pairs(const typename Products::number* weights,
+                                            const typename Products::number* values, Index first, Index last,
+                                            const float* shrink, const float* factors,
+                                            float* sums_in_memory) {
+  using shape = panel_shape<float>;
+  using reals = typename Products::reals;
+  strip_of_pairs<Products> sums;
+  for (Index j = first; j < last; ++j)
+    sums.multiply_add_row(weights + 2 * j, shape::tile, values + j * 2 * shape::width);
+  sums.for_each([&](auto r, auto n) {
+    float* before = sums_in_memory + r * shape::width + n * Products::lanes;
+    const reals sum = Products::as_floats(sums.sum[r * sums.packets + n]);
+    store(before, multiply_add(fill<reals>(shrink[r]), load<reals>(before),
+                               factors == nullptr ? sum : reals(multiply(fill<reals>(factors[r]), sum))));
+  });
+}
+
+/// Copies pair d of rows[n * row_stride ..], n in [0, count), to pair d * width + n of `packed`. Writes zeros
+/// for n up to `padded_count`, and for the channel after the last one if `depth` is odd.
+template <pair_products Products>
+void pack_pairs_transposed(const typename Products::stored* rows, Index row_stride, Index count,
+                           Index padded_count, Index depth, typename Products::number* packed) {
+  using number = typename Products::number;
+  using reals = typename Products::reals;
+  constexpr Index L = Products::lanes, width = panel_shape<float>::width;
+  for (Index n = 0; n < padded_count; n += L) {
+    const Index here = (std::min)(L, count - n), columns = (std::min)(L, padded_count - n);
+    Index d = 0;
+    if constexpr (L > 1)
+      if (here == L)
+        for (; 2 * (d + L) <= depth; d += L) {
+          reals block[std::size_t(L)];
+          unrolled<std::size_t(L)>([&](auto i) {
+            block[i] = from_bits<reals>(Products::load(rows + (n + Index(i)) * row_stride + 2 * d));
+          });
+          transpose(block);
+          unrolled<std::size_t(L)>(
+              [&](auto i) { store_bits(packed + ((d + Index(i)) * width + n) * 2, to_bits(block[i])); });
+        }
+    for (; 2 * d < depth; ++d)
+      for (Index i = 0; i < columns; ++i) {
+        number* to = packed + (d * width + n + i) * 2;
+        to[0] = i < here ? number(rows[(n + i) * row_stride + 2 * d]) : number{};
+        to[1] = i < here && 2 * d + 1 < depth ? number(rows[(n + i) * row_stride + 2 * d + 1]) : number{};
+      }
+  }
+}
+
+/// Copies the pairs of one row to `packed`, `packed_stride` apart, with a zero after an odd number of
+/// channels.
+template <class Number>
+void pack_strided_pairs(const Number* row, Index depth, Number* packed, Index packed_stride) {
+  for (; depth > 1; depth -= 2, row += 2, packed += packed_stride) std::copy_n(row, 2, packed);
+  if (depth == 1) {
+    packed[0] = row[0];
+    packed[1] = Number{};
+  }
+}
+
+/// The index of channel c in a row of a panel of values. Channels are packed in groups that fill two
+/// registers of pairs: the first half of a group is `even` of `Products::of_tokens`, the second half is
+/// `odd`.
+template <pair_products Products>
+Index place_of_channel(Index c) {
+  constexpr Index both = 2 * Products::lanes;
+  return c / both * both + Products::place_of_channel(c % both);
+}
+
+/// Copies channels [0, depth) of two adjacent tokens into panels of pairs, `panel_stride` apart, followed by
+/// zeros.
+template <pair_products Products>
+void pack_rows_of_pairs(const typename Products::stored* even, const typename Products::stored* odd,
+                        Index depth, typename Products::number* packed, Index panel_stride) {
+  using number = typename Products::number;
+  constexpr Index L = Products::lanes, width = panel_shape<float>::width;
+  for (Index c = 0; c < depth; c += width, packed += panel_stride) {
+    if constexpr (L > 1)
+      if (depth - c >= width) {
+        for (Index i = 0; i < width; i += 2 * L) {
+          const auto both = Products::of_tokens(Products::load(even + c + i), Products::load(odd + c + i));
+          store_bits(packed + 2 * i, both.even);
+          store_bits(packed + 2 * (i + L), both.odd);
+        }
+        continue;
+      }
+    for (Index i = 0; i < width; ++i) {
+      number* to = packed + 2 * place_of_channel<Products>(i);
+      to[0] = c + i < depth ? number(even[c + i]) : number{};
+      to[1] = c + i < depth ? number(odd[c + i]) : number{};
+    }
+  }
+}
+
+/// Writes one token's half of each pair. The other half is unchanged.
+///
+/// \param half  0 for the even token, 1 for the odd one
+template <pair_products Products>
+void pack_row_of_pairs(const typename Products::stored* row, Index half, Index depth,
+                       typename Products::number* packed, Index panel_stride) {
+  using number = typename Products::number;
+  constexpr Index width = panel_shape<float>::width;
+  for (Index c = 0; c < depth; c += width, packed += panel_stride)
+    for (Index i = 0; i < width; ++i)
+      packed[2 * place_of_channel<Products>(i) + half] = c + i < depth ? number(row[c + i]) : number{};
+}
+
+}  // namespace rope::inline ROPE_ABI::detail
+
+ROPE_DETAIL_QUIET_END
 
 #endif  // ROPE_BASE_SIMD_PANELS_HPP

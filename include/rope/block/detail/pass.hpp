@@ -4,17 +4,25 @@
 
 #include <cstddef>
 #include <span>
+#include <type_traits>
 
 #include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/parallel.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/block/detail/projection_products.hpp>
+#include <rope/block/projected_context.hpp>
 #include <rope/block/weights.hpp>
+#include <rope/cache/detail/cache_step.hpp>  // is_cache
 #include <rope/config.hpp>
 #include <rope/rotation/head_norm.hpp>
 #include <rope/rotation/view.hpp>
+#include <rope/tables/placed_table.hpp>
 
 /// The steps that the forward and the backward pass of an attention block share.
+///
+/// Checks of the types of a call of a layer, each with one message. token_view checks the scalar type and
+/// storage order of a matrix.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -129,6 +137,111 @@ struct block_pass {
   }
 };
 
+template <class X>
+inline constexpr bool is_projected = false;
+template <class T>
+inline constexpr bool is_projected<projected_context<T>> = true;
+
+/// Whether an argument that should be tokens is missing or not a matrix. Bit i of `places` selects argument
+/// i.
+template <class T, class... Arguments>
+constexpr bool lacks_tokens(unsigned places) {
+  unsigned place = 0;
+  bool lacks = false;
+  ((lacks |= (places >> place++) % 2 == 1 && !std::is_convertible_v<Arguments, token_ref<T>>), ...);
+  return lacks || places >> place != 0;
+}
+
+/// lacks_tokens for forward(x, batch, out, ...), or with a cache in place of the batch.
+template <class T, class X, class Rows, class... More>
+constexpr bool lacks_tokens_of_forward() {
+  return !(std::is_convertible_v<Rows, Index> || is_cache<std::remove_reference_t<Rows>>) ||
+         lacks_tokens<T, X, Rows, More...>(0b101);
+}
+
+/// lacks_tokens for cross(x, context, batch, out, ...) or cross(x, projected, out, ...).
+template <class T, class X, class Context, class... More>
+constexpr bool lacks_tokens_of_cross() {
+  return lacks_tokens<T, X, Context, More...>(is_projected<std::remove_cvref_t<Context>> ? 0b101 : 0b1011);
+}
+
+/// Whether the arguments from `first` on are anything except threads, or a table, then `fewest` to `most`
+/// positions, then threads.
+template <class... Arguments>
+constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size_t most) {
+  constexpr std::size_t count = sizeof...(Arguments);
+  // One entry more than there are arguments: an array must not be empty.
+  constexpr bool tables[] = {rotation_table<std::remove_cvref_t<Arguments>>..., false},
+                 threads[] = {parallel_executor<std::remove_cvref_t<Arguments>>..., false};
+  if (count <= first) return false;
+  if (tables[first]) return count < first + 1 + fewest || count > first + 1 + most + 1;
+  return !threads[first] || count > first + 1;
+}
+
+/// Whether forward gets anything after out except a table, then positions (or counts for a cache), then
+/// threads. Wrong positions and threads have their own messages.
+template <class X, class Rows, class Out, class... More>
+constexpr bool misplaced_behind_forward() {
+  constexpr bool tables[] = {rotation_table<std::remove_cvref_t<More>>..., false},
+                 threads[] = {parallel_executor<std::remove_cvref_t<More>>..., false};
+  if (is_cache<std::remove_reference_t<Rows>>) return lacks_list<row_counts, More...>(tables[0] ? 1 : 0);
+  return sizeof...(More) > 0 && !tables[0] && !threads[0];
+}
+
+/// misplaced_behind for the arguments of cross after out.
+template <class X, class Context, class... More>
+constexpr bool misplaced_behind_cross() {
+  return is_projected<std::remove_cvref_t<Context>> ? misplaced_behind<X, Context, More...>(3, 0, 1)
+                                                    : misplaced_behind<X, Context, More...>(4, 2, 2);
+}
+
 }  // namespace rope::inline ROPE_ABI::detail
+
+/// An overload of `function` for calls that no other overload accepts: tokens are not matrices, or the
+/// arguments after them are not those in `behind`.
+#define ROPE_DETAIL_ASK_OF_LAYER(function, lacking, calls, misplaced, behind)                         \
+  template <class... Arguments>                                                                       \
+  requires((lacking) || (misplaced)) void function(Arguments&&...) const {                            \
+    static_assert(                                                                                    \
+        !(lacking),                                                                                   \
+        "multi_head_attention::" #function                                                            \
+        ": tokens are row-major Eigen matrices, maps or blocks, [batch * tokens, dim]; call " calls); \
+    static_assert((lacking) || !(misplaced), "multi_head_attention::" #function ": behind " behind);  \
+  }                                                                                                   \
+  static_assert(true)
+
+#define ROPE_DETAIL_ASK_OF_FORWARD(T)                                                                       \
+  ROPE_DETAIL_ASK_OF_LAYER(                                                                                 \
+      forward, (detail::lacks_tokens_of_forward<T, Arguments...>()),                                        \
+      "forward(x, batch, out, ...) or, with a kv_cache or ring_cache, forward(x, cache, out, ...)",         \
+      (detail::misplaced_behind_forward<Arguments...>()),                                                   \
+      "out comes a table where it rotates, then positions or, for a cache, counts (any integers, [batch], " \
+      "or {}), then the threads")
+
+#define ROPE_DETAIL_ASK_OF_CROSS(T)                                                                         \
+  ROPE_DETAIL_ASK_OF_LAYER(cross, (detail::lacks_tokens_of_cross<T, Arguments...>()),                       \
+                           "cross(x, context, batch, out, ...) or cross(x, projected_context, out, ...)",   \
+                           (detail::misplaced_behind_cross<Arguments...>()),                                \
+                           "out comes a table where it rotates, with positions of x and of a context that " \
+                           "is not projected, then the threads")
+
+#define ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T)                                             \
+  ROPE_DETAIL_ASK_OF_LAYER(project_context, (detail::lacks_tokens<T, Arguments...>(0b1)), \
+                           "project_context(context, batch, ...)",                        \
+                           (detail::misplaced_behind<Arguments...>(2, 0, 1)),             \
+                           "the batch comes a table where it rotates, with positions, then the threads")
+
+/// An overload of a gradient for calls that no other overload accepts: the arguments after the gradients are
+/// not a table, `fewest` to `most` positions, and threads.
+#define ROPE_DETAIL_ASK_OF_GRADIENT(function, fewest, most, positions)                                 \
+  template <class T, class Layout, class... More>                                                      \
+  requires(detail::misplaced_behind<More...>(0, fewest, most)) void function(                          \
+      const multi_head_attention<T, Layout>&, const std::type_identity_t<multi_head_tape<T>>&,         \
+      const multi_head_gradients<T>&, More&&...) {                                                     \
+    static_assert(!detail::misplaced_behind<More...>(0, fewest, most),                                 \
+                  #function ": behind the gradients comes a table where the block rotates, " positions \
+                            ", then the threads");                                                     \
+  }                                                                                                    \
+  static_assert(true)
 
 #endif  // ROPE_BLOCK_DETAIL_PASS_HPP

@@ -11,14 +11,12 @@
 #include <rope/attention/attention.hpp>
 #include <rope/attention/detail/attend.hpp>
 #include <rope/attention/options.hpp>
-#include <rope/attention/product_precision.hpp>
 #include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/cache/attended_rows.hpp>
-#include <rope/cache/detail/keys_by_rank.hpp>
-#include <rope/cache/detail/query_angles.hpp>
+#include <rope/cache/detail/call_angles.hpp>
 #include <rope/cache/detail/ragged_queries.hpp>
 #include <rope/cache/detail/stored_channels.hpp>
 #include <rope/config.hpp>

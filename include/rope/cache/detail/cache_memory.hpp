@@ -21,7 +21,6 @@
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/detail/rotation_plan.hpp>
 #include <rope/rotation/normed_table.hpp>
-#include <rope/rotation/quantize.hpp>
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>

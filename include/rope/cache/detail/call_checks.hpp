@@ -7,7 +7,6 @@
 
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/policy.hpp>
-#include <rope/cache/token_coordinates.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>  // the checks of types

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include <rope/base/integer_range.hpp>
+#include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/page_view.hpp>

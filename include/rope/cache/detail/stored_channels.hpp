@@ -14,7 +14,6 @@
 #include <rope/rotation/detail/rotation_plan.hpp>
 #include <rope/rotation/head_norm.hpp>  // normalize_and_rotate_all
 #include <rope/rotation/normed_table.hpp>
-#include <rope/rotation/quantize.hpp>
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>

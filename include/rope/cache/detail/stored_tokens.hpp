@@ -17,11 +17,9 @@
 #include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/cache_rows.hpp>
 #include <rope/cache/detail/call_checks.hpp>  // next_tokens
-#include <rope/cache/detail/key_rotation.hpp>
-#include <rope/cache/detail/reordered_rows.hpp>
 #include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/key_rotation.hpp>
 #include <rope/cache/policy.hpp>
-#include <rope/cache/token_coordinates.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/key_rotator.hpp>

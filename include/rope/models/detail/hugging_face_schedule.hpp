@@ -14,7 +14,6 @@
 #include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
-#include <rope/frequencies/longrope.hpp>
 #include <rope/frequencies/scaling.hpp>
 #include <rope/frequencies/scaling_variants.hpp>
 #include <rope/models/detail/description_text.hpp>

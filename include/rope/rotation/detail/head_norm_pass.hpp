@@ -12,7 +12,6 @@
 #include <rope/base/scratch.hpp>
 #include <rope/base/simd/channel_rows.hpp>
 #include <rope/config.hpp>
-#include <rope/rotation/detail/converted_row.hpp>
 #include <rope/rotation/detail/rotate_kernel.hpp>
 #include <rope/rotation/detail/rotation_plan.hpp>
 #include <rope/rotation/view.hpp>

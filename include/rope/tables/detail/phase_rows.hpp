@@ -10,7 +10,7 @@
 
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
-#include <rope/base/wide_integer.hpp>
+#include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/phase.hpp>

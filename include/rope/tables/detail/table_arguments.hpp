@@ -9,7 +9,7 @@
 #include <limits>
 #include <type_traits>
 
-#include <rope/base/integer_range.hpp>
+#include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>

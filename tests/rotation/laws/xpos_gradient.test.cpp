@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include <rope/rotation/xpos_gradient.hpp>
-
 #include <rope/rotation/angle_gradient.hpp>
+
 #include <rope/rotation/gradient.hpp>
 #include <rope/rotation/rotate.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <rope/rotation/head_norm_gradient.hpp>
+#include <rope/rotation/head_norm.hpp>
 
 #include <rope/rotation/gradient.hpp>
 

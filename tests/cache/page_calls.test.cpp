@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What it writes: tests/cache/laws/pages.test.cpp.
-#include <rope/cache/page_writes.hpp>
+#include <rope/cache/page_calls.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Attention to integers with scales is attention to the numbers that they stand for.
-#include <rope/attention/quantized_attention.hpp>
+#include <rope/attention/attention.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -10,7 +10,7 @@
 #include <random>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/layout.hpp>
-#include <rope/rotation/quantize.hpp>
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/tables/table.hpp>
 #include <stdexcept>
 #include <vector>

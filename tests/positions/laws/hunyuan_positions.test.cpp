@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <rope/positions/hunyuan_positions.hpp>
+#include <rope/positions/multimodal_positions.hpp>
 
 #include <cstdint>
 #include <limits>

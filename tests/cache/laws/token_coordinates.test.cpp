@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <rope/cache/token_coordinates.hpp>
+#include <rope/cache/policy.hpp>
 
 #include <cstdint>
 #include <limits>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <rope/positions/mask_positions.hpp>
+#include <rope/positions/key_ranges.hpp>
 
 #include <Eigen/Core>
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <rope/frequencies/video_axes.hpp>
+#include <rope/frequencies/vision_axes.hpp>
 
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <rope/rotation/quantize.hpp>
+#include <rope/rotation/quantized_view.hpp>
 
 #include <algorithm>
 #include <bit>

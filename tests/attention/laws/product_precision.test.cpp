@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Products are refused for operands that do not have them. Their numbers: laws/bfloat16_products.test.cpp and
 // laws/integer_products.test.cpp.
-#include <rope/attention/product_precision.hpp>
+#include <rope/attention/options.hpp>
 
 #include <cstdint>
 #include <rope/attention/attention.hpp>
-#include <rope/attention/quantized_attention.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/quantized_view.hpp>
