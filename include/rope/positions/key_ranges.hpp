@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include <rope/base/integer_list.hpp>
@@ -183,6 +184,8 @@ Index rows_of_mask(const X& mask) {
     return bool(std::remove_cvref_t<decltype(dense_of(mask))>::IsVectorAtCompileTime) ? 1 : mask.rows();
   else if constexpr (tensor<const X, 2>)
     return static_cast<Index>(mask.dimension(0));
+  else if constexpr (strided_span<X, 2>)
+    return span_extent(mask, 0);
   else
     return 1;
 }
@@ -244,7 +247,7 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 /// `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, and needs no ranges.
 ///
 /// \param mask    [batch, tokens], any integers in any order of memory: an Eigen matrix, map or expression,
-///                or an Eigen::Tensor of rank 2; a list is one row. For bools, `mask.cast<int>()`
+///                an Eigen::Tensor or mdspan of rank 2; a list is one row. For bools, `mask.cast<int>()`
 /// \param causal  false: tokens of a row attend to each other both ways, as in encoders
 ///
 /// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent

@@ -10,8 +10,10 @@
 
 #include "support/catch.hpp"
 #include "support/errors.hpp"
+#include "support/span_of_strides.hpp"
 
 using rope::Index;
+using testing::span_of_strides;
 using testing::throws_saying;
 
 namespace {
@@ -72,6 +74,21 @@ TEST_CASE("a mask of any order, type and extent gives the same rows", "[position
   CHECK(rope::positions_of_mask(mask.row(1)).counts == positions{2});
   CHECK(rope::positions_of_mask(matrix(0, 4)).counts.empty());
   CHECK(rope::positions_of_mask(matrix(2, 0)).counts.size() == 2);
+}
+
+TEST_CASE("a mask may be an mdspan of any strides", "[positions]") {
+  const matrix mask = (matrix(2, 3) << 0, 1, 1, 1, 1, 0).finished();
+  const rope::padded_rows rows = rope::positions_of_mask(mask);
+  std::vector<int> entries = {0, 1, 1, -1, 1, 1, 0, -1}, turned = {0, 1, 1, 1, 1, 0};
+  for (const auto& span : {span_of_strides<int, 2>(entries.data(), {2, 3}, {4, 1}),
+                           span_of_strides<int, 2>(turned.data(), {2, 3}, {1, 2})}) {
+    const rope::padded_rows same = rope::positions_of_mask(span);
+    CHECK(same.positions == rows.positions);
+    CHECK(same.counts == rows.counts);
+    CHECK(admit(same, mask, true));
+  }
+  const span_of_strides<int, 2> column(entries.data(), {2, 1}, {4, 1});
+  CHECK(rope::positions_of_mask(column).counts == positions{0, 1});
 }
 
 TEST_CASE("masks with holes or other numbers are refused", "[positions]") {
