@@ -1,9 +1,9 @@
-// The rotation as an operation of an automatic differentiation library, here ADOL-C (Debian: libadolc-dev). A
-// library of this kind records every arithmetic operation on a tape; a rotation of n channels would be some 6
-// n entries and two transcendental functions per angle. As one external operation it is a single entry:
-// forward is `rotate`, reverse is `rotate_gradient` and `inv_freq_gradient`. The program compares both ways
-// and fails where they differ. The same two functions are what a torch::autograd::Function or a
-// jax.custom_vjp would call.
+// The rotation as one operation of a library for automatic differentiation, here ADOL-C (Debian:
+// libadolc-dev). Such a library records every arithmetic operation on a tape. Recorded in this way, a
+// rotation of n channels takes about 6 n entries and two transcendental functions per angle. As an external
+// operation it takes a single entry: forward is `rotate`, reverse is `rotate_gradient` and
+// `inv_freq_gradient`. The program compares both ways and fails if they differ. A torch::autograd::Function
+// or a jax.custom_vjp would call the same functions.
 
 #include <rope/rope.hpp>
 
@@ -20,7 +20,7 @@ namespace {
 using rope::half_split;
 using rope::Index;
 
-/// y = rotate(x), differentiable by the heads x and the frequencies inv_freq.
+/// y = rotate(x), differentiable with respect to the heads x and the frequencies inv_freq.
 class rotation_op {
  public:
   /// Heads [tokens, heads, head_dim], token t at position start + t.
@@ -32,11 +32,11 @@ class rotation_op {
     entry_->dp_x_changes = 0;
     entry_->dp_y_priorRequired = 0;
   }
-  // The tape refers to this object.
+  // The tape stores a reference to this object.
   rotation_op(const rotation_op&) = delete;
   rotation_op& operator=(const rotation_op&) = delete;
 
-  /// Records the operation on the active tape: y [x.size()] = rotate(x) by inv_freq [pairs].
+  /// Records the operation y = rotate(x) on the active tape. x and y [x.size()], inv_freq [pairs].
   void operator()(std::vector<adouble>& x, std::vector<adouble>& inv_freq, std::vector<adouble>& y) {
     int in_sizes[] = {static_cast<int>(x.size()), static_cast<int>(inv_freq.size())};
     int out_sizes[] = {static_cast<int>(y.size())};
@@ -58,8 +58,8 @@ class rotation_op {
     return 0;
   }
 
-  /// From the gradient with respect to y to those with respect to x and inv_freq, which need x, and nothing
-  /// else that was computed before.
+  /// Turns the gradient with respect to y into those with respect to x and inv_freq. It needs x, but no other
+  /// intermediate result.
   static int reverse(int, int*, int, int, int*, double** d_out, int* in_sizes, double** d_in, double** in,
                      double**, void* context) {
     const auto& op = *static_cast<rotation_op*>(context);
@@ -68,7 +68,7 @@ class rotation_op {
     rope::rotate_gradient_to<half_split>(op.heads(d_out[0]), op.heads(d_x.data()), table, op.start_);
     const auto d_inv_freq =
         rope::inv_freq_gradient<half_split>(op.heads(in[0]), op.heads(d_x.data()), table, op.start_);
-    // Other uses of x and inv_freq have already left their share in d_in.
+    // Other uses of x and inv_freq have already added to d_in.
     for (std::size_t n = 0; n < d_x.size(); ++n) d_in[0][n] += d_x[n];
     for (int i = 0; i < in_sizes[1]; ++i) d_in[1][i] += d_inv_freq(i, 0);
     return 0;
@@ -82,7 +82,7 @@ class rotation_op {
 constexpr Index tokens = 5, heads = 2, head_dim = 12, pairs = 4, channels = tokens * heads * head_dim;
 constexpr long start = 3;
 
-/// The rotation in recorded arithmetic, operation by operation.
+/// The rotation in recorded arithmetic, one operation after another.
 void rotate_recorded(const std::vector<adouble>& x, const std::vector<adouble>& inv_freq,
                      std::vector<adouble>& y) {
   for (std::size_t n = 0; n < x.size(); ++n) y[n] = x[n];

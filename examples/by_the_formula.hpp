@@ -1,5 +1,5 @@
-// Rotary embeddings by their formulas, in long double and in plain loops: what examples compare the library with. It
-// shares no code with the library.
+// Rotary embeddings by their formulas, in long double and plain loops. Examples compare rope with this code,
+// which shares nothing with it.
 
 #ifndef ROPE_EXAMPLES_BY_THE_FORMULA_HPP
 #define ROPE_EXAMPLES_BY_THE_FORMULA_HPP
@@ -19,8 +19,9 @@ using channels = std::vector<float>;
 using speeds = std::vector<long double>;  // radians per position, one for each pair
 
 constexpr double unit = 0x1p-24;  // half an ulp of 1 in float
-// A channel that the library rotated is off by 2.75 units of the length of its pair, so the score of two rotated
-// vectors by twice that of their lengths; products of two errors are far below the spare quarter.
+// The error of a rotated channel is at most 2.75 units of the length of its pair. The error of the score of
+// two rotated vectors is twice that times their lengths. Products of two errors are much smaller than the
+// spare quarter.
 constexpr double rotation_bound = 2.75 * unit, score_bound = 5.75 * unit;
 
 template <class X>
@@ -39,7 +40,7 @@ inline double ulps(float got, long double expected) {
   return real(std::abs(got - expected) / ulp);
 }
 
-/// The speeds of d channels: base^(-2i/d).
+/// The frequencies of d channels: base^(-2i/d).
 inline speeds speeds_of(std::size_t d, long double base) {
   speeds all;
   for (std::size_t i = 0; i < d / 2; ++i)
@@ -47,13 +48,14 @@ inline speeds speeds_of(std::size_t d, long double base) {
   return all;
 }
 
-/// NTK-aware scaling (bloc97 2023): those of a larger base, for which the slowest pair turns `factor` times slower.
+/// NTK-aware scaling (bloc97 2023): frequencies of a larger base, which makes the slowest pair `factor` times
+/// slower.
 inline speeds ntk_speeds(std::size_t d, long double base, long double factor) {
   return speeds_of(d, base * std::pow(factor, static_cast<long double>(d) / static_cast<long double>(d - 2)));
 }
 
-/// YaRN (arXiv:2309.00071): pairs that turn more than 32 times over the `trained` positions keep their speed, those
-/// that turn less than once are slowed, those between are blended.
+/// YaRN (arXiv:2309.00071). Pairs with more than 32 full turns over the `trained` positions keep their
+/// frequency, those with less than one are divided by `factor`, and pairs between are blended.
 inline speeds yarn_speeds(std::size_t d, long double base, long double trained, long double factor) {
   const auto pair_of = [&](long double turns) {
     return static_cast<long double>(d) * std::log(trained / (2 * std::numbers::pi_v<long double> * turns)) /
@@ -68,10 +70,11 @@ inline speeds yarn_speeds(std::size_t d, long double base, long double trained, 
   }
   return all;
 }
-/// By how much YaRN multiplies queries and keys.
+/// The factor by which YaRN multiplies queries and keys.
 inline long double yarn_factor(long double factor) { return std::log(factor) / 10 + 1; }
 
-/// The score q . k of a query that is `distance` positions behind its key, whose pairs are channels i and i + d/2.
+/// The score q . k of a query that is `distance` positions after its key. Its pairs are channels i and i +
+/// d/2.
 inline double score(const float* q, const float* k, const speeds& speed, long double distance) {
   long double sum = 0;
   for (std::size_t u = 0; u < speed.size(); ++u) {
@@ -85,7 +88,7 @@ inline double score(const channels& q, const channels& k, const speeds& speed, l
   return score(q.data(), k.data(), speed, distance);
 }
 
-/// e^score over its sum.
+/// The softmax: e^score over its sum.
 inline std::vector<double> softmax(std::vector<double> scores) {
   const double largest = *std::max_element(scores.begin(), scores.end());
   double sum = 0;
@@ -94,8 +97,8 @@ inline std::vector<double> softmax(std::vector<double> scores) {
   return scores;
 }
 
-/// cos and sin of position * speed, also where a long double cannot hold the product: that of the leading 30 bits is
-/// exact, and the rest is small.
+/// cos and sin of position * speed, even if a long double cannot represent the product: its leading 30 bits
+/// are exact, and the rest is small.
 struct cos_sin {
   long double cos, sin;
 };
@@ -123,8 +126,8 @@ inline channels random_channels(std::size_t count, std::uint32_t seed) {
   for (float& channel : x) channel = static_cast<float>(static_cast<std::int32_t>(random())) * 0x1p-31f;
   return x;
 }
-/// A vector for each word, the same wherever it stands, of channels 1 and -1: without positions, scores are then whole
-/// numbers.
+/// A vector for each word, equal wherever the word occurs, with channels 1 and -1: without positions, scores
+/// are then whole numbers.
 inline channels vector_of(const std::string& word, std::size_t count, std::uint32_t seed) {
   for (const char letter : word) seed = seed * 31 + static_cast<unsigned char>(letter);
   channels x = random_channels(count, seed);

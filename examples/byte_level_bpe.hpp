@@ -1,5 +1,5 @@
-// Text to token ids and back by a tokenizer.json of byte-level byte pair encoding, as GPT-2, Llama 3, Qwen, SmolLM
-// and OLMo have it.
+// Converts text to token ids and back with a tokenizer.json of byte-level byte pair encoding, as in GPT-2,
+// Llama 3, Qwen, SmolLM and OLMo.
 //
 //     const byte_level_bpe tokenizer(nlohmann::json::parse(file));
 //     const std::vector<int> ids = tokenizer.encode("Once upon a time");
@@ -28,8 +28,8 @@
 
 class byte_level_bpe {
  public:
-  /// Throws:  std::runtime_error naming what the file has that is not done here: a tokenizer that is almost right
-  ///          gives other ids than the model was trained with
+  /// Throws:  std::runtime_error that names an unsupported part of the file: an almost correct tokenizer
+  ///          would give other ids than those of training
   explicit byte_level_bpe(const nlohmann::json& file) {
     const auto& model = file.at("model");
     demand(model.value("type", "BPE") == "BPE", "model type " + model.value("type", ""));
@@ -63,8 +63,8 @@ class byte_level_bpe {
     if (file.contains("post_processor")) read_prefix(file["post_processor"]);
   }
 
-  /// The ids of the text, behind those that every text of this tokenizer begins with. Added tokens, such as
-  /// <|endoftext|>, are recognised where they stand.
+  /// The ids of the text, after those that begin every text of this tokenizer. Added tokens, such as
+  /// <|endoftext|>, are recognised anywhere.
   std::vector<int> encode(std::string_view text) const {
     std::vector<int> ids = prefix_;
     while (!text.empty()) {
@@ -83,7 +83,7 @@ class byte_level_bpe {
     return ids;
   }
 
-  /// The bytes of a token; a character may be spread over several.
+  /// The bytes of a token. A character may extend over several tokens.
   std::string decode(int id) const {
     const auto at = texts_.find(id);
     return at == texts_.end() ? std::string() : at->second;
@@ -94,7 +94,7 @@ class byte_level_bpe {
     if (!holds) throw std::runtime_error("tokenizer.json: this tokenizer does not know " + what);
   }
 
-  /// The character that stands for a byte: itself where it is printed, else the next one from U+0100 on.
+  /// The character for a byte: the byte itself if it is printed, otherwise the next one from U+0100 on.
   static std::string character(unsigned byte) {
     const auto printed = [](unsigned b) {
       return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
@@ -119,7 +119,7 @@ class byte_level_bpe {
     for (std::size_t i = 0; i < symbols.size();) {
       const std::size_t length = static_cast<unsigned char>(symbols[i]) < 128 ? 1 : 2;
       const auto at = bytes.find(symbols.substr(i, length));
-      if (at == bytes.end()) {  // an added token that stands in the vocabulary as it is
+      if (at == bytes.end()) {  // an added token, which the vocabulary has unchanged
         text = symbols;
         break;
       }
@@ -129,7 +129,7 @@ class byte_level_bpe {
     texts_[id] = text;
   }
 
-  /// How text is cut before its bytes are merged.
+  /// How text is split before its bytes are merged.
   void read_pattern(const nlohmann::json& pre_tokenizer) {
     constexpr const char* gpt2 =
         R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";

@@ -1,5 +1,5 @@
-// A checkpoint of one pair layout as one of the other: rows of its query and key weights change places, and the model
-// stays the same. Values, output projections and everything else are copied.
+// Converts a checkpoint from one pair layout to the other. It permutes rows of query and key weights, and the
+// model stays the same. Values, output projections and all other tensors are copied.
 
 #ifndef ROPE_EXAMPLES_CHECKPOINT_LAYOUT_HPP
 #define ROPE_EXAMPLES_CHECKPOINT_LAYOUT_HPP
@@ -24,7 +24,7 @@ namespace checkpoint_layout {
 
 using byte_rows = Eigen::Matrix<unsigned char, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// Heads of a model, all alike.
+/// Heads of a model. All layers have the same.
 struct shape {
   rope::Index query_heads, key_heads, head_dim, rotary_dim, first_channel;
 };
@@ -40,7 +40,7 @@ inline shape shape_of(const rope::model_rope& model) {
 
 /// Reorders the rows of one tensor from layout From to layout To, if it makes queries or keys.
 ///
-/// Returns whether it did.
+/// Returns true if it reordered the tensor.
 template <class From, class To>
 bool reorder(const std::string& name, rope::Index rows, std::vector<std::byte>& bytes, const shape& of) {
   const auto row_bytes = rows == 0 ? 0 : static_cast<rope::Index>(bytes.size()) / rows;
@@ -71,18 +71,19 @@ bool reorder(const std::string& name, rope::Index rows, std::vector<std::byte>& 
   return true;
 }
 
-/// The layout that `convert` has written into a config. Few classes of transformers read that key, so that
-/// import_hugging_face takes the layout of the class unless it is given this one.
+/// The layout that `convert` has written into a config. Few classes of transformers read this key, so
+/// import_hugging_face takes the layout of the class unless the caller passes this one.
 inline std::optional<rope::layout_kind> converted_layout(const nlohmann::json& config) {
   const auto at = config.find("rope_interleave");
   if (at == config.end() || !at->is_boolean()) return std::nullopt;
   return at->get<bool>() ? rope::layout_kind::interleaved : rope::layout_kind::half_split;
 }
 
-/// Writes folder `to` with the weights of folder `from` in another layout, the config that says so, and its tokenizer.
+/// Writes folder `to` with the weights of folder `from` in another layout, its config with that layout, and
+/// its tokenizer.
 ///
 /// Returns how many tensors were reordered.
-/// Throws:  std::runtime_error if the model has that layout already, or heads that this program does not know
+/// Throws:  std::runtime_error if the model has that layout already, or unknown heads
 inline int convert(const std::filesystem::path& from, const std::filesystem::path& to,
                    rope::layout_kind layout) {
   nlohmann::json config;

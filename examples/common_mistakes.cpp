@@ -1,7 +1,7 @@
-// The classic mistakes with rotary embeddings, each as the few lines it takes, the output it gives, and what this
-// library does instead. Outputs are those of the last of 48 tokens, compared with attention by the formula: a mistake
-// is off by far more than rounding, and the library by rounding only. Public reports are named where there are some.
-// What does not compile is in tests/compile_fail/.
+// The classic mistakes with rotary embeddings, each in a few lines of code, with its output and with what
+// rope does instead. Outputs are those of the last of 48 tokens, compared with attention by the formula. The
+// error of a mistake is far larger than rounding, and that of rope is rounding only. Public reports are named
+// if there are any. Mistakes that do not compile are in tests/compile_fail/.
 
 #include <rope/rope.hpp>
 
@@ -36,14 +36,14 @@ rope::head_view<const float> heads(const channels& x, Index count = 1) {
   return rope::thd(x.data(), static_cast<Index>(x.size()) / dim / count, count, dim);
 }
 
-/// Copies of heads as they are at their positions.
+/// Copies of heads, rotated at their positions.
 template <class Layout = half_split, class Positions>
 channels rotated(channels x, const rope::frequency_table<float>& by, const Positions& positions) {
   rope::rotate<Layout>(rope::thd(x.data(), static_cast<Index>(x.size()) / dim, 1, dim), by, positions);
   return x;
 }
 
-/// Attention of queries to keys that are rotated already.
+/// Attention of queries and keys that are already rotated.
 channels attend(const channels& q, const channels& k, const channels& v = values,
                 const rope::attention_options& options = {}) {
   channels out(q.size());
@@ -51,7 +51,7 @@ channels attend(const channels& q, const channels& k, const channels& v = values
   return out;
 }
 
-/// What the last token gets, by the formula: the values of all tokens, weighed by e^score.
+/// The output of the last token by the formula: the values of all tokens, weighted by e^score.
 std::vector<double> by_formula(const speeds& speed = speeds_of(dim, 10000), const float* q = query.data(),
                                const float* k = keys.data(), const float* v = values.data(), Index step = dim,
                                double factor = 1) {
@@ -74,7 +74,7 @@ double off(const channels& out, const std::vector<double>& expected = by_formula
 
 bool all_true = true;
 
-/// What the library says when it refuses a call.
+/// The message with which rope rejects a call.
 std::string refusal(const auto& call) {
   try {
     call();
@@ -87,13 +87,13 @@ std::string refusal(const auto& call) {
 
 /// One mistake.
 ///
-/// \param wrong  by how much the output of the mistake differs from the formula, which must be more than `least`
-/// \param right  and that of the library, which must be rounding
+/// \param wrong  the error of the mistake, which must be more than `least`
+/// \param right  the error of rope, which must be rounding
 void show(const char* mistake, const char* reported, double wrong, double least, double right,
           const std::string& instead) {
-  // A score of 16 at most, 1.3 times that with YaRN, is off by a rounding for each of its products beside those of
-  // the rotations and of YaRN's factor; a weight by twice that, and the sum of the weighed values, none of which is
-  // above 1, by a rounding for each token.
+  // A score is at most 16, or 1.3 times that with YaRN. It has a rounding for each of its products, and those
+  // of the rotations and of YaRN's factor. A weight has twice that relative error. The weighted sum of
+  // values, none above 1, adds a rounding for each token.
   const double bound = 2 * 1.3 * 16 * (score_bound + (dim + 2) * unit) + tokens * unit;
   const bool holds = wrong > least && right <= bound;
   std::printf("\n%-66s %8.1e %10.1e%s\n", mistake, wrong, right, holds ? "" : "  FAILED");
@@ -103,7 +103,7 @@ void show(const char* mistake, const char* reported, double wrong, double least,
 }
 
 void wrong_pairing() {
-  // The pairs of these weights are channels 2i and 2i + 1, as Meta released Llama.
+  // In these weights, a pair is channels 2i and 2i + 1, as in Meta's release of Llama.
   const auto as_released = [](const channels& x) {
     channels y(x.size());
     for (std::size_t c = 0; c < x.size(); ++c)
@@ -194,7 +194,7 @@ void base_of_each_length() {
        }) + "; raw keys take any table");
 }
 
-/// \param power  of YaRN's factor m in the scores: 2 is right
+/// \param power  of YaRN's factor m in the scores. 2 is correct
 void factor_of_yarn(const char* mistake, const char* reported, double power) {
   const rope::yarn_scaling rule = {.factor = 4, .original_max_position = 4096};
   const rope::frequencies yarn(dim, 10000, rule);
@@ -233,7 +233,7 @@ void rotated_values() {
 void order_of_heads() {
   const channels q = twice(vector_of("query", 4 * dim, 2)), k = vector_of("keys", 2 * all, 2),
                  v = vector_of("values", 2 * all, 2);
-  // Key heads 0, 1 repeated as 0, 1, 0, 1, where heads 0, 0, 1, 1 belong to queries 0, 1, 2, 3.
+  // Key heads 0, 1 repeated as 0, 1, 0, 1. Queries 0, 1, 2, 3 need heads 0, 0, 1, 1.
   const auto tiled = [](const channels& x) {
     channels y;
     for (auto token = x.begin(); token != x.end(); token += 2 * dim)

@@ -1,4 +1,4 @@
-// The JSON of a config.json that is not trusted.
+// Reads an untrusted config.json.
 
 #ifndef ROPE_EXAMPLES_CONFIG_FILE_HPP
 #define ROPE_EXAMPLES_CONFIG_FILE_HPP
@@ -10,10 +10,10 @@
 #include <stdexcept>
 #include <string>
 
-/// Reads the rest of the stream. What a file may cost is bounded before it is read.
+/// Reads the rest of the stream. Size and depth are limited before anything is parsed.
 ///
-/// Throws:  std::runtime_error if the file is larger or its lists are deeper than that of any model, and what
-///          nlohmann::json::parse throws
+/// Throws:  std::runtime_error if the file is larger or more deeply nested than that of any model, and the
+///          exceptions of nlohmann::json::parse
 inline nlohmann::json parsed_config(std::istream& file) {
   constexpr std::size_t largest = std::size_t{4} << 20;
   constexpr int deepest = 64;

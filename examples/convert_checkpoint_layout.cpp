@@ -1,5 +1,5 @@
-// Permutes the query and key weights of a checkpoint between the layouts, so that a program that pairs channels the
-// other way runs it. The text that the model generates stays the same.
+// Permutes the query and key weights of a checkpoint from one layout to the other, for programs that pair
+// channels the other way. The model generates the same text.
 //
 //     rope_convert_checkpoint_layout FOLDER NEW_FOLDER interleaved
 

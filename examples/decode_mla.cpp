@@ -8,13 +8,13 @@
 #include <utility>
 #include <vector>
 
-// rope_decode_mla [tokens]: decoding with multi-head latent attention, as DeepSeek V2 and V3, Kimi K2 and others
-// do it: 128 heads that make keys and values of one latent of 512 channels, and share one part of 64 that
-// rotates.
+// rope_decode_mla [tokens]: decoding with multi-head latent attention, as in DeepSeek V2 and V3, Kimi K2 and
+// others. 128 heads compute keys and values from one latent of 512 channels, and share one rotated part of
+// 64.
 //
-//   expanded  every head has keys of 128 + 64 and values of 128 channels of its own, in a kv_cache
-//   absorbed  latents and rotated parts alone are in a latent_cache; what expands them is multiplied into the
-//             query before attention and into the output behind it
+//   expanded  a kv_cache has keys of 128 + 64 and values of 128 channels for every head
+//   absorbed  a latent_cache has only latents and rotated parts. The expanding weights are multiplied into
+//             the query before attention and into the output after it
 namespace {
 
 using rope::Index;
@@ -33,7 +33,7 @@ double median(times x) {
 }
 volatile float sink = 0.999f;
 
-/// As many flops as one core does in registers.
+/// The flops of one core at peak, in registers.
 void multiply_add(double flops) {
   using lanes = Eigen::Array<float, EIGEN_MAX_ALIGN_BYTES / sizeof(float), 1>;
   lanes sums[12], factor = lanes::Ones() * float(sink), term = lanes::Ones() * 0.001f;
@@ -47,7 +47,7 @@ void multiply_add(double flops) {
   if (sums[0].sum() < 0) sink = 0.998f;
 }
 
-/// Rows of head h of the matrices of all heads, one below the other.
+/// Rows of head h in the matrices of all heads, which are stacked.
 auto of_head(const matrix& weights, Index h) {
   return weights.middleRows(h * weights.rows() / heads, weights.rows() / heads);
 }
@@ -106,7 +106,7 @@ int main(int count, char** arguments) {
   remember(0, last);
   for (Index t = 0; t < last; ++t) expand(t);
 
-  // The last token again and again, each time beside what the core could do.
+  // Decodes the last token repeatedly, each time next to the peak of the core.
   times absorbed_times, expanded_times, attention_times, multiply_times, read_times;
   for (int i = 0; i < (tokens < 256 ? 3 : 15); ++i) {
     absorbed.truncate(last);
@@ -119,7 +119,7 @@ int main(int count, char** arguments) {
     expanded_times.push_back(seconds(expanded_step));
   }
 
-  // The bound in general is that of tests/cache/laws/latent_attention.test.cpp. Here scores are small.
+  // tests/cache/laws/latent_attention.test.cpp has the general bound. Here scores are small.
   const double largest = double(expanded_out.cwiseAbs().maxCoeff()),
                apart = double((absorbed_out - expanded_out).cwiseAbs().maxCoeff()) / largest * 0x1p24,
                limit = std::max(median(multiply_times), median(read_times));

@@ -1,6 +1,6 @@
-// A conversation about images: every turn brings text and pictures, and the model answers token by token. The
-// caches know where every token is on (time, height, width), and where text goes on. In the end all of it is
-// fed at once, as one prompt, and must give the same words.
+// A conversation about images. Every message adds text and pictures, and the model answers token by token.
+// The caches store the coordinates (time, height, width) of every token, and the position at which text
+// continues. In the end one call processes the whole conversation, and must give the same words.
 #include <rope/rope.hpp>
 
 #include <cmath>
@@ -18,7 +18,7 @@ struct shape {
   static constexpr Index words = 256, capacity = 512;
 };
 
-/// How a model deals its pairs to the axes; all are made from a plain schedule.
+/// How a model assigns its pairs to the axes. All are made from a plain schedule.
 struct family {
   const char* name;
   double base;
@@ -32,14 +32,14 @@ matrix random_matrix(Index rows, Index cols) {
   });
 }
 
-/// Attention layers with random weights: what they say means nothing, but depends on every token before.
+/// Attention layers with random weights. Their words mean nothing, but depend on every earlier token.
 struct model : shape {
   using cache = rope::kv_cache<double>;
   using table = rope::frequency_table<double>;
 
   matrix embedding = 8 * random_matrix(words, width), q[layers], k[layers], v[layers], o[layers];
   rope::frequencies schedule, on_axes;
-  table text = table(schedule, capacity);  // turns every token of text, before images and behind them
+  table text = table(schedule, capacity);  // rotates every text token, before and after images
 
   explicit model(const family& of) : schedule(head_dim, of.base), on_axes(rope::on_axes(schedule, of.axes)) {
     for (Index l = 0; l < layers; ++l) {
@@ -50,7 +50,7 @@ struct model : shape {
   std::vector<cache> caches() const {
     return std::vector<cache>(layers, cache(1, capacity, kv_heads, head_dim, rope::token_axes{3}));
   }
-  /// What the layers make of new tokens, of which one table says where they are.
+  /// The outputs of the layers for new tokens, whose coordinates are those of one table.
   matrix forward(matrix x, std::vector<cache>& caches, const table& where) const {
     matrix attended(x.rows(), width);
     for (Index l = 0; l < layers; ++l) {
@@ -70,7 +70,7 @@ struct model : shape {
   }
 };
 
-/// Everything that was said and shown, to be fed at once.
+/// All messages and images so far, for one call.
 struct transcript {
   matrix inputs = matrix(shape::capacity, shape::width);  // embeddings of words and patches
   turn runs = {};
@@ -80,7 +80,7 @@ struct transcript {
   };
   std::vector<answer> answers = {};
 
-  /// Puts more behind what there is.
+  /// Appends a part of the conversation.
   const matrix& add(const turn& more, const matrix& x) {
     inputs.middleRows(tokens, x.rows()) = x;
     runs.insert(runs.end(), more.begin(), more.end());
@@ -89,12 +89,12 @@ struct transcript {
   }
 };
 
-/// Holds the conversation, answering `length` words after each turn.
+/// Runs the conversation, with an answer of `length` words to each message.
 transcript converse(const model& m, std::vector<model::cache>& caches, const std::vector<turn>& turns,
                     Index length) {
   transcript said;
   for (const turn& runs : turns) {
-    // The next turn starts where the cache says: images take fewer positions than tokens.
+    // The cache gives the position of the next message: images take fewer positions than tokens.
     const auto prompt = rope::qwen_vl_positions(runs, caches[0].next_positions()[0]);
     const model::table where(m.on_axes, prompt.coordinates);
     const matrix x = said.add(runs, 8 * random_matrix(prompt.coordinates.rows(), shape::width));

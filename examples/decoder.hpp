@@ -5,9 +5,9 @@
 //     decoder<float> text(config, model, weights, 4096);
 //     const auto logits = text.forward(ids);  // [1, vocabulary], of the last token
 //
-// What turns, in which layers, by which schedule, how far a layer looks and how its scores are scaled comes from
-// rope::import_hugging_face. The rest is read off the tensors: a layer has the norms, biases and gates that the
-// checkpoint has weights for. Two things are told by neither, and are in `of_gemma`.
+// rope::import_hugging_face gives each layer's rotation, schedule, attention window and score scale. The rest
+// follows from the tensors: a layer has those norms, biases and gates for which the checkpoint has weights.
+// `of_gemma` has two facts that neither contains.
 
 #ifndef ROPE_EXAMPLES_DECODER_HPP
 #define ROPE_EXAMPLES_DECODER_HPP
@@ -25,7 +25,7 @@
 #include <string>
 #include <vector>
 
-/// \tparam T  float or double: what is computed in, whatever type the checkpoint has
+/// \tparam T  float or double: the type of the computation, for any type of the checkpoint
 template <class T>
 class decoder {
  public:
@@ -33,12 +33,12 @@ class decoder {
   using row = Eigen::Matrix<T, 1, Eigen::Dynamic>;
 
   /// \param config    config.json
-  /// \param model     what import_hugging_face makes of it
+  /// \param model     the result of import_hugging_face
   /// \param weights   has(name), shape(name), read<T>(name) and names(), such as `safetensors`
   /// \param capacity  of the cache, in tokens
   ///
-  /// Throws:  std::runtime_error if a weight is missing, has another shape, or is not known here: a checkpoint is
-  ///          not run with a part of it left out
+  /// Throws:  std::runtime_error if a weight is missing, has another shape, or is unknown: no part of a
+  ///          checkpoint is left out
   template <class Weights>
   decoder(const nlohmann::json& config, const rope::model_rope& model, const Weights& weights,
           rope::Index capacity)
@@ -82,7 +82,7 @@ class decoder {
         throw std::runtime_error("the checkpoint has " + name + ", which this decoder does not know");
   }
 
-  /// Reads tokens after those before.
+  /// Processes the next tokens.
   ///
   /// \param ids   of the tokens
   /// \param rows  how many of the last logits to return
@@ -114,7 +114,7 @@ class decoder {
     return logits;
   }
 
-  /// Tokens read so far.
+  /// Tokens processed so far.
   rope::Index size() const { return layers_.front().cache.size(); }
   void clear() {
     for (layer& of : layers_) of.cache.clear();
@@ -159,7 +159,7 @@ class decoder {
       const auto values = weights.template read<T>(name);
       return Eigen::Map<const row>(values.data(), static_cast<rope::Index>(values.size()));
     }
-    /// The first of these that is there; else empty.
+    /// The first of these tensors that exists, or an empty name.
     linear matrix_of(const std::string& prefix, std::initializer_list<const char*> names) {
       for (const char* name : names) {
         const std::string weight = prefix + name + ".weight";
@@ -183,8 +183,8 @@ class decoder {
   template <class Weights>
   layer layer_of(reader<Weights>& read, const std::string& prefix, rope::Index index, rope::Index capacity) {
     const auto has = [&](const std::string& name) { return read.weights.has(prefix + name + ".weight"); };
-    const rope::layer_group* group = model_.group_of_layer(index);  // throws where it is not known
-    (void)model_.attention_of_layer(index);                         // and so does this
+    const rope::layer_group* group = model_.group_of_layer(index);  // throws if it is unknown
+    (void)model_.attention_of_layer(index);                         // also throws if it is unknown
     if (group != nullptr && group->first_channel != 0)
       throw std::runtime_error(
           "heads whose last channels rotate (latent attention) are not known to this decoder");
@@ -266,7 +266,7 @@ class decoder {
                                std::to_string(of.weight.rows()));
   }
 
-  /// Every row of x over its root mean square, or over its deviation with the mean taken off.
+  /// Every row of x divided by its root mean square, or by its deviation after the mean is subtracted.
   matrix apply(const norm& by, const matrix& x) const {
     if (!by.exists) return x;
     matrix y = x;
@@ -278,7 +278,7 @@ class decoder {
     if (by.bias.size() > 0) y.rowwise() += by.bias;
     return y;
   }
-  /// A norm of every head where the weight is as long as one, else of all heads of a token together.
+  /// A norm of each head if the weight has the length of a head, or of all heads of a token together.
   void normalise_heads(const norm& by, matrix& x) const {
     if (!by.exists) return;
     const rope::Index width = by.weight.size(), rows = x.size() / width;

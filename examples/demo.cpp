@@ -1,9 +1,10 @@
-// The attention core of a Llama 3 8B layer (rotation, scores, softmax, weighted values: no weights, no projections)
-// over a text: every byte value stands for a fixed random vector. It runs in one prefill and again token by token,
-// its outputs are compared with recorded ones of Hugging Face transformers, and every claim of the report is checked.
-// A Hugging Face config.json, such as those in examples/configs, puts the shapes of another model in their place.
+// The attention core of a Llama 3 8B layer (rotation, scores, softmax, weighted values: no weights, no
+// projections) over a text. Each byte value is a fixed random vector. It runs as one prefill and again token
+// by token, compares its outputs with recorded ones of Hugging Face transformers, and checks every claim of
+// the report. A Hugging Face config.json, such as those in examples/configs, replaces the shapes by those of
+// another model.
 // Usage: rope_demo [text file [config.json [interleaved|half_split]]]
-// The layout is asked for where that of the architecture is not known.
+// The layout is needed only if that of the architecture is unknown.
 
 #include "recorded_attention.hpp"
 
@@ -93,8 +94,8 @@ double seconds_of(const auto& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// The text as one channel vector per byte and head: equal bytes have equal vectors, so only their positions
-/// tell them apart. Values are uniform in [-1, 1), the same on every machine.
+/// The text as one channel vector per byte and head. Equal bytes have equal vectors, so they differ only by
+/// their positions. Values are uniform in [-1, 1), the same on every machine.
 std::vector<float> embed(const std::string& text, Index heads, std::uint32_t seed) {
   const Index width = heads * head_dim;
   std::mt19937 random(seed);
@@ -123,7 +124,7 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
 }
 
 /// Scores q . k / sqrt(head_dim) of the last query token with every key, all heads, summed in double. Queries
-/// are rotated in one layout, keys in the other one or the same, from position `start` on.
+/// are rotated in one layout, keys in the same or in the other one, from position `start` on.
 template <class QueryLayout, class KeyLayout>
 std::vector<float> last_scores(const std::vector<float>& q, const std::vector<float>& k, Index tokens,
                                std::int64_t start) {
@@ -181,11 +182,11 @@ void report_decoding(const std::vector<float>& q, const std::vector<float>& k, c
   });
   std::printf(" %.2f s, %.2f ms a token\n", decode, decode / static_cast<double>(tokens) * 1e3);
 
-  // A score is a sum of head_dim products, each at most 1 in magnitude times the rotation's growth of sqrt(2)
-  // twice, over sqrt(head_dim): its rounding error is below head_dim * 2 sqrt(head_dim) u. Both sides have
-  // it, a weight changes by that relative amount, and a weighted mean of values by at most twice that times
-  // the largest value. An attention factor m makes scores larger by m^2, a softmax multiplier by itself, and
-  // their errors with them.
+  // A score is a sum of head_dim products, each at most 1 in magnitude times the growth sqrt(2) of each of
+  // two rotations, divided by sqrt(head_dim). Its rounding error is below head_dim * 2 sqrt(head_dim) u on
+  // each side. A weight changes by that relative amount, and a weighted mean of values by at most twice that
+  // times the largest value. An attention factor m multiplies scores and their errors by m^2, and a softmax
+  // multiplier by itself.
   const double growth = frequencies.attention_factor() * frequencies.attention_factor() * softmax_multiplier;
   const double bound =
       growth * 8 * std::pow(static_cast<double>(head_dim), 1.5) * unit * largest_magnitude(v);
@@ -208,8 +209,8 @@ double largest_norm(const std::vector<float>& channels) {
   return largest;
 }
 
-/// Attention over the first tokens of the text in channels of type T, as far as it was recorded: the largest distance
-/// of an output from the recorded one.
+/// Attention over the first tokens of the text in channels of type T, for the recorded length: the largest
+/// difference from a recorded output.
 template <class T>
 double distance_from_recorded(const std::vector<float>& q, const std::vector<float>& k,
                               const std::vector<float>& v, const rope::frequency_table<float>& table) {
@@ -235,14 +236,15 @@ double distance_from_recorded(const std::vector<float>& q, const std::vector<flo
   return largest;
 }
 
-/// Compares with outputs of LlamaAttention of Hugging Face transformers (see record_attention.py): float64 arithmetic
-/// with float32 angles and a float32 softmax.
+/// Compares with outputs of LlamaAttention of Hugging Face transformers (see record_attention.py), computed
+/// in float64 with float32 angles and a float32 softmax.
 void report_recorded(const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v) {
   constexpr Index tokens = recorded::text_tokens;
-  // Same float angles: an entry of the two tables differs by the last digit at most, 2 u at 1, so a rotated vector by
-  // 2 sqrt(2) u of its length, and a score by twice that of s = |q| |k| / sqrt(head_dim), which the recorded side also
-  // rounds to float (u s). A weight changes by that relative amount and by the four roundings of its own softmax, an
-  // output by at most twice that times the largest value.
+  // The float angles are equal, so an entry of the two tables differs by at most the last digit, 2 u at 1. A
+  // rotated vector then differs by 2 sqrt(2) u of its length, and a score by twice that times s = |q| |k| /
+  // sqrt(head_dim). The recorded side also rounds the score to float (u s). A weight changes by that relative
+  // amount and by the four roundings of its own softmax, an output by at most twice that times the largest
+  // value.
   const double score = largest_norm(q) * largest_norm(k) / std::sqrt(static_cast<double>(head_dim));
   const double same_angles = 2 * (2 * 2 * std::sqrt(2.0) * score + score + 4) * unit * largest_magnitude(v);
   const double theirs = distance_from_recorded<double>(
@@ -265,8 +267,8 @@ void report_relative_positions(const std::vector<float>& q, const std::vector<fl
   const auto mixed = largest_difference(last_scores<Right, Wrong>(q, k, tokens, 0),
                                         last_scores<Right, Wrong>(q, k, tokens, shift));
   const auto wrong = largest_difference(here, last_scores<Wrong, Wrong>(q, k, tokens, 0));
-  // A rotated vector is off by at most 2.75 u of its length (a channel by 2.75 u of its pair), q and k both,
-  // in both scores: 11 u |q| |k| / sqrt(head_dim), and |q|, |k| <= sqrt(head_dim).
+  // The error of a rotated vector is at most 2.75 u of its length (of a channel, 2.75 u of its pair). q and k
+  // are rotated in both scores: 11 u |q| |k| / sqrt(head_dim), and |q|, |k| <= sqrt(head_dim).
   const double growth = frequencies.attention_factor() * frequencies.attention_factor();
   const double bound = growth * 11 * unit * std::sqrt(static_cast<double>(head_dim));
   std::printf("\nScores of the last token with every token, all heads (largest %.2f)\n",
@@ -276,7 +278,7 @@ void report_relative_positions(const std::vector<float>& q, const std::vector<fl
   std::printf("  the same with q in one layout and k in the other: by %.2f\n", mixed);
   std::printf("  both in the wrong layout: scores differ from the right ones by %.2f\n", wrong);
   check(moved <= bound, "scores depend on relative positions alone");
-  if (frequencies.pairs() > 1) {  // one pair is the same two channels in both layouts
+  if (frequencies.pairs() > 1) {  // with one pair, both layouts are the same two channels
     check(mixed > 1e3 * bound, "mixing the layouts breaks that");
     check(wrong > 1e3 * bound, "the wrong layout gives other scores");
   }
@@ -289,7 +291,7 @@ void report_accuracy() {
   const auto unit_circle = rope::frequencies::custom(frequencies.inv_freq());  // without an attention factor
   bool exact = true;
   double worst_float = 0, worst_angle = 0;
-  // Primes: at powers of ten the angles of inv_freq 0.1 and 0.01 are exact in float32 by luck.
+  // Primes, because at powers of ten the angles of inv_freq 0.1 and 0.01 happen to be exact in float32.
   for (const std::int64_t position : {997, 9973, 99991, 999983, 9999991}) {
     const rope::frequency_table<float> table(unit_circle, position, position + 1);
     double ours = 0, usual = 0;
@@ -313,7 +315,7 @@ void report_accuracy() {
     worst_float = (std::max)(worst_float, usual);
   }
   check(exact, "every entry is the nearest float: error at most 3.0e-08");
-  // An angle that is off by d moves cos or sin by at least sqrt(2) sin(d / 2), unless d is near a whole turn.
+  // An error d of an angle moves cos or sin by at least sqrt(2) sin(d / 2), unless d is near a full turn.
   if (worst_angle > 0.02) {
     check(worst_float > 0.01, "float32 angles lose their digits at long context");
   } else {
@@ -367,7 +369,7 @@ int main(int argc, char** argv) {
       read_config(argv[2], argc > 3 ? argv[3] : "");
     } catch (const std::exception& error) {
       const std::string why = error.what();
-      // What the library calls its options is an argument of the program.
+      // Replaces the names of library options by arguments of the program.
       const bool asks = why.find("the layout in the options") != std::string::npos;
       std::fprintf(stderr, "rope_demo: %s: %s%s\n", argv[2], why.c_str(),
                    asks ? " (interleaved or half_split, after the config.json)" : "");

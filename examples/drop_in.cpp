@@ -1,5 +1,6 @@
-// The attention of a plain C engine before and after: a language model in the shape of llama2.c's run.c, whose two
-// functions `before` and `after` do the same for one token of one layer. Everything else stays as it is.
+// The attention of a plain C engine before and after the change to rope: a language model in the style of
+// llama2.c's run.c. Its two functions `before` and `after` compute the same for one token of one layer. All
+// other code is shared.
 //
 //     rope_drop_in                        a model of random weights, 8 query heads and 4 of keys
 //     rope_drop_in model.bin [TOKENS]     a checkpoint of llama2.c
@@ -152,7 +153,7 @@ weights weights_of(const sizes& s, bool shared, const Next& next) {
   read(&layer_weights::down, s.dim, s.hidden);
   read(&layer_weights::up, s.hidden, s.dim);
   w.last_norm = next(s.dim, 0);
-  next(s.length * s.head_dim(), 0);  // tables of cos and sin that run.c does not read either
+  next(s.length * s.head_dim(), 0);  // tables of cos and sin, which run.c does not read either
   w.output = shared ? w.embedding : next(s.vocabulary * s.dim, s.dim);
   return w;
 }
@@ -190,7 +191,7 @@ struct run {
   std::vector<int> ids;
   double seconds = 0, attention_seconds = 0;
 };
-/// The likeliest tokens, one after the other.
+/// The likeliest tokens, one after another.
 template <class Attention>
 run generate(const weights& w, int tokens, const Attention& attention) {
   using clock = std::chrono::steady_clock;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What you have, what you write: the tensors, matrices and vectors of Eigen as heads. Every row of the table is
-// run, and every channel is compared with the rotation written as a loop over the indices of your own object.
+// What you have and what you write: tensors, matrices and vectors of Eigen as heads. Every row of the table
+// is run, and every channel is compared with the rotation written as a loop over the indices of the object.
 
 #include <rope/rope.hpp>
 
@@ -18,17 +18,18 @@ constexpr int start = 7;
 
 const rope::frequency_table<double> table(rope::frequencies(D), 100);
 
-/// The channel d of a head before the rotation, another one for every index.
+/// Channel d of a head before the rotation, different for every index.
 double before(Index b, Index s, Index h, Index d) {
   return 0.25 + 0.5 * double(b) - 0.125 * double(s) + 0.75 * double(h) + 0.0625 * double(d * d);
 }
 
-/// The angle of pair i of token s: the frequencies of text.
+/// The angle of pair i of token s, by the frequencies for text.
 double angle_of_text(Index s, Index i) {
   return double(start + s) * std::pow(10000.0, -2 * double(i) / double(D));
 }
 
-/// The channel after it, by the formula of the paper in halves: (u, v) are channels i and i + D / 2.
+/// The channel after the rotation, by the formula of the paper in halves: (u, v) are channels i and i + D /
+/// 2.
 double after(Index b, Index s, Index h, Index d, double (&angle_of)(Index, Index)) {
   const Index i = d % (D / 2);
   const double angle = angle_of(s, i);
@@ -38,8 +39,8 @@ double after(Index b, Index s, Index h, Index d, double (&angle_of)(Index, Index
 
 bool all_right = true;
 
-/// Runs one row of the table: `at(b, s, h, d)` is the channel by the indices of your object, [batch, tokens,
-/// heads] how many of them it has, and `rotate` what you write.
+/// Runs one row of the table. `at(b, s, h, d)` is the channel by the indices of your object, [batch, tokens,
+/// heads] are its extents, and `rotate` is the call that you write.
 template <class At, class Rotate>
 void row(const char* have, const char* write, Index batch, Index tokens, Index heads, const At& at,
          const Rotate& rotate, double (&angle_of)(Index, Index) = angle_of_text) {
@@ -56,7 +57,7 @@ void row(const char* have, const char* write, Index batch, Index tokens, Index h
   double worst = 0;
   for_each([&](Index b, Index s, Index h, Index d) {
     const double error = std::abs(double(at(b, s, h, d)) - after(b, s, h, d, angle_of));
-    worst = error <= worst ? worst : error;  // also where it is not a number
+    worst = error <= worst ? worst : error;  // also if it is not a number
   });
   const bool right = worst <= (sizeof(channel) == sizeof(float) ? 2e-6 : 1e-14);
   all_right = all_right && right;
@@ -190,13 +191,14 @@ void matrices() {
 
 constexpr Index patch_rows = 2, patch_columns = 3;
 
-/// The angle of pair i of patch s: half of the pairs turn by its row, the other half by its column.
+/// The angle of pair i of patch s: half of the pairs rotate by its row, the other half by its column.
 double angle_of_patch(Index s, Index i) {
   const Index coordinate = i < D / 4 ? s / patch_columns : s % patch_columns;
   return double(coordinate) * std::pow(10000.0, -2 * double(i % (D / 4)) / double(D / 2));
 }
 
-/// A vision transformer (ViT): the class token comes first and does not turn, the patches behind it turn on two axes.
+/// A vision transformer (ViT): the class token comes first and is not rotated, the patches after it rotate on
+/// two axes.
 void patches_behind_a_class_token() {
   constexpr Index patches = patch_rows * patch_columns;
   const rope::frequency_table<double> grid(rope::axial(rope::frequencies(D / 2), 2),

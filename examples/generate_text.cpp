@@ -1,5 +1,5 @@
-// Text from a language model: a folder as Hugging Face has it (config.json, model.safetensors, tokenizer.json or
-// tokenizer.model), or a checkpoint of llama2.c (model.bin, with tokenizer.bin beside it).
+// Generates text with a language model: a folder of Hugging Face (config.json, model.safetensors,
+// tokenizer.json or tokenizer.model), or a checkpoint of llama2.c (model.bin, with tokenizer.bin next to it).
 //
 //     rope_generate_text MODEL "Once upon a time" --tokens 100
 //     rope_generate_text MODEL --ids 1,5,9 --tokens 8 --temperature 0.8 --top-p 0.9 --seed 7
@@ -66,7 +66,7 @@ std::string plain_digits(double value) {
   return text.str();
 }
 
-/// Throws:  std::invalid_argument saying what an option takes
+/// Throws:  std::invalid_argument with the values that an option takes
 request request_of(const std::vector<std::string>& words) {
   request of;
   std::vector<std::string> plain;
@@ -121,7 +121,7 @@ nlohmann::json read_json(const std::filesystem::path& path) {
   return nlohmann::json::parse(file);
 }
 
-/// The tokenizer of a folder; nothing if ids are given instead.
+/// The tokenizer of a folder, or nothing if ids are given instead.
 text_codec codec_of(const std::filesystem::path& folder) {
 #ifdef ROPE_EXAMPLES_HAVE_SENTENCEPIECE
   if (std::filesystem::exists(folder / "tokenizer.model")) {
@@ -157,8 +157,8 @@ text_codec codec_of(const std::filesystem::path& folder) {
       "tokenizer.model libsentencepiece-dev); give --ids");
 }
 
-/// The likeliest token, or one drawn by the softmax of logits / temperature, cut to the likeliest that have the
-/// probability top_p together.
+/// The likeliest token, or one drawn by the softmax of logits / temperature. Only the likeliest tokens, which
+/// together have the probability top_p, are drawn.
 int choose(const decoder<float>::matrix& logits, const request& of, std::mt19937& random) {
   rope::Index best = 0;
   const float highest = logits.row(0).maxCoeff(&best);

@@ -1,10 +1,10 @@
-// The metadata of a GGUF file, and the small tensors that say something about rotation: what rope::import_gguf
-// asks for. It reads no weights.
+// The metadata of a GGUF file, and the small tensors about rotation, for rope::import_gguf. It reads no
+// weights.
 //
 //     std::ifstream stream("model.gguf", std::ios::binary);
 //     const rope::model_rope model = rope::import_gguf(gguf_file(stream));
 //
-// A file is not trusted: no length in it is believed before the bytes are there.
+// The file is untrusted: every length in it is checked against the bytes that exist.
 
 #ifndef ROPE_EXAMPLES_GGUF_FILE_HPP
 #define ROPE_EXAMPLES_GGUF_FILE_HPP
@@ -23,9 +23,9 @@
 
 class gguf_file {
  public:
-  /// Reads all that it keeps, so the stream may close then.
+  /// Reads everything at once, so the stream may be closed afterwards.
   ///
-  /// Throws:  std::runtime_error if the stream cannot be read, holds no GGUF file, or ends early
+  /// Throws:  std::runtime_error if the stream cannot be read, is no GGUF file, or ends early
   explicit gguf_file(std::istream& stream) : file_(stream) {
     static_assert(std::endian::native == std::endian::little, "GGUF files are read as they lie in memory");
     if (!file_.seekg(0, std::ios::end)) throw std::runtime_error("cannot be read");
@@ -130,7 +130,7 @@ class gguf_file {
     else
       numbers_[key] = read_number(of);
   }
-  /// Numbers are kept; texts (the vocabulary), lists of lists and long lists are passed over.
+  /// Numbers are kept. Texts (the vocabulary), lists of lists and long lists are skipped.
   void read_list(const std::string& key, int depth) {
     const auto of = value<std::uint32_t>();
     const auto count = value<std::uint64_t>();
@@ -153,7 +153,7 @@ class gguf_file {
     std::string name;
     std::uint64_t count, offset;
   };
-  /// Of all tensors only the lists of floats whose names begin with rope_.
+  /// Keeps only lists of floats whose names begin with rope_.
   void read_tensors(std::uint64_t count) {
     std::vector<tensor> wanted;
     for (std::uint64_t n = 0; n < count; ++n) {

@@ -1,6 +1,6 @@
-// Prints what config.json of Hugging Face and GGUF files say about rotary embeddings, with every number
-// derived from them and the C++ that makes the same without the file, and plots the wavelength of each pair
-// before and after a model's scaling. Of files that describe one model it says where they differ. Usage:
+// Prints the contents of Hugging Face config.json and GGUF files about rotary embeddings, every number
+// derived from them, and the C++ that makes the same without the file. Plots the wavelength of each pair
+// before and after the scaling of a model. Lists the differences of files that describe one model. Usage:
 // rope_inspect_config --help
 
 #include <rope/models.hpp>
@@ -55,7 +55,7 @@ std::string file_name(const std::string& path) { return std::filesystem::path(pa
 
 /// The wavelengths of one group of layers: pairs from left to right, tokens on a logarithmic axis.
 ///
-/// \param named  whether the title says the file
+/// \param named  whether the title names the file
 void plot(svg::picture& figure, double top, const description& file, const rope::layer_group& group,
           bool named) {
   const svg::palette& colours = figure.colours();
@@ -81,7 +81,7 @@ void plot(svg::picture& figure, double top, const description& file, const rope:
   const auto curve = [&](const std::string& name, const rope::frequencies& frequencies, const char* colour) {
     std::vector<svg::point> points;
     for (Index pair = 0; pair < count; ++pair)
-      if (frequencies.inv_freq()(pair, 0) != 0)  // else it does not turn
+      if (frequencies.inv_freq()(pair, 0) != 0)  // otherwise it does not rotate
         points.push_back({static_cast<double>(pair), wavelength(frequencies, pair)});
     panel.curve(name, points, colour);
     panel.dots(points, colour);
@@ -131,9 +131,9 @@ rope::model_rope imported(const std::string& path, double length, std::optional<
                                    {.length = length, .layout = layout, .without_rope = without_rope});
 }
 
-/// Whether what both files tell of the sizes of a model is the same.
+/// True if both files give the same sizes of the model.
 bool same_sizes(const rope::model_rope& a, const rope::model_rope& b) {
-  const auto agree = [](auto x, auto y) { return x == 0 || y == 0 || x == y; };  // 0: not known
+  const auto agree = [](auto x, auto y) { return x == 0 || y == 0 || x == y; };  // 0: unknown
   const auto head_dim = [](const rope::model_rope& model) {
     return model.groups().empty() ? Index{0} : model.groups()[0].head_dim;
   };
@@ -141,7 +141,7 @@ bool same_sizes(const rope::model_rope& a, const rope::model_rope& b) {
          agree(a.layers().size(), b.layers().size()) && agree(head_dim(a), head_dim(b));
 }
 
-/// Where a file differs from an earlier one, each number with the file that has it.
+/// The differences of a file from an earlier one, each number with its file.
 std::string comparison(description before, description file) {
   if (before.model.source == file.model.source) {
     const bool short_names = file_name(before.path) != file_name(file.path);
@@ -163,7 +163,7 @@ struct arguments {
   bool dark = false, help = false;
 };
 
-/// An argument that is not understood, or a file that cannot be read, and why.
+/// An invalid argument, or a file that cannot be read, with the reason.
 struct refusal {
   std::string what, why;
 };
@@ -231,7 +231,7 @@ int main(int argc, char** argv) try {
       read.push_back(std::move(file));
     } catch (const std::exception& error) {
       std::string why = error.what();
-      // What the library calls its options is an option of the program.
+      // Replaces the names of library options by options of the program.
       if (why.find("the layout in the options") != std::string::npos)
         why += " (--layout interleaved or --layout half_split)";
       result = fail({path, why});

@@ -1,9 +1,9 @@
-// Learns rotary frequencies by gradient descent. A teacher attends with eight planted frequencies, of
-// wavelengths that no schedule has; a student starts from the usual schedule, sees the teacher's outputs
-// only, and follows the gradient through attention and rotation until it turns as the teacher does. Sequences
-// start short: a frequency that is off by d turns wrong by d * distance, and over a distance of more than
-// half a turn the error no longer says in which direction to go. Once they are right for short distances,
-// longer ones sharpen them. Usage: rope_learn_frequencies [figure.svg]
+// Learns rotary frequencies by gradient descent. A teacher attends with eight frequencies, whose wavelengths
+// no schedule has. A student starts from the usual schedule and sees only the outputs of the teacher. It
+// follows the gradient through attention and rotation until its frequencies are those of the teacher.
+// Sequences start short: an error d of a frequency is an error d * distance of the angle, and beyond half a
+// turn the gradient points the wrong way. Once frequencies are right for short distances, longer ones make
+// them more precise. Usage: rope_learn_frequencies [figure.svg]
 
 #include <rope/rope.hpp>
 
@@ -44,7 +44,7 @@ tensor random_heads(Index tokens, std::mt19937_64& generator) {
   return x;
 }
 
-/// The mean squared distance of the student's outputs from the teacher's, and its gradient with respect to
+/// The mean squared difference of the student's outputs from the teacher's, and its gradient with respect to
 /// the frequencies.
 struct lesson {
   double loss;
@@ -70,7 +70,7 @@ lesson study(const Eigen::ArrayXd& inv_freq, const rope::frequencies& teacher, I
     d_out.values[n] = 2 * share * error;
   }
 
-  // From the output to the unrotated queries and keys, and from those to the frequencies.
+  // The gradient passes from the output to the unrotated queries and keys, and from these to the frequencies.
   rope::attention_gradient<half_split>(rope::attention_tape<double>{.q = q.view(),
                                                                     .k = k.view(),
                                                                     .v = v.view(),
@@ -104,7 +104,7 @@ struct record {
   Eigen::ArrayXd inv_freq;
 };
 
-/// Two panels: the loss, and the path of every frequency to its planted value.
+/// Two panels: the loss, and the path of every frequency to that of the teacher.
 std::string figure(const std::vector<record>& history) {
   svg::picture both(
       1080, 430, "Frequencies found by gradient descent",
@@ -152,7 +152,7 @@ int main(int count, char** arguments) {
       if (step % 50 == 0)
         std::printf("%-6zu %-6td %-12.3e %.2e\n", history.size() - 1, tokens, now.loss,
                     ((inv_freq - planted).abs() / planted).maxCoeff());
-      // From a stride that crosses the gap to one that settles.
+      // From large steps, which cross the gap, to small steps, which settle.
       const double rate = 0.03 * std::pow(1e-4, static_cast<double>(history.size()) / (4 * steps_per_length));
       inv_freq -= optimiser.step(now.gradient, rate);
     }

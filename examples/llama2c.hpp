@@ -1,5 +1,5 @@
-// The checkpoint and tokenizer formats of llama2.c (github.com/karpathy/llama2.c, version 0), read so that `decoder`
-// takes them for a Llama of Hugging Face. The layout of their q and k is interleaved, as Meta trained them.
+// Reads the checkpoint and tokenizer formats of llama2.c (github.com/karpathy/llama2.c, version 0) for
+// `decoder`, as a Llama of Hugging Face. The layout of its q and k is interleaved, as in Meta's training.
 
 #ifndef ROPE_EXAMPLES_LLAMA2C_HPP
 #define ROPE_EXAMPLES_LLAMA2C_HPP
@@ -29,7 +29,7 @@ class llama2c_checkpoint {
     std::int32_t header[7] = {};  // dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, seq_len
     if (!stream.read(reinterpret_cast<char*>(header), sizeof header))
       throw std::runtime_error(name() + ": cannot be read");
-    const bool shared = header[5] > 0;  // a negative vocab_size says that the output has weights of its own
+    const bool shared = header[5] > 0;  // a negative vocab_size means that the output has its own weights
     const std::int64_t dim = header[0], hidden = header[1], layers = header[2], heads = header[3],
                        kv_heads = header[4], vocabulary = shared ? header[5] : -std::int64_t{header[5]},
                        length = header[6];
@@ -109,7 +109,8 @@ class llama2c_checkpoint {
   nlohmann::json config_;
 };
 
-/// tokenizer.bin: pieces with scores; of two neighbours whose join is a piece, those of the best score are joined first.
+/// tokenizer.bin: pieces with scores. Of all neighbours whose join is a piece, the best score is joined
+/// first.
 class llama2c_tokenizer {
  public:
   llama2c_tokenizer(const std::filesystem::path& path, std::int64_t vocabulary) {
@@ -131,13 +132,13 @@ class llama2c_tokenizer {
     if (!stream) throw std::runtime_error(path.string() + ": ends before its pieces do");
   }
 
-  /// The ids of a text, behind the one that begins a text.
+  /// The ids of a text, after the id that begins a text.
   std::vector<int> encode(std::string_view text) const {
     std::vector<int> ids = {1};
     if (text.empty()) return ids;
     const auto space = ids_.find(" ");
     if (space != ids_.end()) ids.push_back(space->second);
-    for (std::size_t i = 0; i < text.size();) {  // characters, else bytes
+    for (std::size_t i = 0; i < text.size();) {  // characters, or bytes
       std::size_t length = 1;
       while (i + length < text.size() && (static_cast<unsigned char>(text[i + length]) & 0xc0) == 0x80)
         ++length;
@@ -162,7 +163,7 @@ class llama2c_tokenizer {
     }
   }
 
-  /// The bytes of a token. A piece such as <0x0A> stands for one byte.
+  /// The bytes of a token. A piece such as <0x0A> is one byte.
   std::string decode(int id) const {
     const std::string& text = piece(id);
     unsigned byte = 0;

@@ -2,12 +2,12 @@
 #ifndef ROPE_EXAMPLES_RECORDED_ATTENTION_HPP
 #define ROPE_EXAMPLES_RECORDED_ATTENTION_HPP
 
-/// Outputs of LlamaAttention of Hugging Face transformers for the vectors of demo.cpp, 32 query heads and 8 key
-/// heads of 128 channels, base 500000. Written by record_attention.py, which says with which versions.
+/// Outputs of LlamaAttention of Hugging Face transformers for the vectors of demo.cpp, 32 query heads and 8
+/// key heads of 128 channels, base 500000. Written by record_attention.py, which names the versions.
 
 namespace recorded {
 
-inline constexpr int text_tokens = 1024;  // of alice.txt that were attended to
+inline constexpr int text_tokens = 1024;  // tokens of alice.txt that were attended to
 inline constexpr int tokens[] = {0, 1, 100, 1023};
 inline constexpr int channels[] = {0, 63, 64, 127};
 

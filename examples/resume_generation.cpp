@@ -1,6 +1,6 @@
-// Generation that outlives its process: one process generates half of a text, saves its caches and ends;
-// another one reads them, and goes on with the text of a run that was never interrupted. Caches of another
-// schedule are refused. The format of the file is that of this example.
+// Generation that outlives its process. One process generates half of a text, saves its caches and ends.
+// Another one reads them and continues with the text of an uninterrupted run. It rejects caches of another
+// schedule. The file format is that of this example.
 #include <rope/rope.hpp>
 
 #include <cmath>
@@ -31,7 +31,7 @@ matrix weights(Index rows, Index columns) {
   });
 }
 
-/// Attention layers with random weights: what they say means nothing, but depends on every token before.
+/// Attention layers with random weights. Their words mean nothing, but depend on every earlier token.
 struct model : shape {
   struct layer {
     matrix q = weights(width, width), k = weights(width, kv_heads*head_dim),
@@ -44,7 +44,7 @@ struct model : shape {
   explicit model(const rope::frequencies& schedule) : table(schedule, capacity) {}
 };
 
-/// A text, and the keys and values of its tokens in every layer but for the last token.
+/// A text, and the keys and values of all its tokens except the last, in every layer.
 struct session : shape {
   std::vector<std::int32_t> text = {3, 14, 15, 92, 65, 35, 89, 79};
   std::vector<cache> caches = std::vector<cache>(layers, cache(1, capacity, kv_heads, head_dim));
@@ -77,8 +77,8 @@ void read(std::istream& file, X* first, std::size_t count = 1) {
   if (!file) throw std::runtime_error("the file ends too early");
 }
 
-/// The text; then of every layer the rotation of its keys, the positions of its tokens, and the keys and values
-/// of every token, head by head.
+/// Writes the text. Then for every layer the rotation of its keys, the positions of its tokens, and the keys
+/// and values of every token, head by head.
 void save(const session& s, const std::string& path) {
   std::ofstream file(path, std::ios::binary);
   const std::uint64_t length = s.text.size();

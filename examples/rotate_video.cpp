@@ -1,6 +1,6 @@
-// A video of 8 frames of 64 x 32 patches, 8 heads of 64 channels: 48 channels of each head turn, 16 per axis,
-// with pixel frequencies over coordinates of [-1, 1] (`get_axial_freqs(8, 64, 32)` of
-// lucidrains/rotary-embedding-torch). Every claim of the report is checked.
+// A video of 8 frames of 64 x 32 patches, with 8 heads of 64 channels. 48 channels of each head are rotated,
+// 16 per axis, with pixel frequencies over coordinates of [-1, 1] (`get_axial_freqs(8, 64, 32)` of
+// lucidrains/rotary-embedding-torch). The program checks every claim of its report.
 
 #include <rope/rope.hpp>
 
@@ -30,7 +30,7 @@ void check(bool holds, const char* claim) {
   all_true = all_true && holds;
 }
 
-/// The shortest of several runs.
+/// The shortest time of several runs.
 double seconds_of(const auto& work, int runs = 5) {
   double best = 1e30;
   for (int run = 0; run < runs; ++run) {
@@ -46,7 +46,7 @@ auto view(std::vector<float>& video) { return rope::bshd(video.data(), 1, tokens
 /// The row of a patch in the video.
 Index token_of(const std::array<Index, 3>& at) { return (at[0] * extents[1] + at[1]) * extents[2] + at[2]; }
 
-/// The score of one patch for another, all heads together.
+/// The score of two patches, summed over heads.
 double score(const std::vector<float>& queries, const std::vector<float>& keys, Index query, Index key) {
   double sum = 0;
   for (Index c = 0; c < heads * head_dim; ++c)
@@ -55,7 +55,7 @@ double score(const std::vector<float>& queries, const std::vector<float>& keys, 
   return sum;
 }
 
-/// A video whose patches all look alike, so that only their places tell them apart.
+/// A video of equal patches, which differ only by their coordinates.
 std::vector<float> same_everywhere(const std::vector<float>& patch) {
   std::vector<float> video;
   video.reserve(patch.size() * static_cast<std::size_t>(tokens));
@@ -116,8 +116,7 @@ int main() {
     farthest = std::max(farthest, std::abs(static_cast<double>(back[i]) - static_cast<double>(video[i])));
   check(farthest <= 6.3 * unit * std::sqrt(2.0), "unrotate gives the video back");
 
-  // All patches alike: a score is then a function of the displacement, whichever axis it is along and
-  // wherever it starts.
+  // Patches are equal, so a score depends only on the displacement, along every axis and from every start.
   std::vector<float> places = same_everywhere(patch);
   rope::rotate<rope::interleaved>(view(places), table);
   const double own = score(places, places, 0, 0);
@@ -149,7 +148,7 @@ int main() {
     check(deviation[axis] <= rounding, claim.c_str());
   }
 
-  // The clip cut from a longer one: other coordinates, the same scores.
+  // A clip cut from a longer video has other coordinates, but the same scores.
   Eigen::ArrayXXd shifted = coordinates;
   shifted.col(0) += 5.5;
   shifted.col(1) -= 0.37;

@@ -3,7 +3,7 @@
 //     const safetensors weights("folder/of/a/model");
 //     const std::vector<float> head = weights.read<float>("lm_head.weight");
 //
-// A file is not trusted: no length or offset in it is believed before it is known to lie within the file.
+// The file is untrusted: every length and offset in it is checked to be within the file.
 // Source: https://github.com/huggingface/safetensors, "Format"
 
 #ifndef ROPE_EXAMPLES_SAFETENSORS_HPP
@@ -30,7 +30,7 @@ class safetensors {
 
   /// \param path  a file, or a folder with model.safetensors or model.safetensors.index.json
   ///
-  /// Throws:  std::runtime_error naming the file if one cannot be read or breaks the format
+  /// Throws:  std::runtime_error that names the file if one cannot be read or is malformed
   explicit safetensors(const std::filesystem::path& path) {
     static_assert(std::endian::native == std::endian::little, "tensors are read as they lie in memory");
     const auto index = path / "model.safetensors.index.json";
@@ -69,8 +69,8 @@ class safetensors {
     throw std::runtime_error(name + ": its type must be F64, F32, F16 or BF16, got " + of.type);
   }
 
-  /// Writes all tensors to one file of the same types and shapes, each with the bytes that
-  /// edit(name, shape, bytes of an element, bytes) leaves.
+  /// Writes all tensors to one file, with the same types and shapes. edit(name, shape, bytes of an element,
+  /// bytes) may change the bytes of each.
   ///
   /// Throws:  std::runtime_error if a file cannot be read or written
   template <class Edit>
@@ -153,7 +153,7 @@ class safetensors {
   template <class T, class Stored>
   static std::vector<T> converted(const tensor& of) {
     std::uint64_t count = of.bytes / sizeof(Stored), expected = 1;
-    for (const std::int64_t extent : of.shape)  // a product beyond `count` cannot overflow: it stops here
+    for (const std::int64_t extent : of.shape)  // stops before a product beyond `count` could overflow
       expected = extent > 0 && expected > count / static_cast<std::uint64_t>(extent)
                      ? count + 1
                      : expected * static_cast<std::uint64_t>(extent);

@@ -1,5 +1,5 @@
-// Eight figures that show what rotary embeddings do, on light and on dark ground, drawn from what the library computes.
-// The numbers in them are checked against their formulas in long double, which share no code with the library.
+// Eight figures that explain rotary embeddings, in light and dark, drawn from values that rope computed.
+// Their numbers are checked against formulas in long double, which share no code with rope.
 // Usage: rope_see_rope [folder [older figures to compare with the new ones of equal name ...]]
 
 #include <rope/rope.hpp>
@@ -31,7 +31,7 @@ void check(bool holds, const char* claim) {
   all_true = all_true && holds;
 }
 
-/// The vector as it is at a position.
+/// The vector, rotated at a position.
 channels rotated(channels x, const rope::frequencies& frequencies, std::int64_t position) {
   const rope::frequency_table table(frequencies, position, position + 1);
   rope::rotate<rope::half_split>(rope::thd(x.data(), 1, 1, static_cast<rope::Index>(x.size())), table,
@@ -39,7 +39,7 @@ channels rotated(channels x, const rope::frequencies& frequencies, std::int64_t 
   return x;
 }
 
-/// The point that lies in some direction of a plane, so far from the origin.
+/// The point in a direction of a plane, at a distance from the origin.
 svg::point towards(double angle, double away) { return {away * std::cos(angle), away * std::sin(angle)}; }
 
 std::string rotated_pair(const svg::palette& ground) {
@@ -151,7 +151,7 @@ std::string decay(const svg::palette& ground) {
     panel.curve(name, points, colour);
   };
   svg::picture figure(880, 620, "Equal vectors: their score against their distance",
-                      "head_dim 128: the mean cosine of 64 pairs, for YaRN times m^2; points 8 % apart",
+                      "head_dim 128: the mean cosine of 64 pairs, for YaRN times m^2; distances grow by 8 %",
                       ground);
   const svg::axis across = {"distance (positions)", 1, 1e5, true}, up = {"score / head_dim", -0.4, 1.4};
   svg::panel bases(figure, {80, 85, 620, 195}, across, up, "by base");
@@ -170,7 +170,7 @@ std::string decay(const svg::palette& ground) {
        ntk_speeds(dim, 10000, 4));
   draw(rules, "YaRN", ground.purple, rope::frequencies(dim, 10000, yarn), yarn_speeds(dim, 10000, 4096, 4),
        yarn_factor(4));
-  // A factor in cos and sin is one more rounding of each, in q and in k.
+  // A factor in cos and sin adds a rounding to each, in q and in k.
   check(off <= score_bound + 2 * unit,
         "every score is the mean of the cosines, times the factors of q and k");
   return figure.text();
@@ -179,7 +179,7 @@ std::string decay(const svg::palette& ground) {
 std::string heat_maps(const svg::palette& ground) {
   const std::vector<std::string> words = {"the", "dog", "saw", "the", "pig", "and", "the", "pig", "saw"};
   const std::size_t n = words.size();
-  constexpr double scale = 4.0 / 64;  // a word's score for itself is 4
+  constexpr double scale = 4.0 / 64;  // the score of a word with itself is 4
   channels x;
   for (const std::string& word : words)
     for (const float channel : vector_of(word, 64, 1)) x.push_back(channel);
@@ -213,7 +213,8 @@ std::string heat_maps(const svg::palette& ground) {
       nearest = nearest && (!positions || std::max_element(row, row + n) == row + i);
     }
   }
-  // A score of 64 products has 64 roundings beside the rotations, all of 4 at most; a weight changes by twice that.
+  // A score of 64 products has 64 roundings and those of the rotations, relative to at most 4. A weight
+  // changes by twice that.
   check(off <= 2 * 4 * (score_bound + 64 * unit), "every weight is the softmax of the formula");
   check(std::equal(&without[0], &without[n], &without[3 * n]),
         "without positions, equal words have equal weights");
@@ -224,7 +225,7 @@ std::string heat_maps(const svg::palette& ground) {
 std::string exchanged_words(const svg::palette& ground) {
   struct {
     const char *query, *key;
-    int at[2], of[2];  // their places in the two sentences
+    int at[2], of[2];  // their indices in the two sentences
   } const pairs[] = {{"chased", "dog", {2, 2}, {1, 4}},
                      {"chased", "pig", {2, 2}, {4, 1}},
                      {"dog", "pig", {1, 4}, {4, 1}},
@@ -286,7 +287,7 @@ std::string schedules(const svg::palette& ground) {
   draw("linear", ground.vermilion, rope::frequencies(dim, 10000, rope::linear_scaling{4}), slowed);
   draw("NTK", ground.green, rope::frequencies(dim, 10000, rope::ntk_scaling{4}), ntk_speeds(dim, 10000, 4));
   draw("YaRN", ground.purple, rope::frequencies(dim, 10000, yarn), yarn_speeds(dim, 10000, trained, 4));
-  // The formulas in long double are off by a few of its roundings, a frequency by half an ulp of double.
+  // The formulas in long double have errors of a few of its roundings, a frequency of half an ulp of double.
   check(off <= 0x1p-51, "every frequency is that of the formula");
   return figure.text();
 }
@@ -313,7 +314,7 @@ std::string float_angles(const svg::palette& ground) {
             compare(table_off, real(off), 0);
           exact = exact && ulps(table.cos(p)[i], turn.cos) < 0.502 && ulps(table.sin(p)[i], turn.sin) < 0.502;
         }
-      // Two roundings of the angle, of the speed and of the product, and one of its cos or sin.
+      // Two roundings each of the angle, the frequency and the product, and one of its cos or sin.
       bounded = bounded && angle_off <= (2.001 * real(last) + 2) * unit;
       bounded = bounded && (last < 1000000 || angle_off > 0.01);
       usual[base].push_back({real(last), angle_off});

@@ -1,6 +1,7 @@
-// Continuous batching: requests come and go while eight sequences are served at a time, from a pool of pages
-// that this program owns. Every step takes a chunk of a new prompt beside single tokens of others, in one call
-// per layer. The prompt that all begin with is in the pool once. All must end as those that are served alone.
+// Continuous batching. Requests come and go while at most eight sequences are served, from a pool of pages
+// that the program owns. Every step has a chunk of a new prompt and single tokens of other requests, in one
+// call per layer. The pool has the common beginning of all prompts once. Each request must generate the same
+// tokens as alone.
 #include <rope/rope.hpp>
 
 #include <algorithm>
@@ -20,7 +21,7 @@ struct shape {
   static constexpr Index words = 256, page_size = 16, max_pages = 16, all_pages = 6 * max_pages, chunk = 48;
 };
 
-/// The pool, and who has which page: the part of an engine that rope leaves to it.
+/// The pool, and the owners of its pages: the part of an engine that rope does not provide.
 struct page_pool : shape {
   static constexpr Index part_size = all_pages * page_size * kv_heads * head_dim;
   std::vector<double> memory = std::vector<double>(layers * 2 * part_size);
@@ -31,7 +32,7 @@ struct page_pool : shape {
     return {.keys = rope::bhsd(keys, all_pages, kv_heads, page_size, head_dim),
             .values = rope::bhsd(keys + part_size, all_pages, kv_heads, page_size, head_dim)};
   }
-  /// Those of `prefix`, and free ones, for `length` tokens; nothing if too few are free.
+  /// The pages of `prefix`, and free ones, for `length` tokens. Empty if too few are free.
   page_list take(page_list prefix, Index length) {
     const auto more = (length + page_size - 1) / page_size - static_cast<Index>(prefix.size());
     if (more > static_cast<Index>(free.size())) return {};
@@ -47,15 +48,15 @@ Index any(Index below) {
 }
 
 struct request {
-  std::vector<Index> tokens;  // prompt, then what was generated
-  Index length;               // of all of them in the end
+  std::vector<Index> tokens;  // prompt, then generated tokens
+  Index length;               // of prompt and answer together
   Index done = 0;             // tokens whose keys and values are in the pool
   page_list pages = {};
   Index size() const { return static_cast<Index>(tokens.size()); }
   Index next() const { return std::min(shape::chunk, size() - done); }
 };
 
-/// Attention layers with random weights: what they say means nothing, but depends on every token before.
+/// Attention layers with random weights. Their words mean nothing, but depend on every earlier token.
 struct model : shape {
   matrix embedding = weights(words, width), q[layers], k[layers], v[layers], o[layers];
   rope::frequency_table<double> table{rope::frequencies(head_dim), page_size* max_pages};
@@ -70,7 +71,7 @@ struct model : shape {
     return matrix::NullaryExpr(
         rows, cols, [] { return (static_cast<double>(any(2001)) - 1000) * std::sqrt(3e-6 / width); });
   }
-  /// One step of all sequences: their next tokens, laid end to end. How many they were.
+  /// One step of all sequences, with their next tokens laid end to end. Returns the number of these tokens.
   Index step(page_pool& pool, const std::vector<request*>& batch) const {
     std::vector<std::int64_t> offsets = {0};
     std::vector<Index> lengths, words_of_step;
@@ -95,14 +96,14 @@ struct model : shape {
     }
     for (std::size_t s = 0; s < batch.size(); ++s) {
       batch[s]->done = lengths[s];
-      if (lengths[s] < batch[s]->size()) continue;  // more of the prompt is to come
+      if (lengths[s] < batch[s]->size()) continue;  // the rest of the prompt follows in later steps
       (x.row(offsets[s + 1] - 1) * embedding.transpose()).maxCoeff(&batch[s]->tokens.emplace_back());
     }
     return offsets.back();
   }
 };
 
-/// Serves all requests, at most `seats` at a time, and says how many tokens all steps had.
+/// Serves all requests, at most `seats` at a time. Returns the number of tokens in all steps.
 Index serve(const model& m, std::vector<request>& all, request system, std::size_t seats) {
   page_pool pool;
   system.pages = pool.take({}, system.size());
@@ -112,7 +113,7 @@ Index serve(const model& m, std::vector<request>& all, request system, std::size
   for (auto next = all.begin(); next != all.end() || !batch.empty();) {
     for (; next != all.end() && batch.size() < seats; batch.push_back(&*next++)) {
       next->pages = pool.take(system.pages, next->length);
-      if (next->pages.empty()) break;  // until another request has ended
+      if (next->pages.empty()) break;  // waits until another request has ended
       next->done = system.done;
     }
     tokens += m.step(pool, batch);

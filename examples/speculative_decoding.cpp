@@ -1,6 +1,7 @@
-// Speculative decoding with a tree of drafted tokens. A cheap model, which attends to the last 16 tokens in a ring, drafts
-// two branches; the model itself checks all drafted tokens in one call, each behind its ancestors alone. The branch that
-// it would have taken is kept, and both caches are rolled back to its end. The text is that of plain decoding.
+// Speculative decoding with a tree of drafted tokens. A cheap model, which attends to the last 16 tokens in a
+// ring, drafts two branches. The full model checks all drafted tokens in one call, in which each token sees
+// only its ancestors. The accepted part of a branch is kept, and both caches are rolled back to its end. The
+// text is that of plain decoding.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -17,7 +18,7 @@ using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMa
 constexpr Index heads = 4, head_dim = 16, width = heads * head_dim, vocabulary = 40, length = 200;
 constexpr Index depth = 4;  // of both branches
 
-/// A model of one layer. Its weights are random, which is enough: each token depends on those before.
+/// A model of one layer. Its weights are random, which is enough: each token depends on earlier ones.
 struct model {
   matrix embedding, to_q, to_k, to_v, to_logits;
   rope::frequency_table<> table{rope::frequencies(head_dim), length + depth + 1};
@@ -64,13 +65,14 @@ matrix draft_step(const model& of, rope::ring_cache<float>& ring, const std::arr
 /// A tree of tokens: the newest token of the text, then branch 0, then branch 1.
 struct draft_tree {
   std::vector<int> ids, positions;
-  /// Whether `other` is on the way to `node`, or is it.
+  /// Whether `other` is `node` or an ancestor of it.
   static bool is_ancestor(Index other, Index node) {
     return other == 0 || (other <= node && (other - 1) / depth == (node - 1) / depth);
   }
 };
 
-/// Reads the tree at the end of the cache, each token behind the text and its ancestors. Returns the logits of every node.
+/// Appends the tree to the cache. Each of its tokens attends to the text and to its ancestors. Returns the
+/// logits of every node.
 matrix check_tree(const model& of, rope::kv_cache<float>& cache, const draft_tree& tree) {
   const Index before = cache.size(), nodes = static_cast<Index>(tree.ids.size());
   const matrix x = of.embed(tree.ids), q = x * of.to_q, k = x * of.to_k, v = x * of.to_v;
@@ -103,13 +105,13 @@ std::vector<int> decode_plainly(const model& of) {
 
 int main() {
   const model of;
-  // The tree needs room behind the text, and the ring takes back at most `chunk` tokens.
+  // The cache needs capacity for the tree after the text, and the ring can roll back at most `chunk` tokens.
   rope::kv_cache<float> cache(1, length + 2 * depth + 1, heads, head_dim);
   rope::ring_cache<float> ring(2, {.window = 16, .chunk = depth + 1}, heads, head_dim);
   std::vector<int> text = {7};
   int calls = 0, from_second = 0, rejected = 0;
   while (text.size() < length) {
-    // Both rows of the ring are alike. They read the newest token, and then a branch each.
+    // Both rows of the ring are equal. They read the newest token, and then one branch each.
     const Index before = cache.size();
     std::array<int, 2> next = best_two(draft_step(of, ring, {text.back(), text.back()}), 0);
     draft_tree tree = {std::vector<int>(2 * depth + 1, text.back()), std::vector<int>(2 * depth + 1)};
@@ -123,7 +125,7 @@ int main() {
       tree.positions[static_cast<std::size_t>(node)] =
           static_cast<int>(before + (node == 0 ? 0 : 1 + (node - 1) % depth));
 
-    // From the root down, as long as a node has the token that the model chooses.
+    // Starts at the root and stops when no child has the token that the model chooses.
     const matrix logits = check_tree(of, cache, tree);
     ++calls;
     const auto id_of = [&tree](Index node) { return tree.ids[static_cast<std::size_t>(node)]; };
@@ -138,7 +140,8 @@ int main() {
     from_second += branch == 1;
     rejected += accepted < depth;
 
-    // The tree but for the accepted path leaves the cache; the ring goes back, and both rows go on from the path.
+    // Keeps the accepted path in the cache and removes the rest of the tree. Rolls back the ring, and appends
+    // the path to both rows.
     const Index first = before + 1, kept = first + branch * depth;
     cache.truncate(kept + accepted);
     cache.remove(first, kept - first);

@@ -20,11 +20,11 @@
 
 namespace svg {
 
-// Those of Okabe and Ito, whom readers who see fewer colours can tell apart, too.
+// The colours of Okabe and Ito, which colour-blind readers can distinguish too.
 inline constexpr const char *blue = "#0072b2", *vermilion = "#d55e00", *green = "#009e73",
                             *purple = "#b3478f", *gold = "#c98a00", *ink = "#202124", *grey = "#757a80";
 
-/// The colours of a figure as a whole, and those of curves in the shade that each ground needs.
+/// The colours of a figure, and the shades of its curves for this background.
 struct palette {
   const char *paper, *ink, *grey, *rule, *blue, *vermilion, *green, *purple;
 };
@@ -40,11 +40,11 @@ std::string format(const char* pattern, const Values&... values) {
   return text;
 }
 
-/// Text that is not markup, as markup.
+/// Escapes markup in a text.
 inline std::string escaped(const std::string& text) {
   std::string xml;
   for (const char c : text) {
-    const bool control = static_cast<unsigned char>(c) < 0x20;  // no XML can have it
+    const bool control = static_cast<unsigned char>(c) < 0x20;  // not allowed in XML
     xml += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, control ? ' ' : c);
   }
   return xml;
@@ -54,14 +54,14 @@ struct point {
   double x, y;
 };
 
-/// What an axis shows, and from where to where.
+/// The name of an axis, and its range.
 struct axis {
   std::string name;
   double low, high;
   bool logarithmic = false;                  // both ends are then powers of ten
-  std::vector<std::string> categories = {};  // names for 0, 1, 2, ... in place of numbers
+  std::vector<std::string> categories = {};  // names of 0, 1, 2, ... instead of numbers
 
-  /// 0 at the low end, 1 at the high one; values beyond are drawn at the end.
+  /// 0 at the low end, 1 at the high end. Values beyond the range are drawn at the end.
   double share(double value) const {
     const double share = logarithmic ? std::log10(std::max(value, low) / low) / std::log10(high / low)
                                      : (value - low) / (high - low);
@@ -72,13 +72,13 @@ struct axis {
     std::vector<std::pair<double, std::string>> all;
     for (std::size_t i = 0; i < categories.size(); ++i)
       all.push_back({static_cast<double>(i), categories[i]});
-    const double every = std::ceil(std::log10(high / low) / 12);  // of very many decades, a dozen
+    const double every = std::ceil(std::log10(high / low) / 12);  // at most about a dozen of many decades
     if (logarithmic)
       for (double decade = std::round(std::log10(low)); decade < std::log10(high) + 0.5; decade += every)
         all.push_back({std::pow(10, decade), format("10<tspan dy='-5' font-size='9'>%.0f</tspan>", decade)});
     if (!all.empty()) return all;
     const double power = std::pow(10.0, std::floor(std::log10((high - low) / 4)));
-    double step = power;  // 1, 2 or 5 times a power of ten, some five of them
+    double step = power;  // 1, 2 or 5 times a power of ten, about five steps
     for (const double times : {1.0, 2.0, 5.0, 10.0})
       if ((high - low) / (times * power) >= 3.5) step = times * power;
     for (double n = std::ceil(low / step - 1e-9); n * step <= high + 1e-9 * step; ++n)
@@ -120,7 +120,7 @@ struct box {
   double left, top, width, height;
 };
 
-/// One pair of axes. Places are values on the axes.
+/// A pair of axes. Coordinates are values on the axes.
 class panel {
  public:
   panel(picture& figure, const box& place, const axis& x, const axis& y, const std::string& title = "")
@@ -156,7 +156,7 @@ class panel {
   void level(const std::string& name, double y, const char* colour, const char* dashes) {
     curve(name, {{x_.low, y}, {x_.high, y}}, colour, format("stroke-dasharray='%s'", dashes));
   }
-  /// A tint behind x from `low` to `high`, with its name in the legend.
+  /// A tinted range of x from `low` to `high`, with its name in the legend.
   void band(const std::string& name, double low, double high, const char* colour) {
     figure_.add(format("<rect x='%.1f' y='%.1f' width='%.1f' height='%.1f' fill='%s' fill-opacity='0.2'/>\n",
                        x_of(low), place_.top, x_of(high) - x_of(low), place_.height, colour));
@@ -169,7 +169,7 @@ class panel {
                        angle * 180 / std::numbers::pi) +
                 format("fill='%s'/>\n", colour));
   }
-  /// From the line of zero to `value`, `width` on the axis, around x.
+  /// A bar from zero to `value` around x, `width` on the axis.
   void bar(double x, double width, double value, const char* colour) {
     const double zero = y_of(0), end = y_of(value);
     figure_.add(format("<rect x='%.1f' y='%.1f' width='%.1f' height='%.1f' fill='%s'/>\n",
@@ -193,7 +193,7 @@ class panel {
     line(points, colour, more);
     legend(name, colour, more);
   }
-  /// Another line of the legend, which is to the right of the panel.
+  /// Adds a line to the legend, which is to the right of the panel.
   void legend(const std::string& text, const char* colour, const std::string& more = "") {
     const double x = place_.left + place_.width + 14, y = place_.top + 10 + 19 * legends_++;
     figure_.add(format("<path d='M%.1f %.1fh18' stroke='%s' stroke-width='3' ", x, y - 4, colour) + more +
@@ -215,7 +215,7 @@ class panel {
   int legends_ = 0;
 };
 
-/// Whether two figures are the same, but for numbers that differ by `tolerance` at most.
+/// True if two figures are equal, except for numbers that differ by at most `tolerance`.
 inline bool alike(const std::string& a, const std::string& b, double tolerance) {
   const char *left = a.c_str(), *right = b.c_str();
   const auto number = [](char c) { return c >= '0' && c <= '9'; };

@@ -1,4 +1,4 @@
-// Text in lines no longer than a terminal is wide.
+// Wraps text to the width of a terminal.
 //
 //     const std::string text = "  heads                   32 for queries, 8 for keys\n";
 //     std::fputs(fitted(text, text_columns()).c_str(), stdout);
@@ -16,8 +16,8 @@
 #include <unistd.h>
 #endif
 
-/// COLUMNS where the environment has it, else the width of the terminal; 0: no limit. What goes into a file
-/// or another program keeps its lines whole, so that they can be searched.
+/// The environment variable COLUMNS, or the width of the terminal. 0: no limit. Output to a file or another
+/// program is not wrapped, so that it can be searched.
 inline std::size_t text_columns() {
   if (const char* columns = std::getenv("COLUMNS"))
     if (const long wide = std::strtol(columns, nullptr, 10); wide > 0) return static_cast<std::size_t>(wide);
@@ -28,9 +28,9 @@ inline std::size_t text_columns() {
   return 0;
 }
 
-/// The text with lines broken at spaces, and control characters as '?': what comes from a file is not trusted
-/// with the terminal. The rest of a line goes below its second column, if it has one that starts early
-/// enough, or below the text of its list item. Words longer than a line stay whole.
+/// The text with lines broken at spaces, and control characters as '?', because the contents of files are not
+/// trusted. Broken lines continue below the second column of the line if it starts early enough, or below the
+/// text of a list item. Words longer than a line are not broken.
 ///
 /// \param columns  0: no limit
 inline std::string fitted(const std::string& text, std::size_t columns) {

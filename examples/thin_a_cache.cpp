@@ -1,8 +1,8 @@
-// A cache of 48 tokens in place of 320: after every step the token that has received the least attention so far is
-// removed, and the newest ones stay (H2O, Zhang et al. 2023, arXiv:2306.14048). Beside it a cache that keeps the newest
-// 48 tokens, and one that keeps all, with which both are compared.
+// A cache of 48 tokens instead of 320. After every step, the token that has received the least attention so
+// far is removed, and the newest ones stay (H2O, Zhang et al. 2023, arXiv:2306.14048). A cache of the newest
+// 48 tokens does the same, and both are compared with a cache of all tokens.
 //
-// SnapKV is `received` of the last queries of the prompt alone, TOVA `received` of the newest query alone.
+// SnapKV uses `received` of the last queries of the prompt only, TOVA `received` of the newest query only.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -20,11 +20,11 @@ constexpr Index heads = 4, kv_heads = 2, head_dim = 64, prompt = 256, steps = 64
 
 /// Removes the tokens that have received the least attention until `budget` are left.
 ///
-/// \param received  of every token of the cache, over all queries so far
+/// \param received  by each token of the cache, summed over all queries so far
 void keep_heavy_hitters(rope::kv_cache<float>& cache, std::vector<float>& received) {
   while (cache.size() > budget) {
     const auto least = std::min_element(received.begin(), received.end() - recent);
-    cache.remove(least - received.begin(), 1);  // the positions of the others stay
+    cache.remove(least - received.begin(), 1);  // the others keep their positions
     received.erase(least);
   }
 }
@@ -38,7 +38,7 @@ void add_received(rope::head_view<const float> q, const rope::kv_cache<float>& c
   for (std::size_t i = 0; i < sums.size(); ++i) received[i % received.size()] += sums[i];
 }
 
-/// The length of a - b over that of b.
+/// The length of a - b divided by that of b.
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
   double difference = 0, length = 0;
   for (std::size_t i = 0; i < b.size(); ++i) {
@@ -51,8 +51,8 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 }  // namespace
 
 int main() {
-  // Random heads. As in a trained model, some tokens draw the attention of all later ones: here one in 25, by the last
-  // channel, which does not rotate.
+  // Random heads. As in a trained model, some tokens attract the attention of all later ones: here one in 25,
+  // through the last channel, which is not rotated.
   constexpr Index tokens = prompt + steps;
   std::mt19937 random(1);
   const auto noise = [&random] { return 2 * static_cast<float>(random()) / 4294967296.0f - 1; };

@@ -1,5 +1,5 @@
-// What trains a tiny_transformer: a text cut into a part to learn from and a part held out, gradients of a
-// batch on several threads, Adam.
+// Trains a tiny_transformer: a text split into a training part and a held-out part, gradients of a batch on
+// several threads, Adam.
 
 #ifndef ROPE_EXAMPLES_TINY_TRAINING_HPP
 #define ROPE_EXAMPLES_TINY_TRAINING_HPP
@@ -23,7 +23,7 @@
 
 #include "tiny_transformer.hpp"
 
-/// Threads made for every loop: what a rope::thread_source can be at its simplest.
+/// Makes threads for every loop, as the simplest rope::thread_source.
 struct standard_threads {
   rope::Index count = 2;
 
@@ -49,12 +49,12 @@ struct standard_threads {
 };
 static_assert(rope::thread_source<standard_threads>);
 
-/// Bytes, every sixth block of which is held out.
+/// Bytes of a text. Every sixth block is held out.
 class divided_text {
  public:
-  /// \param longest  of the sequences that are taken from it, in tokens; a block has twice that
+  /// \param longest  sequence that is taken from it, in tokens. A block has twice as many
   ///
-  /// Throws:  std::runtime_error if the text has no six blocks
+  /// Throws:  std::runtime_error if the text has fewer than six blocks
   divided_text(std::string_view text, rope::Index longest) : longest_(longest), block_(2 * longest) {
     for (const char c : text) ids_.push_back(static_cast<int>(static_cast<unsigned char>(c)));
     if (size() < 6 * block_)
@@ -65,7 +65,7 @@ class divided_text {
   rope::Index size() const { return static_cast<rope::Index>(ids_.size()); }
   rope::Index held_out() const { return size() / (6 * block_) * block_; }
 
-  /// Sequences of length + 1 bytes from anywhere in the part to learn from.
+  /// Sequences of length + 1 bytes at random places of the training part.
   std::vector<std::span<const int>> batch(rope::Index count, rope::Index length,
                                           std::mt19937_64& generator) const {
     std::vector<std::span<const int>> all;
@@ -76,8 +76,8 @@ class divided_text {
     return all;
   }
 
-  /// Up to `count` sequences of the held-out part, of `before` bytes and `scored` bytes behind them. Those
-  /// behind are the same whatever `before`, which is at most the longest sequence less `scored`.
+  /// Up to `count` sequences of the held-out part, of `before` bytes and then `scored` bytes. The scored
+  /// bytes do not depend on `before`, which is at most the longest sequence less `scored`.
   std::vector<std::span<const int>> spans(rope::Index count, rope::Index before, rope::Index scored) const {
     std::vector<rope::Index> starts;  // of the scored bytes
     for (rope::Index block = 5 * block_; block + block_ <= size(); block += 6 * block_)
@@ -102,7 +102,7 @@ class divided_text {
   rope::Index longest_, block_;
 };
 
-/// The mean loss of a byte in nats; of every sequence, bytes [first + 1, ...) count.
+/// The mean loss of a byte in nats, over bytes [first + 1, ...) of every sequence.
 template <class T>
 double mean_loss(const tiny_transformer<T>& model, const std::vector<std::span<const int>>& sequences,
                  rope::Index first, const standard_threads& threads) {
@@ -123,8 +123,8 @@ class adam {
  public:
   using vector = typename tiny_transformer<T>::vector;
 
-  /// One step on a batch, whose mean loss is returned. The gradient of every sequence is summed on its own
-  /// and then added to the others in their order, so the bits do not depend on the threads.
+  /// One step on a batch. Returns its mean loss. The gradients of sequences are computed separately and added
+  /// in their order, so bits do not depend on the threads.
   double step(tiny_transformer<T>& model, const std::vector<std::span<const int>>& batch, double rate,
               const standard_threads& threads) {
     const rope::Index size = model.parameters().size();
@@ -139,7 +139,7 @@ class adam {
     vector& gradient = gradients_[0];
     for (std::size_t i = 1; i < batch.size(); ++i) gradient += gradients_[i];
     const T length = gradient.matrix().norm();
-    if (length > 1) gradient /= length;  // a rare steep step does not throw the model far
+    if (length > 1) gradient /= length;  // limits a rare large step
 
     if (steps_++ == 0) {
       mean_.setZero(size);

@@ -1,14 +1,13 @@
 // A small language model with its backward pass: the layers of Llama (RMS norms, attention, SwiGLU), and one
-// of six ways to tell it where a token is. Attention and its gradient are those of rope, the rest is plain
-// Eigen.
+// of six encodings of positions. Attention and its gradient are those of rope, the rest is plain Eigen.
 //
 //     tiny_transformer<float> model({.positions = encoding::rope}, seed);
 //     tiny_transformer<float>::vector d = tiny_transformer<float>::vector::Zero(model.parameters().size());
 //     const double loss = model.add_gradient(bytes, 1, d);  // of all bytes but the first
 //     model.parameters() -= rate * d;
 //
-// All parameters are one vector, and so are their gradients; `tensors()` says what lies where, by the names
-// that Hugging Face gives the tensors of a Llama.
+// All parameters are one vector, and so are their gradients. `tensors()` lists the offsets, by the names that
+// Hugging Face gives the tensors of a Llama.
 
 #ifndef ROPE_EXAMPLES_TINY_TRANSFORMER_HPP
 #define ROPE_EXAMPLES_TINY_TRANSFORMER_HPP
@@ -24,9 +23,9 @@
 #include <string>
 #include <vector>
 
-/// How a model knows the order of its tokens.
+/// The encoding of the order of tokens.
 enum class encoding {
-  none,        // by the causal mask alone
+  none,        // only the causal mask
   learned,     // a learned vector per position, added to the embedding
   sinusoidal,  // Vaswani et al. 2017, arXiv:1706.03762, section 3.5, added to the embedding
   alibi,       // Press et al. 2021, arXiv:2108.12409: scores fall with the distance, a slope per head
@@ -60,7 +59,7 @@ class tiny_transformer {
     Index rows, cols, first;  // row-major, from there on
   };
 
-  /// Equal seeds give models of different encodings equal weights where they have the same tensor.
+  /// Equal seeds give models with different encodings equal weights in the tensors that they share.
   tiny_transformer(const tiny_shape& shape, std::uint64_t seed)
       : shape_(shape),
         queries_(rope::frequencies(shape.head_dim(), shape.base), shape.longest),
@@ -93,7 +92,7 @@ class tiny_transformer {
   vector& parameters() { return parameters_; }
   const vector& parameters() const { return parameters_; }
 
-  /// Another rotation: a schedule of context extension, or xPos, for positions [0, longest).
+  /// Replaces the rotation by a schedule of context extension or xPos, for positions [0, longest).
   void rotate_by(const rope::frequencies& of) {
     queries_ = keys_ = rope::frequency_table<T>(of, shape_.longest);
   }
@@ -112,7 +111,7 @@ class tiny_transformer {
     return cross_entropy(scores, ids.subspan(static_cast<std::size_t>(first) + 1), 1);
   }
 
-  /// The loss as above, of every id but the first; `share` times its gradient is added to d.
+  /// The loss as above for all ids except the first. Adds `share` times its gradient to d.
   double add_gradient(std::span<const int> ids, T share, vector& d) const {
     trace of;
     matrix scores = forward(ids.first(ids.size() - 1), 0, of);
@@ -128,12 +127,12 @@ class tiny_transformer {
   static Index of_layer(Index layer, Index part) { return 1 + layer * parts + part; }
   Index last_norm() const { return of_layer(shape_.layers, 0); }
   Index output() const { return last_norm() + 1; }
-  Index extra() const { return last_norm() + 2; }  // of the encoding
+  Index extra() const { return last_norm() + 2; }  // the first tensor of the encoding
 
-  /// What the backward pass needs of the forward pass.
+  /// Results of the forward pass that the backward pass needs.
   struct norm_trace {
     column inverse;       // 1 / root mean square of every row
-    matrix unit, result;  // rows over their root mean square; times the weight
+    matrix unit, result;  // rows divided by their root mean square, and these times the weight
   };
   struct layer_trace {
     norm_trace before_attention, before_mlp;
@@ -178,8 +177,8 @@ class tiny_transformer {
     d_x += of.inverse.asDiagonal() * (d_unit - along.asDiagonal() * of.unit);
   }
 
-  /// Distances 0 .. 15 have buckets of their own, larger ones share them by their logarithm; all that were
-  /// not seen in training are in the last.
+  /// Distances 0 .. 15 have a bucket each, and larger ones share buckets by their logarithm. All distances
+  /// beyond those in training are in the last bucket.
   Index bucket(Index distance) const {
     constexpr Index exact = tiny_shape::buckets / 2;
     if (distance < exact) return distance;
@@ -187,7 +186,7 @@ class tiny_transformer {
                          std::log(std::max(2.0, static_cast<double>(shape_.context) / exact));
     return std::min(shape_.buckets - 1, exact + static_cast<Index>(share * exact));
   }
-  /// [heads, tokens, tokens]: what is added to the scores, or nothing.
+  /// [heads, tokens, tokens]: the bias of the scores, or empty.
   std::vector<float> bias_of(Index tokens) const {
     const bool learned = shape_.positions == encoding::t5;
     if (!learned && shape_.positions != encoding::alibi) return {};

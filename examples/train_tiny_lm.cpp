@@ -1,13 +1,12 @@
-// Trains one small language model six times, each time with another way of telling it where a token is, and
-// looks at what becomes of its loss when sequences are longer than any in training: as it is, and for the
-// rotation with the schedules of context extension. Equal seeds, equal data in equal order, equal numbers of
-// steps.
+// Trains a small language model six times, each time with another position encoding. Then measures its loss
+// on sequences longer than in training, unchanged, and for the rotation also with the schedules of context
+// extension. Seeds, data, their order and the number of steps are equal.
 //
 //     rope_train_tiny_lm [FOLDER] [--steps N] [--context N] [--spans N] [--threads N] [--seed N]
 //                        [--text FILE]
 //
-// The folder receives two figures and the rotary model, as rope_generate_text reads it. The text is that of
-// the library's own documentation: the comments of its headers.
+// The folder receives two figures and the rotary model, in the format of rope_generate_text. The default text
+// is the documentation of rope: the comments of its headers.
 
 #include <rope/models.hpp>
 #include <rope/rope.hpp>
@@ -43,8 +42,8 @@ namespace {
 using rope::Index;
 using model_type = tiny_transformer<float>;
 
-constexpr double lengths[] = {1, 1.5, 2, 3, 4};  // of sequences, over that of training
-constexpr int extension = 4;                     // what the schedules of context extension are set to
+constexpr double lengths[] = {1, 1.5, 2, 3, 4};  // lengths of sequences, divided by that in training
+constexpr int extension = 4;                     // the factor of the schedules of context extension
 constexpr double highest_rate = 0.004;
 constexpr const char* usage =
     "usage: rope_train_tiny_lm [FOLDER] [options]\n"
@@ -64,7 +63,7 @@ struct request {
   Index batch() const { return 8; }
 };
 
-/// Throws:  std::invalid_argument saying what an option takes
+/// Throws:  std::invalid_argument with the values that an option takes
 request request_of(const std::vector<std::string>& words) {
   request of;
   for (std::size_t i = 0; i < words.size(); ++i) {
@@ -100,7 +99,7 @@ request request_of(const std::vector<std::string>& words) {
   return of;
 }
 
-/// A text file; of a C++ header, what is behind ///.
+/// Reads a text file. From a C++ header, only the text after ///.
 std::string read_text(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error(path.string() + " cannot be read");
@@ -115,12 +114,12 @@ std::string read_text(const std::filesystem::path& path) {
   return text;
 }
 
-/// A line on stderr that says how far all of it is.
+/// Prints the progress of the whole run on stderr.
 class progress {
  public:
   explicit progress(double all) : all_(all) {}
 
-  /// `tokens` more are done; reading one costs a third of learning from it.
+  /// Adds `tokens` to the work done. Evaluation costs a third of training.
   void add(double tokens) {
     done_ += tokens;
     since_ += tokens;
@@ -154,7 +153,7 @@ constexpr kind kinds[] = {{encoding::none, "none", svg::grey},
                           {encoding::t5, "T5 buckets", svg::vermilion},
                           {encoding::rope, "RoPE", svg::blue}};
 
-/// A rotation of the trained model.
+/// A variant of the rotation of the trained model.
 struct schedule {
   const char *name, *colour;
   void (*apply)(model_type&);
@@ -200,7 +199,7 @@ class experiment {
     return {.positions = positions, .context = of_.context, .longest = extension * of_.context};
   }
 
-  /// Whether three steps leave the same bits with one thread and with `threads`.
+  /// True if three steps have the same bits on one thread and on `threads`.
   bool threads_do_not_matter() const {
     model_type models[] = {{shape(encoding::rope), 1}, {shape(encoding::rope), 1}};
     const standard_threads threads[] = {{1}, {std::max(of_.threads, Index{2})}};
@@ -213,7 +212,7 @@ class experiment {
     return (models[0].parameters() == models[1].parameters()).all();
   }
 
-  /// Trains on sequences `longer` times as long; returns the loss of the held-out part on the way.
+  /// Trains on sequences `longer` times as long. Returns the losses of the held-out part during training.
   std::vector<svg::point> train(model_type& model, const char* name, Index steps, Index longer, double rate) {
     std::vector<svg::point> losses;
     adam<float> optimiser;
@@ -221,7 +220,7 @@ class experiment {
     const Index tokens = of_.batch() * of_.context;
     if (longer == 1) losses.push_back({0, held_out_loss(model, 1)});
     for (Index step = 1; step <= steps; ++step) {
-      // Up over the first twentieth, then down to a tenth by half a cosine.
+      // Rises over the first twentieth, then falls to a tenth by half a cosine.
       const double share = static_cast<double>(step) / static_cast<double>(steps),
                    now = std::min(1.0, 20 * share) * (0.55 + 0.45 * std::cos(std::numbers::pi * share));
       const auto batch = text_.batch(of_.batch() / longer, longer * of_.context, generator);
@@ -246,8 +245,8 @@ class experiment {
   Index before(double length) const {
     return static_cast<Index>(length * static_cast<double>(of_.context)) - scored() + 1;
   }
-  /// Of the same bytes for every length: the second half of a sequence as long as those of training. Only how
-  /// many tokens are before them differs.
+  /// The losses of the same bytes for every length: the second half of a sequence of the training length.
+  /// Only the number of bytes before them differs.
   double held_out_loss(const model_type& model, double length) {
     const auto spans = text_.spans(of_.spans, before(length), scored());
     meter_.add(reading(length));
@@ -256,7 +255,7 @@ class experiment {
   double reading(double length) const {
     return static_cast<double>(of_.spans) * length * static_cast<double>(of_.context) / 3;
   }
-  /// Tokens of everything that is done.
+  /// The work of the whole run in tokens.
   double work() const {
     double reads = 0;
     for (const double length : lengths) reads += reading(length);
@@ -283,7 +282,7 @@ void print(const std::string& title, const std::vector<curve>& curves) {
   }
 }
 
-/// An axis with room for all losses but those above `most`.
+/// An axis for all losses, except those above `most`.
 svg::axis losses(const std::vector<curve>& curves, double most) {
   double low = most, high = 0;
   for (const curve& of : curves)
@@ -311,7 +310,7 @@ void save(const std::filesystem::path& path, const svg::picture& figure) {
   if (!file) throw std::runtime_error(path.string() + " cannot be written");
 }
 
-/// `count` bytes after the prompt, drawn by the softmax of logits / temperature.
+/// `count` bytes that continue the prompt, drawn by the softmax of logits / temperature.
 std::string sample(const model_type& model, const std::string& prompt, int count, double temperature) {
   std::mt19937_64 generator(3);
   std::string text = prompt;
@@ -331,8 +330,8 @@ std::string sample(const model_type& model, const std::string& prompt, int count
   return text;
 }
 
-/// How far the logits of the folder's model, read and run by decoder.hpp, are from those of the model that
-/// was written: in units of rounding of the largest.
+/// The difference between the logits of the saved model, read and run by decoder.hpp, and those of the model
+/// that was saved, in units of rounding of the largest logit.
 double decoder_error(const model_type& model, const std::filesystem::path& folder, std::span<const int> ids) {
   std::ifstream file(folder / "config.json");
   const auto config = nlohmann::json::parse(file);
@@ -375,7 +374,7 @@ int run(const request& of) {
               rotary.parameters().size(), trial.meter().seconds(),
               static_cast<double>(std::clock()) / CLOCKS_PER_SEC);
 
-  std::vector<curve> few = training;  // a table of every fourth point
+  std::vector<curve> few = training;  // every fourth point, for the table
   for (curve& one : few) {
     std::vector<svg::point> kept;
     for (std::size_t i = 0; i < one.points.size(); i += 4) kept.push_back(one.points[i]);

@@ -1,5 +1,5 @@
-// A tiny_transformer with rotary positions, as a folder that programs read which read a Llama: config.json,
-// model.safetensors, and a tokenizer.json whose tokens are bytes.
+// Writes a tiny_transformer with rotary positions as a folder that other programs read as a Llama:
+// config.json, model.safetensors, and a tokenizer.json whose tokens are bytes.
 //
 //     write_hugging_face(model, "tiny_lm");
 //     const safetensors weights("tiny_lm");
@@ -76,8 +76,8 @@ inline nlohmann::json tokenizer_of_bytes() {
             {"merges", nlohmann::json::array()}}}};
 }
 
-/// Tensors of type F32 under the names of the model. Heads rotate in the layout half_split, which is that of
-/// a Llama of Hugging Face, so the projections are written as they are.
+/// Tensors of type F32 under the names of the model. The heads of a Llama of Hugging Face have the layout
+/// half_split, like those of this model, so projections are written unchanged.
 ///
 /// Throws:  std::runtime_error if the encoding is not rotary, the vocabulary is not bytes, or a file cannot
 ///          be written

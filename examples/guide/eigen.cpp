@@ -1,4 +1,4 @@
-// The programs of eigen.md, each compared with attention or rotation by its formula.
+// The programs of eigen.md. Each is compared with attention or rotation by its formula.
 
 #include <unsupported/Eigen/CXX11/Tensor>
 

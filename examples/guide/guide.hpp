@@ -1,5 +1,5 @@
-// What the programs of the guide share: claims that are checked, tensors of random numbers, and attention by its formula
-// in plain loops of double, which shares no code with the library.
+// Shared by the programs of the guide: checked claims, tensors of random numbers, and attention by its
+// formula in plain loops of double, which shares no code with rope.
 
 #ifndef ROPE_EXAMPLES_GUIDE_GUIDE_HPP
 #define ROPE_EXAMPLES_GUIDE_GUIDE_HPP
@@ -24,7 +24,7 @@ using tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;  // [batch, tokens, hea
 
 inline bool all_hold = true;
 
-/// Prints a claim, and whether it holds.
+/// Prints a claim and whether it holds.
 inline void check(bool holds, const char* claim) {
   std::printf("%s  %s\n", holds ? "ok    " : "FAILED", claim);
   all_hold = all_hold && holds;
@@ -38,7 +38,7 @@ inline tensor random_tensor(Index batch, Index tokens, Index heads, Index head_d
   return x;
 }
 
-/// The largest difference of two tensors of equal extents, also where one is not a number.
+/// The largest difference of two tensors of equal extents, also if a channel is not a number.
 inline double difference(const tensor& a, const tensor& b) {
   double worst = a.size() == b.size() ? 0 : 1;
   for (Index i = 0; i < a.size() && i < b.size(); ++i) {
@@ -48,8 +48,9 @@ inline double difference(const tensor& a, const tensor& b) {
   return worst;
 }
 
-/// The largest error of `out`, attention of q to k and v with half_split RoPE at these frequencies [rad per position]. The
-/// last query is at the position of the last key, and visible(b, i, j) says whether query i of row b attends to key j.
+/// The largest error of `out` as attention of q to k and v with half_split RoPE at these frequencies [rad per
+/// position]. The last query is at the position of the last key, and visible(b, i, j) returns whether query i
+/// of row b attends to key j.
 template <class Visible>
 double attention_error(const tensor& q, const tensor& k, const tensor& v, const tensor& out,
                        const formula::speeds& inv_freq, const Visible& visible) {
@@ -81,15 +82,16 @@ double attention_error(const tensor& q, const tensor& k, const tensor& v, const 
       }
   return worst;
 }
-/// The same for causal attention, in which the last query is aligned with the last key.
+/// The largest error for causal attention, in which the last query is aligned with the last key.
 inline double attention_error(const tensor& q, const tensor& k, const tensor& v, const tensor& out,
                               const formula::speeds& inv_freq) {
   const Index before = k.dimension(1) - q.dimension(1);
   return attention_error(q, k, v, out, inv_freq, [&](Index, Index i, Index j) { return j <= before + i; });
 }
 
-// Scores of 64 channels in [-1, 1) have 64 roundings and two rotations, and a weight changes by twice the error of its
-// score; a channel stored in bfloat16 is off by up to 2^-9 of its magnitude, in keys and in values.
+// Scores of 64 channels in [-1, 1) have 64 roundings and two rotations, and the relative error of a weight is
+// twice that of its score. A channel stored in bfloat16 has an error of up to 2^-9 of its magnitude, in keys
+// and in values.
 constexpr double float_bound = 2 * (64 + 6) * formula::unit, bfloat16_bound = 0x1p-6;
 
 }  // namespace guide

@@ -1,5 +1,5 @@
-// The programs of port_a_model.md: a Llama with the schedule of Llama 3.1, from its config.json and its weights to logits, which
-// are compared with those of transformers; and what the import says of three other models.
+// The programs of port_a_model.md: a Llama with the schedule of Llama 3.1, from its config.json and weights
+// to logits, which are compared with those of transformers, and the imports of three other models.
 
 #include <rope/models.hpp>
 #include <rope/rope.hpp>
@@ -20,7 +20,8 @@ using rope::Index;
 
 using matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// Weights [out, in] by their names in the checkpoint. These are those of a tiny model; yours come from a safetensors file.
+/// Weights [out, in] by their names in the checkpoint. These are of a tiny model. Yours come from a
+/// safetensors file.
 struct checkpoint {
   const json& shapes;
   matrix operator()(const std::string& name) const {

@@ -1,4 +1,5 @@
-// The programs of serve.md, each compared with attention by its formula or with the same tokens in one call.
+// The programs of serve.md. Each is compared with attention by its formula or with the same tokens in one
+// call.
 
 #include <cstdint>
 #include <sstream>
@@ -70,7 +71,7 @@ void left_padding() {
   tokens x(12, 2);
   const auto q = bshd(x.q), k = bshd(x.k), v = bshd(x.v), out = bshd(x.out);
 
-  const Index padding[] = {0, 5};  // tokens on the left of each row that are none
+  const Index padding[] = {0, 5};  // padding tokens on the left of each row
   Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> is_token(2, 12);
   for (Index b = 0; b < 2; ++b)
     for (Index t = 0; t < 12; ++t) is_token(b, t) = t >= padding[b];
@@ -125,7 +126,7 @@ void narrow_caches() {
   bytes.append<half_split>(k, v, table);
   attention<half_split>(q, bytes, out, table);
 
-  // A step is 1 / 127 of the largest channel, and a value is off by half a step.
+  // A step is 1 / 127 of the largest channel, and the error of a value is half a step.
   check(attention_error(x.q, x.k, x.v, x.out, inv_freq) <= 0.05, "keys and values of 8 bits");
 }
 
@@ -146,7 +147,7 @@ void rollback() {
 
   kv_cache<float> branches(2, 4096, kv_heads, head_dim);
   branches.append<half_split>(bshd(tokens(8, 2).k), bshd(tokens(8, 2).v), table);
-  branches.copy_row(0, 1);  // row 1 goes on from what row 0 holds
+  branches.copy_row(0, 1);  // row 1 continues from the tokens of row 0
   check(std::equal(branches.keys(0).at(0, 0, 0), branches.keys(0).at(0, 0, 0) + head_dim,
                    branches.keys(1).at(0, 0, 0)),
         "a row copied to another one");

@@ -1,4 +1,4 @@
-// The programs of train.md, each compared with finite differences or with the same sequences alone.
+// The programs of train.md. Each is compared with finite differences or with the same sequences alone.
 
 #include <cstdint>
 #include <numeric>
@@ -18,7 +18,7 @@ tensor_d random_double(Index of_heads, std::uint32_t seed) {
   return random_tensor(1, count, of_heads, head_dim, seed).cast<double>();
 }
 
-/// sum of out * d_out, whose gradients the functions below compute.
+/// sum of out * d_out. The functions below compute its gradients.
 double loss_of(tensor_d q, tensor_d k, tensor_d v, const tensor_d& d_out, const frequencies& f) {
   tensor_d out(1, count, heads, head_dim);
   attention<half_split>(bshd(q), bshd(k), bshd(v), bshd(out), frequency_table<double>(f, count));
@@ -43,7 +43,7 @@ void gradients() {
                                                         .d_v = bshd(d_v)},
                                  table);
 
-  const double step = 1e-5;  // central differences: the error is of step^2 and of 1e-16 / step
+  const double step = 1e-5;  // central differences: the error is about step^2 plus 1e-16 / step
   double off = 0;
   for (const Index i : {Index{0}, Index{77}, Index{400}}) {
     tensor_d more = q, less = q;

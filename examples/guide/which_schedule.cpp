@@ -1,4 +1,5 @@
-// The table of which_schedule.md: each call makes the same bits as the import of a config.json with that rope_scaling.
+// The table of which_schedule.md. Each call makes the same bits as the import of a config.json with that
+// rope_scaling.
 
 #include <rope/models.hpp>
 #include <rope/rope.hpp>
@@ -13,7 +14,8 @@ namespace {
 using namespace guide;
 using namespace rope;
 
-/// Whether the frequencies are those of a Llama with heads of 8 channels, base 500000, 4096 positions and this rope_scaling.
+/// True if the frequencies are those of a Llama with heads of 8 channels, base 500000, 4096 positions and
+/// this rope_scaling.
 void same_as(const std::string& rope_scaling, const frequencies& call, double length = 0) {
   nlohmann::json config = nlohmann::json::parse(
       R"({"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2,
@@ -49,7 +51,7 @@ void schedules() {
                                        .max_position = 4096,
                                        .length = length}),
           length);
-  const frequencies ntk(d, base, ntk_scaling{.factor = 4});  // no config.json has it: it is a larger base
+  const frequencies ntk(d, base, ntk_scaling{.factor = 4});  // no config.json names it: it is a larger base
   double off = 0;
   const formula::speeds expected = formula::ntk_speeds(d, base, 4);
   for (Index i = 0; i < d / 2; ++i)

@@ -16,7 +16,8 @@
 
 #include "mpi_calls.hpp"
 
-/// What a program claims of itself: checked on every rank, printed by the first, in its exit code.
+/// The claims of a program about itself. Every rank checks them, the first rank prints them, and they decide
+/// the exit code.
 
 namespace many {
 
@@ -33,7 +34,7 @@ double largest_of(const std::vector<T>& numbers) {
   return largest;
 }
 
-/// Infinite where a number is none, or the lengths differ.
+/// The largest difference. Infinite if a number is not a number, or if the lengths differ.
 template <class T>
 double largest_difference(const std::vector<T>& a, const std::vector<T>& b) {
   double largest = a.size() == b.size() ? 0 : HUGE_VAL;
@@ -49,12 +50,12 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
-/// Every function is called by all ranks.
+/// All ranks call every function.
 class claims {
  public:
   explicit claims(const job& of) : first_(of.rank() == 0) {}
 
-  /// Printed once.
+  /// Prints on one rank.
   __attribute__((format(printf, 2, 3))) void say(const char* format, ...) const {
     std::va_list values;
     va_start(values, format);
@@ -62,14 +63,14 @@ class claims {
     va_end(values);
   }
 
-  /// `error` is at most `bound`, on every rank.
+  /// Claims that `error` is at most `bound`, on every rank.
   void within(const std::string& what, double error, double bound) {
     double mine[] = {error, bound}, all[2];
     MPI_Allreduce(mine, all, 2, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     const bool holds = everywhere(error <= bound);
     say("  %-66s %7.1e <= %7.1e%s\n", what.c_str(), all[0], all[1], holds ? "" : "  FAILED");
   }
-  /// True on every rank.
+  /// Claims that a condition holds on every rank.
   void holds(const std::string& what, bool claim) {
     const bool all = everywhere(claim);
     say("  %-66s %s\n", what.c_str(), all ? "yes" : "NO: FAILED");

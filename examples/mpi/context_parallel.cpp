@@ -1,11 +1,11 @@
-// Attention to one long context that is spread over the ranks of an mpirun: training, forward and backward,
-// with blocks of keys and values that travel around a ring; both with all keys gathered; several packed
-// sequences; decoding against a cache that is spread, too. Each is compared with one process that holds
-// everything, in float and in double, and done twice, for the same bits.
+// Attention to one long context that is spread over the ranks of an mpirun. Training, forward and backward,
+// with blocks of keys and values that travel around a ring, or with all keys gathered. Several packed
+// sequences. Decoding against a cache that is spread too. Each part is compared with one process that has all
+// tokens, in float and in double, and runs twice to compare the bits.
 //
 //     mpirun -np 4 rope_context_parallel                    all parts
 //     mpirun -np 4 rope_context_parallel "packed segments"  one: sequence, "packed segments" or decoding
-//     mpirun -np 4 rope_context_parallel --die 2 throw      rank 2 dies amid a ring: abort, exit or throw
+//     mpirun -np 4 rope_context_parallel --die 2 throw      rank 2 fails during a ring: abort, exit or throw
 
 #include <rope/rope.hpp>
 
@@ -44,7 +44,7 @@ key_block<T> pick_keys(const batch<T>& x, const list& tokens) {
   return block;
 }
 
-/// The tokens of a rank, rotated at the positions they have in their sequences, wherever they were cut.
+/// The tokens of a rank, rotated at the positions of their sequences, wherever the sequences were split.
 template <class T>
 struct own_tokens {
   share mine;
@@ -60,10 +60,10 @@ struct own_tokens {
   }
 };
 
-/// How keys reach the queries of other ranks.
+/// How queries reach the keys of other ranks.
 enum class way_to_send { around_the_ring, all_at_once };
 
-/// Forward and backward, for the tokens of this rank; what it cost.
+/// Forward and backward pass for the tokens of this rank, with its cost.
 template <class T>
 struct split_run {
   results<T> r;
@@ -94,7 +94,7 @@ split_run<T> around_the_ring(job& ranks, const batch<T>& x, const sequence_split
   return run(ranks, x, split, way_to_send::around_the_ring);
 }
 
-/// The share of what one process has.
+/// The share of one rank of a result of one process.
 template <class T>
 void compare(claims& claim, const results<T>& got, const results<T>& whole, const list& tokens,
              const bounds& allowed) {
@@ -142,7 +142,7 @@ void one_sequence(job& ranks, claims& claim) {
     for (const auto& [name, one] : {std::pair("around the ring", &ring), {"all at once", &gathered}})
       claim.say("  bytes sent per rank, %s: %lld forward, %lld backward\n", name,
                 static_cast<long long>(one->forward_bytes), static_cast<long long>(one->backward_bytes));
-    if (tokens % (2 * r) != 0) continue;  // shares differ by a token
+    if (tokens % (2 * r) != 0) continue;  // shares would differ by a token
     const std::int64_t n = tokens / r, rank = ranks.rank(),
                        block = n * kv_heads * (head_dim + value_dim) * std::int64_t(sizeof(T));
     claim.holds(
@@ -155,9 +155,9 @@ void one_sequence(job& ranks, claims& claim) {
   }
 }
 
-/// Several sequences in one batch: positions start again in each, and none sees the keys of another, though
-/// every rank holds tokens of all of them. One mistake this looks for is that of Megatron-LM #5243: a table
-/// with a row per token of the batch, read at positions, gives later sequences the rows of the first.
+/// Several sequences in one batch. Positions start at 0 in each, and no sequence attends to another, although
+/// every rank has tokens of all of them. This finds the mistake of Megatron-LM #5243: a table with a row per
+/// token of the batch, read at positions, gives later sequences the rows of the first.
 template <class T>
 void packed_segments(job& ranks, claims& claim) {
   claim.say("\npacked segments, %s\n", name_of<T>());
@@ -168,7 +168,7 @@ void packed_segments(job& ranks, claims& claim) {
   claim.holds("and their positions, which start again",
               pair.positions == list{me, 2 * r - 1 - me, me, 2 * r - 1 - me});
 
-  // Ragged: of one token, of none, of lengths that ranks do not divide.
+  // Sequences of one token, of none, and of lengths that the ranks do not divide.
   const batch<T> x({0, 37, 38, 150, 150, 219}, 2);
   const sequence_split split = {x.offsets, ranks.ranks(), way_to_cut::zigzag};
   const own_tokens<T> own(x, split, ranks.rank());
@@ -180,7 +180,7 @@ void packed_segments(job& ranks, claims& claim) {
   compare(claim, run(ranks, x, split, way_to_send::all_at_once).r, whole, own.mine.tokens,
           bounds_of(x, ranks.ranks()));
 
-  // A table with a row per token of the batch is read at tokens. Here sequence s goes on at position 50 s.
+  // A table with a row per token of the batch is read at tokens. Here sequence s begins at position 50 s.
   list starts;
   Eigen::ArrayXX<std::int64_t> rows(x.q.tokens, 1);
   for (std::size_t s = 0; s + 1 < x.offsets.size(); ++s) {
@@ -199,7 +199,7 @@ void packed_segments(job& ranks, claims& claim) {
   for (heads<T>* of : {&poisoned.k, &poisoned.v})
     std::fill(of->view().at(0, first, 0), of->view().at(0, last, 0), std::numeric_limits<T>::quiet_NaN());
   const split_run<T> beside = around_the_ring(ranks, poisoned, split);
-  list others;  // of this rank's tokens, those of other sequences
+  list others;  // tokens of this rank in other sequences
   for (std::size_t t = 0; t < own.mine.size(); ++t)
     if (own.mine.tokens[t] < first || own.mine.tokens[t] >= last)
       others.push_back(static_cast<std::int64_t>(t));
@@ -213,15 +213,15 @@ void packed_segments(job& ranks, claims& claim) {
                                          largest_difference(beside.r.out.numbers, beside.r.out.numbers) > 0);
 }
 
-/// The outputs of one token as rank after rank has them, for every token that is decoded.
+/// The outputs of one token on each rank, for every decoded token.
 template <class T>
 struct decoded {
   heads<T> in_rank_order, in_any_order;
   std::int64_t bytes = 0;  // sent per token
 };
 
-/// A prompt that was cut zigzag stays where it is, new tokens go to one rank after the other: each holds as
-/// many as any other, at positions with gaps.
+/// The prompt keeps its zigzag split, and new tokens go to one rank after another. Each rank then has about
+/// as many tokens as any other, with gaps in their positions.
 template <class T>
 decoded<T> decode(job& ranks, const batch<T>& x, Index prompt) {
   const auto head_count = static_cast<std::size_t>(query_heads);
@@ -278,7 +278,7 @@ void decoding(job& ranks, claims& claim) {
                        static_cast<std::int64_t>(sizeof(double) + std::size_t(value_dim) * sizeof(T)));
 }
 
-/// A rank dies after the ring has turned once: the others wait for its blocks.
+/// A rank fails after a full round of the ring, while the others wait for its blocks.
 void die_amid_a_ring(job& ranks, int rank, const std::string& how) {
   const batch<float> x({0, 240}, 1);
   const sequence_split split = {x.offsets, ranks.ranks(), way_to_cut::zigzag};

@@ -12,18 +12,18 @@
 #include "ring_attention.hpp"
 #include "sequence_split.hpp"
 
-/// What ring_attention.hpp computes, with the keys and values of all ranks on every one, in the order of their
-/// positions: one call per sequence, no merge, and memory for all tokens. With few key heads that is little
-/// (Llama 3, arXiv:2407.21783, section 3.3.2).
+/// Computes the result of ring_attention.hpp with the keys and values of all ranks on every rank, ordered by
+/// position. It needs one call per sequence and no merge, but memory for all tokens. With few key heads that
+/// is little (Llama 3, arXiv:2407.21783, section 3.3.2).
 
 namespace many {
 
-/// One rank that holds everything: the batch as it is.
+/// A single rank with the whole batch.
 inline share everything(const sequence_split& split) {
   return sequence_split{split.offsets, 1, way_to_cut::contiguous}.of(0);
 }
 
-/// How many numbers every rank's block of keys and values has.
+/// The count of numbers in each rank's block of keys and values.
 template <class T>
 std::vector<int> counts_of(const job& ranks, const sequence_split& split, const key_block<T>& own) {
   std::vector<int> counts;
@@ -32,8 +32,8 @@ std::vector<int> counts_of(const job& ranks, const sequence_split& split, const 
   return counts;
 }
 
-/// Calls visit(row, width) for the heads of every token of a block that has them all, in the order in which
-/// the blocks of the ranks have them one behind the other.
+/// Calls visit(row, width) for the heads of every token in a block of all tokens, in the order in which the
+/// blocks of the ranks follow each other.
 template <class T, class Visit>
 void in_order_of_ranks(const job& ranks, const sequence_split& split, key_block<T>& all, const Visit& visit) {
   for (int r = 0; r < ranks.ranks(); ++r) {
@@ -58,16 +58,16 @@ key_block<T> gather_keys(job& ranks, const sequence_split& split, const key_bloc
   return all;
 }
 
-/// Attention of this rank's queries to the keys of all ranks, as of ring_attention.
+/// Attention of this rank's queries to the keys of all ranks, with the result of ring_attention.
 template <class T>
 attended<T> gathered_attention(job& ranks, const sequence_split& split, const heads<T>& q,
                                const key_block<T>& own) {
   return attend_to_block(q, split.of(ranks.rank()), gather_keys(ranks, split, own), everything(split));
 }
 
-/// The backward pass of gathered_attention. The keys are gathered again, not kept from layer to layer; of the
-/// gradients that this rank's queries add to those of all keys, every rank gets its part, and adds up what it
-/// gets in the order of ranks.
+/// The backward pass of gathered_attention. It gathers the keys again instead of storing them for every
+/// layer. The queries of this rank add to the gradients of all keys. Every rank receives its part of these
+/// gradients, and sums them in the order of ranks.
 template <class T>
 gradients<T> gathered_attention_gradient(job& ranks, const sequence_split& split, const heads<T>& q,
                                          const key_block<T>& own, const attended<T>& forward,

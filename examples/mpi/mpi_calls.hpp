@@ -15,12 +15,12 @@
 #include <utility>
 #include <vector>
 
-/// The few calls of MPI that the programs of this folder make: every byte is counted where it is sent, and
-/// whatever goes wrong on one rank ends the job on all of them with a message.
+/// The few calls of MPI in the programs of this folder. They count every sent byte. Any failure on one rank
+/// ends the job on all ranks with a message.
 
 namespace many {
 
-/// Ends the job on all ranks. A rank that only returned or threw would leave the others waiting for it.
+/// Ends the job on all ranks. If a rank only returned or threw, the others would wait for it.
 [[noreturn]] inline void end_job(const char* reason) {
   int initialized = 0, finalized = 0, rank = 0;
   MPI_Initialized(&initialized);
@@ -35,7 +35,7 @@ namespace many {
 
 namespace detail {
 
-/// Called by MPI when a call fails.
+/// MPI calls this if one of its functions fails.
 inline void on_mpi_error(MPI_Comm* /*comm*/, int* code, ...) {
   char text[MPI_MAX_ERROR_STRING] = "an error of MPI";
   int length = 0;
@@ -77,8 +77,7 @@ inline int count_of(std::size_t numbers) {
 
 }  // namespace detail
 
-/// The ranks of one mpirun. One object lives as long as main(), which lets exceptions through: they end the
-/// job.
+/// The ranks of one mpirun. One object lives as long as main(). Exceptions leave main(), which ends the job.
 class job {
  public:
   job(int* argc, char*** argv) {
@@ -104,14 +103,14 @@ class job {
   int right() const { return (rank_ + 1) % ranks_; }
   int left() const { return (rank_ + ranks_ - 1) % ranks_; }
 
-  /// Bytes that this rank has sent to others since the last call. Of a collective call these are those of its
-  /// usual algorithm for long messages: a ring, or one message to every other rank.
+  /// Bytes that this rank has sent to others since the last call. For a collective call, these are the bytes
+  /// of its usual algorithm for long messages: a ring, or one message to every other rank.
   std::int64_t take_bytes_sent() { return std::exchange(bytes_sent_, 0); }
   void count_sent(std::size_t bytes, int receivers) {
     bytes_sent_ += static_cast<std::int64_t>(bytes) * receivers;
   }
 
-  /// Both leave at once; the memory belongs to MPI until wait() returns.
+  /// Starts both messages and returns at once. The memory belongs to MPI until wait() returns.
   template <class T>
   void start_send(const std::vector<T>& numbers, int to, int tag) {
     count_sent(numbers.size() * sizeof(T), 1);
@@ -123,13 +122,13 @@ class job {
     MPI_Irecv(numbers.data(), detail::count_of(numbers.size()), detail::type_of<T>(), from, tag,
               MPI_COMM_WORLD, &requests_.emplace_back());
   }
-  /// Returns when every send and receive that was started is done.
+  /// Waits until every started send and receive is complete.
   void wait() {
     MPI_Waitall(detail::count_of(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE);
     requests_.clear();
   }
 
-  /// What every rank has, one behind the other in the order of ranks; rank r has counts[r] numbers.
+  /// The numbers of all ranks in the order of ranks. Rank r has counts[r] numbers.
   template <class T>
   std::vector<T> all_gather(std::span<const T> mine, const std::vector<int>& counts) {
     count_sent(mine.size() * sizeof(T), ranks_ - 1);
@@ -139,20 +138,21 @@ class job {
                    counts.data(), starts.data(), detail::type_of<T>(), MPI_COMM_WORLD);
     return all;
   }
-  /// One number of every rank.
+  /// One number of each rank.
   template <class T>
   std::vector<T> all_gather(T mine) {
     return all_gather<T>(std::span<const T>(&mine, 1), std::vector<int>(static_cast<std::size_t>(ranks_), 1));
   }
 
-  /// What rank 0 has.
+  /// The numbers of rank 0.
   template <class T>
   std::vector<T> of_first(std::vector<T> numbers) const {
     MPI_Bcast(numbers.data(), detail::count_of(numbers.size()), detail::type_of<T>(), 0, MPI_COMM_WORLD);
     return numbers;
   }
 
-  /// Rank r gets the r-th part, counts[r] numbers, of what every rank has, in the order of ranks.
+  /// All ranks have parts for each other. Rank r receives the r-th part, counts[r] numbers, of every rank, in
+  /// the order of ranks.
   template <class T>
   std::vector<T> all_to_all(std::span<const T> mine, const std::vector<int>& counts) {
     const auto own = static_cast<std::size_t>(counts[static_cast<std::size_t>(rank_)]);

@@ -15,8 +15,8 @@
 #include "ring_attention.hpp"
 #include "sequence_split.hpp"
 
-/// What context_parallel computes on many ranks, in one process that holds everything, and how far the two
-/// may be apart.
+/// Computes the results of context_parallel in one process that has all tokens, and bounds of the difference
+/// between both.
 
 namespace many {
 
@@ -32,7 +32,8 @@ const char* name_of() {
   return std::is_same_v<T, float> ? "float" : "double";
 }
 
-/// Sequences laid end to end, q and k not rotated, and the gradient with respect to what attention gives.
+/// Sequences laid end to end, with unrotated q and k, and the gradient with respect to the output of
+/// attention.
 template <class T>
 struct batch {
   list offsets;
@@ -49,7 +50,7 @@ struct batch {
   }
 };
 
-/// Output and gradients, of all tokens or of those of a share.
+/// Output and gradients of all tokens, or of those of a share.
 template <class T>
 struct results {
   heads<T> out, d_q, d_k, d_v;
@@ -61,7 +62,7 @@ bool same_results(const results<T>& a, const results<T>& b) {
          same_bits(a.d_k.numbers, b.d_k.numbers) && same_bits(a.d_v.numbers, b.d_v.numbers);
 }
 
-/// What has to come out: a call with everything in one place.
+/// The expected result: one call with all tokens.
 template <class T>
 results<T> one_process(const batch<T>& x, const heads<T>& d_out) {
   results<T> r = {{x.q.tokens, query_heads, value_dim},
@@ -82,7 +83,7 @@ results<T> one_process(const batch<T>& x, const heads<T>& d_out) {
   return r;
 }
 
-/// Those of some tokens.
+/// The part of some tokens.
 template <class T>
 heads<T> pick(const heads<T>& x, const list& tokens) {
   heads<T> picked(static_cast<Index>(tokens.size()), x.count, x.dim);
@@ -92,7 +93,7 @@ heads<T> pick(const heads<T>& x, const list& tokens) {
   return picked;
 }
 
-/// How far two ways of adding up may be apart, per channel.
+/// Bounds of the difference between two orders of sums, per channel.
 struct bounds {
   double out, d_q, d_k, d_v;
 };
@@ -109,21 +110,22 @@ double largest_norm(const heads<T>& x) {
   return largest;
 }
 
-/// With u the unit roundoff, |x| the largest norm of a head, which no rotation changes, S = scale |q| |k|,
-/// and t = ceil(n / 96) + 2 tiles, and runs of tiles, of n keys or queries: a weight is off, relatively, by
+/// Let u be the unit roundoff, |x| the largest norm of a head, which rotations do not change, S = scale |q| |k|,
+/// and t = ceil(n / 96) + 2 the number of tiles and runs of tiles of n keys or queries. The relative error of a
+/// weight is
 ///
 ///     e = u ((head_dim + 6) S + 5 (t + 1))
 ///
-/// where it is found, and by 2 e more in a quotient of sums, so a mean of values by 2 e, a gradient by 4 e;
-/// and by the roundings of the sums, 240 + t at most. tests/support/attention_reference.hpp has the reasons.
-/// Both ways are off by as much, and a merge adds 3 u.
+/// when it is computed, and 2 e more in a quotient of sums. A mean of values then has 2 e, and a gradient 4 e,
+/// and at most 240 + t roundings of the sums. tests/support/attention_reference.hpp has the reasons. Both sides
+/// have this error, and a merge adds 3 u.
 ///
-/// The slopes of scores are w_ij (d_out_i . v_j - d_out_i . out_i). What they are off by, as a part of
-/// 2 |d_out| |v| w_ij, and the error of `out` go into sums whose weights add up to 1 for a query, and for a
-/// key to at most the attention that it gets of all queries, which is the gradient of the sum of outputs with
-/// respect to its value.
+/// The slopes of scores are w_ij (d_out_i . v_j - d_out_i . out_i). Their errors, relative to 2 |d_out| |v|
+/// w_ij, and the error of `out` are weighted in sums. These weights add up to 1 for a query. For a key they
+/// add up to at most the attention that it receives from all queries, which is the gradient of the sum of
+/// outputs with respect to its value.
 ///
-/// In float these bounds would let small mistakes pass; in double none.
+/// In float, small mistakes could hide below these bounds, in double none.
 template <class T>
 bounds bounds_of(const batch<T>& x, int ranks) {
   const double u = double(std::numeric_limits<T>::epsilon()) / 2, scale = 1 / std::sqrt(double(head_dim)),
@@ -136,7 +138,7 @@ bounds bounds_of(const batch<T>& x, int ranks) {
   const auto tiles = [](Index n) { return std::ceil(double(n) / 96) + 2; };
   const double weight = u * ((double(head_dim) + 6) * scale * q * k + 5 * (tiles(x.q.tokens) + 1)),
                sums = u * (240 + tiles(x.q.tokens * query_heads));
-  // Terms of second order are covered by 1 %.
+  // 1 % covers terms of second order.
   const double out = (2.02 * (2 * weight + 2 * sums + 4 * u) + 3 * u * ranks) * v;
   const double part = 2.02 * (4 * weight + 2 * sums + u * (double(value_dim) + 4)) + u * ranks;
   const double slope = 2 * part * d_out * v + d_out * std::sqrt(double(value_dim)) * out,

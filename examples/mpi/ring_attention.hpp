@@ -15,8 +15,8 @@
 #include "sequence_split.hpp"
 
 /// Causal attention, forward and backward, of sequences whose tokens are spread over ranks. Queries stay
-/// where they are; blocks of keys and values travel around a ring. Queries and keys are rotated before, each
-/// at its own position, so that a block is rotated once and not by all who read it.
+/// where they are, and blocks of keys and values travel around a ring. Each rank rotates its own queries and
+/// keys first, so every block is rotated once and not by all ranks that read it.
 
 namespace many {
 
@@ -68,22 +68,23 @@ void add(std::vector<T>& to, const std::vector<T>& more) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] += more[i];
 }
 
-/// What the queries of a rank got, and what a backward pass needs of it.
+/// The results of the queries of a rank, as far as the backward pass needs them.
 template <class T>
 struct attended {
   heads<T> out;
   std::vector<double> log_sum_exp;
-  std::int64_t pairs = 0;  // of a query and a key that it sees: the work that was done
+  std::int64_t pairs = 0;  // of a query and a visible key: the amount of work
 };
 
 enum tag : int { keys_and_values, their_gradients };
 
-/// Calls visit(owner, block) for the block of every rank, the own one first, then that of the rank to the
-/// left, and so on: every block moves one rank to the right in every step. A thread visits a block while this
-/// one waits for the next: MPI moves long messages only while someone is inside one of its calls.
+/// Calls visit(owner, block) for the block of every rank: first for this rank's, then for that of the rank to
+/// the left, and so on. In every step, each block moves one rank to the right. One thread visits a block
+/// while this thread waits for the next: MPI moves long messages only while a thread is inside one of its
+/// calls.
 ///
-/// \param meanwhile  starts other messages of a step, which will be there after the visit as well
-/// \param after      is called between the visit of a step and the next step
+/// \param meanwhile  starts other messages of a step, which also arrive before the step ends
+/// \param after      called between the visit of a step and the next step
 template <class T, class Visit, class Meanwhile, class After>
 void for_each_block(job& ranks, const sequence_split& split, const key_block<T>& own, const Visit& visit,
                     const Meanwhile& meanwhile, const After& after) {
@@ -112,8 +113,8 @@ void for_each_block(job& ranks, const sequence_split& split, const key_block<T>&
   for_each_block(ranks, split, own, visit, nothing, nothing);
 }
 
-/// The rules for the queries of sequence s of `mine` and keys of `theirs`. No call has tokens of two
-/// sequences, so none needs a mask to keep them apart.
+/// The options for the queries of sequence s of `mine` and keys of `theirs`. No call has tokens of two
+/// sequences, so no mask is needed to separate them.
 inline rope::attention_options rules_of(const share& mine, const share& theirs, std::size_t s,
                                         std::vector<double>& log_sum_exp, Index heads) {
   const auto width = static_cast<std::size_t>(heads);
@@ -128,7 +129,7 @@ View tokens_of(const View& view, const share& of, std::size_t s) {
   return view.token_range(static_cast<Index>(of.begin(s)), static_cast<Index>(of.count(s)));
 }
 
-/// Zeros, and the log-sum-exp of no keys, which a merge leaves behind.
+/// Zeros, and the log-sum-exp of no keys, with which a merge changes nothing.
 template <class T>
 attended<T> attended_to_nothing(const heads<T>& q, const key_block<T>& block) {
   return {
@@ -153,7 +154,7 @@ attended<T> attend_to_block(const heads<T>& q, const share& mine, const key_bloc
 }
 
 /// Attention of this rank's queries to the keys of all ranks. Blocks are merged in the order of the ring,
-/// which is the same in every run, and so are the bits.
+/// which is the same in every run, so bits repeat.
 ///
 /// \param q    of this rank's tokens, rotated
 /// \param own  keys, rotated, and values of the same tokens
@@ -177,8 +178,9 @@ struct gradients {
   key_block<T> keys;
 };
 
-/// Through attend_to_block: what the queries of `mine` add to the gradients of the keys of `theirs`, and the
-/// other way round. With the log-sum-exp and the output of all keys, a block can be differentiated by itself.
+/// The backward pass of attend_to_block: adds the contribution of the queries of `mine` to the gradients of
+/// the keys of `theirs`, and of these keys to the gradients of the queries. Each block can be differentiated
+/// alone, given the log-sum-exp and the output of all keys.
 template <class T>
 gradients<T> gradients_of_block(const heads<T>& q, const share& mine, const key_block<T>& block,
                                 const share& theirs, const attended<T>& forward, const heads<T>& d_out) {
@@ -199,9 +201,9 @@ gradients<T> gradients_of_block(const heads<T>& q, const share& mine, const key_
 }
 
 /// The backward pass of ring_attention: gradients with respect to the rotated queries, keys and values of
-/// this rank's tokens. What the queries of a rank add to the gradients of a block follows the block, one step
-/// behind, and comes home in the end: the owner's own part is the first of the sum, then that of the rank to
-/// its right.
+/// this rank's tokens. The gradients of a block follow the block around the ring, one step later, and collect
+/// the contribution of each rank. They return to the owner in the end. The owner's part is the first term of
+/// the sum, then that of the rank to its right.
 ///
 /// \param forward  what ring_attention or gathered_attention returned
 /// \param d_out    gradient with respect to its out
@@ -220,7 +222,7 @@ gradients<T> ring_attention_gradient(job& ranks, const sequence_split& split, co
         add(sum.q.numbers, d.q.numbers);
       },
       [&](int step, int owner) {
-        if (step == 0) return;  // nobody has added to the gradients of the own block
+        if (step == 0) return;  // no rank has added to the gradients of the own block yet
         before = own.like(split.of(owner).size());
         ranks.start_receive(before.numbers, ranks.left(), tag::their_gradients);
       },

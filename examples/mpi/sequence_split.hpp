@@ -7,21 +7,21 @@
 #include <span>
 #include <vector>
 
-/// Which tokens a rank holds when sequences are cut between ranks.
+/// Which tokens each rank has when sequences are split over ranks.
 
 namespace many {
 
 using list = std::vector<std::int64_t>;
 
-/// `contiguous`: rank r holds the r-th part of every sequence. Under a causal mask the last rank then has
-/// most of the work. `zigzag`: of 2 * ranks chunks, chunk r and its mirror image, which is the same work for
-/// all: rope::context_parallel_ids, for sequences of any length.
+/// `contiguous`: rank r has the r-th part of every sequence. With a causal mask the last rank then has most
+/// of the work. `zigzag`: of 2 * ranks chunks, rank r has chunk r and its mirror image, which gives all ranks
+/// equal work. It is rope::context_parallel_ids for sequences of any length.
 enum class way_to_cut { contiguous, zigzag };
 
-/// What one rank holds.
+/// The tokens of one rank.
 struct share {
-  list tokens;     // where in the batch, ascending
-  list positions;  // where in their own sequence: it is these that rotate
+  list tokens;     // indices in the batch, ascending
+  list positions;  // positions in their own sequences, by which they are rotated
   list offsets;    // [sequences + 1]: tokens offsets[s] .. offsets[s + 1] - 1 of the share are of sequence s
 
   std::size_t size() const { return tokens.size(); }
@@ -33,8 +33,8 @@ struct share {
   }
 };
 
-/// Sequences laid end to end (`cu_seqlens`), each of them cut between all ranks. Every rank can tell what
-/// every other one holds, so no list of positions is ever sent.
+/// Sequences laid end to end (`cu_seqlens`), each split over all ranks. Every rank can compute the tokens of
+/// every other rank, so lists of positions are never sent.
 struct sequence_split {
   list offsets;  // [sequences + 1]
   int ranks;
@@ -62,7 +62,8 @@ struct sequence_split {
   }
 };
 
-/// How many keys of `theirs` the queries of `mine` in sequence s see: the work that a block of keys is.
+/// The count of pairs of a query of `mine` and a visible key of `theirs` in sequence s: the work for this
+/// block of keys.
 inline std::int64_t visible_pairs(const share& mine, const share& theirs, std::size_t s) {
   const auto keys = theirs.positions_of(s);
   std::int64_t pairs = 0;

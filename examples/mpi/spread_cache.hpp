@@ -13,18 +13,18 @@
 
 #include "mpi_calls.hpp"
 
-/// Decoding against a cache whose tokens are spread over ranks: every rank attends to what it holds, and the
-/// partial results of all are reduced by an operation of our own.
+/// Decoding against a cache whose tokens are spread over ranks. Every rank attends to its tokens, and an MPI
+/// operation of this file reduces the partial results.
 
 namespace many {
 
-/// What a head of a query got of one part of the keys.
+/// The result of a head of a query for one part of the keys.
 template <class T, std::size_t value_dim>
 struct head_partial {
   double log_sum_exp;
   T out[value_dim];
 
-  /// Adds what the head got of other keys.
+  /// Merges the result for other keys.
   void merge(head_partial& other) {
     constexpr auto dim = static_cast<rope::Index>(value_dim);
     rope::merge_attention(rope::thd(out, 1, 1, dim), std::span(&log_sum_exp, 1),
@@ -32,7 +32,7 @@ struct head_partial {
   }
 };
 
-/// The reduction of head_partials as MPI knows it, while this object lives.
+/// The reduction of head_partials as an MPI operation, while this object lives.
 template <class T, std::size_t value_dim>
 class partial_reduction {
   using partial = head_partial<T, value_dim>;
@@ -42,8 +42,8 @@ class partial_reduction {
     // All ranks have processors of one kind, so bytes mean the same on each.
     MPI_Type_contiguous(sizeof(partial), MPI_BYTE, &type_);
     MPI_Type_commit(&type_);
-    // Merging commutes to rounding only. Told that it does not, MPI keeps operands in the order of ranks;
-    // where it puts the parentheses is left to it all the same.
+    // Merging commutes only up to rounding. Declared as not commutative, MPI keeps operands in the order of
+    // ranks. It is still free to place the parentheses.
     MPI_Op_create(&merge_all, 0, &op_);
   }
   ~partial_reduction() {
@@ -53,8 +53,8 @@ class partial_reduction {
   partial_reduction(const partial_reduction&) = delete;
   partial_reduction& operator=(const partial_reduction&) = delete;
 
-  /// The partial results of all ranks merged in the order of ranks, from the left, by every rank for itself:
-  /// the same bits on all ranks, which must agree on the next token, and in all runs.
+  /// Merges the partial results of all ranks in the order of ranks, from the left, on every rank. Bits are
+  /// the same in all runs and on all ranks, which must agree on the next token.
   std::vector<partial> in_rank_order(job& ranks, const std::vector<partial>& mine) const {
     const int count = detail::count_of(mine.size());
     std::vector<partial> all(mine.size() * static_cast<std::size_t>(ranks.ranks()));
@@ -66,8 +66,7 @@ class partial_reduction {
     return all;
   }
 
-  /// The same in log2(ranks) exchanges, but MPI says neither that all ranks get the same bits nor that two
-  /// runs do.
+  /// The same in log2(ranks) exchanges. MPI guarantees neither the same bits on all ranks nor in two runs.
   std::vector<partial> in_any_order(const std::vector<partial>& mine) const {
     std::vector<partial> merged(mine.size());
     MPI_Allreduce(mine.data(), merged.data(), detail::count_of(mine.size()), type_, op_, MPI_COMM_WORLD);
@@ -75,7 +74,7 @@ class partial_reduction {
   }
 
  private:
-  /// right = left merged with right, as MPI asks.
+  /// right = left merged with right, the order that MPI requires.
   static void merge_all(void* left, void* right, int* count, MPI_Datatype* /*type*/) {
     auto* const from = static_cast<partial*>(left);
     auto* const to = static_cast<partial*>(right);
@@ -90,11 +89,11 @@ class partial_reduction {
   MPI_Op op_;
 };
 
-/// One rank's part of the attention of a query to a spread cache.
+/// The part of one rank in the attention of a query to a spread cache.
 ///
 /// \param q         [1, 1, heads, head_dim], rotated
-/// \param position  of the query. It is given, as the keys' are: the query is not aligned with the last key
-///                  that this rank happens to hold
+/// \param position  of the query. It is given, as those of the keys are: the last key of this rank need not
+///                  be the last one
 template <std::size_t value_dim, class T>
 std::vector<head_partial<T, value_dim>> attend_to_own_part(rope::head_view<const T> q, std::int64_t position,
                                                            const rope::kv_cache<T>& cache) {

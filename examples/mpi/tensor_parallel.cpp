@@ -1,8 +1,8 @@
 // One attention layer whose heads are split over the ranks of an mpirun. A rank has the weights of its heads
-// and their cache, and computes with rope::multi_head_attention as if they were all; what it returns is its
-// part of the sum that the output projection is. Query heads that share a key head stay together; where there
-// are more ranks than key heads, several ranks have the same one. Compared with one process that has all
-// heads, for a prompt and for tokens one at a time, and done twice, for the same bits.
+// and their cache. It computes with rope::multi_head_attention as if there were no other heads, and returns
+// its part of the sum in the output projection. Query heads that share a key head stay together. If there are
+// more ranks than key heads, several ranks have the same key head. The result is compared with one process
+// that has all heads, for a prompt and for single tokens, and is computed twice to compare the bits.
 //
 //     mpirun -np 4 rope_tensor_parallel
 
@@ -33,8 +33,8 @@ using block = rope::multi_head_attention<double, half_split>;
 
 constexpr Index model_dim = 96, head_dim = 16, prompt = 40, decoded = 6;
 
-/// The weights of all heads, or of those of a rank. Rows of q, k and v are heads after heads, and so are the
-/// columns of o.
+/// The weights of all heads, or of those of a rank. Heads follow each other in the rows of q, k and v and in
+/// the columns of o.
 struct layer {
   Index heads, kv_heads;
   matrix q, k, v, o;
@@ -62,7 +62,7 @@ layer whole_layer(Index heads, Index kv_heads, std::mt19937& random) {
   return all;
 }
 
-/// The heads [first, first + count) of a rank, and of keys.
+/// The query heads [first, first + count) of a rank, and its key heads.
 struct head_split {
   Index first, count, first_kv, kv_count;
 
@@ -78,7 +78,7 @@ struct head_split {
   }
 };
 
-/// A copy of what a rank would load: its rows, and its columns of the output projection.
+/// A copy of the weights that a rank would load: its rows, and its columns of the output projection.
 layer own_part(const layer& all, const head_split& mine) {
   return {mine.count,
           mine.kv_count,
@@ -88,9 +88,9 @@ layer own_part(const layer& all, const head_split& mine) {
           all.o.middleCols(mine.first * head_dim, mine.count * head_dim)};
 }
 
-/// The sum of what all ranks have, on all ranks. Each adds up one part of the numbers, from rank 0 to the
-/// last, and sends its sums to the others: the traffic of the usual MPI_Allreduce of long messages, and an
-/// order of additions that is ours, so that bits repeat and all ranks have the same.
+/// The sum over all ranks, on all ranks. Each rank adds up one part of the numbers, from rank 0 to the last,
+/// and sends its sums to the others. This has the traffic of the usual MPI_Allreduce of long messages, but a
+/// fixed order of additions. So bits repeat and are the same on all ranks.
 void sum_in_rank_order(job& ranks, matrix& x) {
   const std::int64_t count = x.size(), r = ranks.ranks();
   std::vector<int> counts;
@@ -105,14 +105,14 @@ void sum_in_rank_order(job& ranks, matrix& x) {
   std::copy(all.begin(), all.end(), x.data());
 }
 
-/// Outputs, and the multiply-adds that were asked for to get them.
+/// Outputs, and the multiply-adds needed for them.
 struct layer_run {
   matrix out;
   std::int64_t of_products = 0, of_attention = 0;
 };
 
-/// Outputs of a prompt and of tokens behind it, one at a time. `reduce` makes of what a rank returns what the
-/// layer returns.
+/// Outputs of a prompt and of the tokens after it, one at a time. `reduce` makes the layer's output of the
+/// output of a rank.
 template <class Reduce>
 layer_run run(const layer& own, const matrix& x, const rope::frequency_table<double>& table,
               const Reduce& reduce) {
@@ -123,8 +123,8 @@ layer_run run(const layer& own, const matrix& x, const rope::frequency_table<dou
     matrix rows(count, model_dim);
     attention.forward(x.middleRows(first, count), cache, rows, table);
     for (const matrix* w : {&own.q, &own.k, &own.v, &own.o}) all.of_products += count * w->size();
-    // What the cache then holds says which keys the new queries, its last tokens, saw: those not behind them.
-    // Each is multiplied with a query of every head, and its value with a weight.
+    // The keys that the new queries saw are those of the cache up to their position, since the queries are
+    // its last tokens. Each key is multiplied with a query of every head, and its value with a weight.
     const auto positions = cache.positions(0);
     for (const std::int64_t query : positions.last(static_cast<std::size_t>(count)))
       all.of_attention += own.heads * 2 * head_dim *
@@ -136,17 +136,17 @@ layer_run run(const layer& own, const matrix& x, const rope::frequency_table<dou
   return all;
 }
 
-/// How far a channel of the output may be from that of one process. With |x| the largest norm of a row or a
-/// head, and u the unit roundoff, a head of q, k or v is off by
+/// A bound of the difference between a channel of the output and that of one process. With |x| the largest
+/// norm of a row or a head, and u the unit roundoff, the error of a head of q, k or v is
 ///
 ///     p = sqrt(head_dim) (model_dim + 1) u |x| |w|
 ///
-/// a score, with 3 u for the rotation of q and of k, by
+/// of a score, with 3 u for the rotation of q and of k,
 ///
 ///     s = scale ((|q| + |k|) p + 6 u |q| |k|) + (head_dim + 6) u scale |q| |k|
 ///
-/// and a mean of values by p, 2 s |v|, and the roundings of its sums. The row of o multiplies what all heads
-/// are off by, and adds the roundings of its sum over heads and ranks. Both ways are off by as much.
+/// and of a mean of values p, 2 s |v|, and the roundings of its sums. The row of o multiplies the errors of
+/// all heads, and adds the roundings of its sum over heads and ranks. Both sides have this error.
 double bound_of(const layer& all, const matrix& x, int ranks) {
   const double u = std::numeric_limits<double>::epsilon() / 2, dim = double(head_dim),
                scale = 1 / std::sqrt(dim);

@@ -1,5 +1,5 @@
-// The only file of the program that includes rope. CMake compiles it once per instruction set, and each time what it
-// defines is in another namespace.
+// The only file of the program that includes rope. CMake compiles it once per instruction set, each time with
+// its definitions in another namespace.
 
 #include "attention_layer.hpp"
 

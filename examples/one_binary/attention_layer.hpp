@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <memory>
 
-/// A layer of attention with its cache, as a program sees it that does not know for which processor the layer is
-/// compiled: built-in types only.
+/// A layer of attention with its cache, for a program that does not know the processor of the layer: built-in
+/// types only.
 class attention_layer {
  public:
   struct shape {
@@ -14,13 +14,14 @@ class attention_layer {
   };
 
   virtual ~attention_layer() = default;
-  /// Rotates the queries and keys of the next tokens, keeps keys and values, and attends to all tokens so far.
+  /// Rotates the queries and keys of the next tokens, stores keys and values, and attends to all tokens so
+  /// far.
   ///
   /// q, out [tokens, heads, head_dim], k, v [tokens, kv_heads, head_dim]; q is rotated in place
   virtual void attend(std::ptrdiff_t tokens, float* q, const float* k, const float* v, float* out) = 0;
 };
 
-/// What attention_layer.cpp defines for one instruction set.
+/// The definitions of attention_layer.cpp for one instruction set.
 using make_attention_layer = std::unique_ptr<attention_layer>(const attention_layer::shape&);
 
 #endif  // ROPE_EXAMPLES_ONE_BINARY_ATTENTION_LAYER_HPP

@@ -1,6 +1,6 @@
-// One program for many processors: the same layer of attention compiled for several instruction sets, of which the
-// program takes the fastest one that it can run here. rope_add_instruction_sets of CMake compiles them and writes
-// <rope_instruction_sets.hpp>; what this prints is what the choice costs and what it gains.
+// One program for many processors. A layer of attention is compiled for several instruction sets, and the
+// program takes the fastest one that it can run. rope_add_instruction_sets of CMake compiles them and writes
+// <rope_instruction_sets.hpp>. The output shows the cost and the gain of the choice.
 
 #include "attention_layer.hpp"
 
@@ -33,7 +33,7 @@ struct instruction_set {
 const instruction_set instruction_sets[] = {ROPE_FOR_EACH_INSTRUCTION_SET(ENTRY)};
 #undef ENTRY
 
-/// The fastest one that this processor and system run.
+/// The fastest instruction set that this processor and system can run.
 const instruction_set& best() {
   static const instruction_set& chosen =
       *std::find_if(std::begin(instruction_sets), std::end(instruction_sets),
@@ -98,7 +98,7 @@ int main() {
     float worst = 0;
     for (std::size_t i = 0; i < result.out.size(); ++i)
       worst = std::fmax(worst, std::abs(result.out[i] - reference.out[i]));
-    // A mean of values below 1, of which both sides are off by a few roundings of 2^-24.
+    // A mean of values below 1. Both sides have errors of a few roundings of 2^-24.
     agree = agree && worst <= 64 * 0x1p-24f;
     std::printf("%-12s prefill of 1024 tokens %7.1f ms, a token %7.3f ms, at most %.1e from the baseline\n",
                 set.name, result.prefill, result.step, static_cast<double>(worst));

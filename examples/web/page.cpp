@@ -1,4 +1,4 @@
-// The C interface of the page: every number that it shows comes from here. Answers are JSON.
+// The C interface of the page, which computes every number that the page shows. Results are JSON.
 
 #include <rope/models.hpp>
 #include <rope/rotation.hpp>
@@ -28,7 +28,7 @@ namespace {
 using nlohmann::json;
 using rope::Index;
 
-/// A file of which only some slices are in memory. A read that needs another one ends, and records where.
+/// A file with only some slices in memory. A read beyond the slices stops and records its offset.
 struct sliced_file : std::streambuf {
   sliced_file(const char* file_name, std::int64_t bytes) : name(file_name), size(bytes) {}
 
@@ -61,10 +61,10 @@ struct sliced_file : std::streambuf {
   }
 
  private:
-  std::streamoff start_ = 0;  // where the slice that is being read begins
+  std::streamoff start_ = 0;  // where the current slice begins
 };
 
-std::array<std::optional<sliced_file>, 2> files;  // the model, and the one it is compared with
+std::array<std::optional<sliced_file>, 2> files;  // the model, and a model to compare with
 
 sliced_file& file_of(int file) { return files.at(static_cast<std::size_t>(file)).value(); }
 
@@ -78,7 +78,7 @@ const char* answer(const json& value) {
   return text.c_str();
 }
 
-/// A head of ones, rotated as at `position`.
+/// A head of ones, rotated to `position`.
 std::vector<double> rotated_ones(const rope::layer_group& group, std::int64_t position) {
   std::vector<double> head(static_cast<std::size_t>(group.head_dim), 1.0);
   const rope::frequency_table<double> table(group.frequencies, position, position + 1);
@@ -140,14 +140,14 @@ void open_file(int file, const char* name, double size) {
   files.at(static_cast<std::size_t>(file)).emplace(name, static_cast<std::int64_t>(size));
 }
 
-/// Memory for the bytes of a slice, which the caller writes there.
+/// Memory for the bytes of a slice, which the caller writes.
 char* add_slice(int file, double offset, int bytes) {
   std::vector<char>& slice = file_of(file).slices[static_cast<std::int64_t>(offset)];
   slice.resize(static_cast<std::size_t>(bytes));
   return slice.data();
 }
 
-/// The model; or {"missing": offset} of a slice to add before the next try; or {"error": text}.
+/// The model, or {"missing": offset} of a slice to add before the next try, or {"error": text}.
 const char* read_model(int file, double length, int layout_number) {
   sliced_file& from = file_of(file);
   from.missing.reset();
@@ -168,7 +168,7 @@ const char* read_model(int file, double length, int layout_number) {
   return answer({{"missing", *from.missing}});
 }
 
-/// One sentence for each difference of the two files.
+/// One sentence for each difference between the two files.
 const char* compare_files() {
   rope::model_rope a = file_of(0).model.value(), b = file_of(1).model.value();
   if (a.source == b.source) a.source = file_of(0).name, b.source = file_of(1).name;
@@ -180,8 +180,8 @@ const char* rotated_head(int file, int group, double position) {
   return answer(rotated_ones(group_of(file, group), static_cast<std::int64_t>(position)));
 }
 
-/// Scores q . k / head_dim of a query and a key of ones, the key at position 0 and the query at each position of
-/// a list that ends at the longest context.
+/// Scores q . k / head_dim of a query and a key of ones. The key is at position 0 and the query at each
+/// position of a list that ends at the longest context.
 const char* scores_by_distance(int file, int group) {
   const rope::layer_group& of = group_of(file, group);
   const double context = file_of(file).model->max_position;
