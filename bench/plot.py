@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 COLOURS = ["#0b6e99", "#d9730d", "#2e7d32", "#8e44ad", "#111111", "#c2185b", "#8d6e63"]
 LIMIT_COLOURS = ["#777777", "#b0884a"]
-FLOOR = 0.97  # of what a row is compared with, unless that is a limit
+FLOOR = 0.97  # of the speed of other code, unless that is a limit
 LIMITS = {"limit", "an in-place scale", "a copy", "peak multiply-adds", "its panel products alone"}
 
 
@@ -102,7 +102,7 @@ def curves(name, title, note, series, y_label, steps=None, dashed=()):
         plot.curve([at(*p) for p in sorted(line)], colour, "5 4" if one in dashed else "")
         ends.append((at(*max(line))[1] + 4, one, colour))
     below = plot.y1 - 100.0
-    for y, one, colour in sorted(ends):  # names that would lie on one another move down
+    for y, one, colour in sorted(ends):  # moves down names that would overlap
         below = max(y, below + 15)
         plot.text(plot.x1 + 8, below, one, colour=colour, weight="bold" if one.startswith("rope") else "normal")
     plot.write(name)

@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-/// Rows of speed. A row times a call and what it is compared with, each once in every round, so that all see the
-/// same clock, caches and neighbours. The smallest time of each counts.
+/// Rows of speed. A row times a call and the code it is compared with. Each runs once in every round, so both
+/// see the same clock, caches and other programs. The smallest time of each counts.
 
 namespace bench {
 
@@ -27,8 +27,8 @@ using rope::Index;
 /// Makes the compiler compute `x` and write all memory.
 inline void keep(const auto& x) { asm volatile("" : : "m"(x) : "memory"); }
 
-/// Two threads. The second one spins for work for a while, so that waking it is not what is measured, and
-/// sleeps through the cases of one thread, so that it does not slow them.
+/// Two threads. The second one spins for a while when it waits for work, so that the time to wake it is not
+/// measured. It sleeps while cases of one thread run, so that it does not slow them.
 class two_threads {
  public:
   two_threads() : helper_([this] { help(); }) {}
@@ -73,28 +73,29 @@ inline two_threads& pool() {
   return threads;
 }
 
-/// Processor time of this thread in seconds. Unlike a wall clock it stops while other programs have the processor.
-/// Waiting for a thread of `pool` counts: it spins.
+/// Processor time of this thread in seconds. Unlike a wall clock it stops while other programs have the
+/// processor. Waiting for a thread of `pool` counts, because it spins.
 inline double thread_time() {
   std::timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-/// Seconds of one of so many calls.
+/// Seconds per call, for this number of calls.
 inline double seconds(const auto& work, Index calls) {
   const double start = thread_time();
   for (Index i = 0; i < calls; ++i) work();
   return (thread_time() - start) / static_cast<double>(calls);
 }
 
-/// A call that is timed. Its time is multiplied by `scale`, where it does more or less than a case.
+/// A timed call. Its time is multiplied by `scale` if it does more or less work than a case.
 struct way {
   std::function<void()> work;
   double scale = 1;
 };
 
-/// What a case is compared with: the fastest of several ways, or the slowest: a limit that is the larger of two.
+/// The other code of a comparison: the fastest of several variants, or the slowest for a limit that is the
+/// larger of two.
 struct yardstick {
   std::string name;
   std::vector<way> ways;
@@ -104,20 +105,21 @@ struct yardstick {
 /// Compares a case with yardsticks.
 class row {
  public:
-  /// Prints the row as a line of JSON: the nanoseconds of the case, and for each yardstick [ratio, low, high]: its
-  /// time over that of the case. The ratio is of the smallest times in three passes of rounds, and lies in the
-  /// range of the three. If some range is wider than 10 %, all passes are repeated once, with four times the rounds.
+  /// Prints the row as a line of JSON: the nanoseconds of the case, and for each yardstick [ratio, low,
+  /// high]. A ratio is the time of the yardstick divided by that of the case, for the smallest times in three
+  /// passes of rounds. low and high are the range of the three passes. If a range is wider than 10 %, all
+  /// passes are repeated once, with four times the rounds.
   void time(const way& work, const std::vector<yardstick>& yardsticks);
 
   std::string name, group;
-  /// Other numbers of the row.
+  /// Additional numbers of the row.
   std::vector<std::pair<std::string, double>> numbers = {};
 };
 
 inline void row::time(const way& work, const std::vector<yardstick>& yardsticks) {
   std::vector<way> ways = {work};
   for (const yardstick& one : yardsticks) ways.insert(ways.end(), one.ways.begin(), one.ways.end());
-  // A timed interval lasts at least 50 us, over a hundred times what reading the clock takes.
+  // A timed interval lasts at least 50 us, over a hundred times as long as reading the clock.
   std::vector<Index> calls(ways.size(), 1);
   double round = 0;
   for (std::size_t i = 0; i < ways.size(); ++i) {
@@ -130,7 +132,7 @@ inline void row::time(const way& work, const std::vector<yardstick>& yardsticks)
   const int rounds = std::clamp(static_cast<int>(0.03 / round), round < 0.3 ? 3 : 1, 60);
 
   std::vector<double> smallest(ways.size()), of_pass;
-  // Of the smallest times of all ways: the time of a yardstick over that of the case.
+  // Ratios of the smallest times of all variants: the time of a yardstick divided by that of the case.
   const auto ratio = [&](const std::vector<double>& times, std::size_t stick) {
     std::size_t first = 1;
     for (std::size_t i = 0; i < stick; ++i) first += yardsticks[i].ways.size();
@@ -185,8 +187,8 @@ inline void add(const std::string& group, const std::string& name, const std::fu
   entries().push_back({group, name, body});
 }
 
-/// Runs the rows whose names the expression argv[1] finds, or all. Prints a line of JSON for what a reader must
-/// know of the build and the machine, and one for each row.
+/// Runs the rows whose names match the regular expression argv[1], or all. Prints a line of JSON about the
+/// build and the machine, and one for each row.
 inline int run(int argc, char** argv) {
   std::string cpu = "unknown processor";
   std::ifstream file("/proc/cpuinfo");
@@ -218,33 +220,33 @@ inline int run(int argc, char** argv) {
   return 0;
 }
 
-/// Parts of a buffer that calls take in turn, so that what is larger than a cache comes from memory. Calls that
-/// take the same 64 MiB again find half of them in an L3 cache of 32 MiB, in four streams but not in one, and
-/// these are then 1.3 times as fast, with two threads 2 times. (From memory 1.07; Zen 3.)
+/// Parts of a buffer for successive calls, so that data larger than the caches is read from memory. Calls
+/// that use the same 64 MiB again find half of them in an L3 cache of 32 MiB, in four streams but not in one.
+/// These are then 1.3 times as fast, or 2 times on two threads. (From memory 1.07; Zen 3.)
 class parts_in_turn {
  public:
   parts_in_turn(Index size, Index bytes)
       : size_(size), count_(bytes < Index{1} << 24 ? 1 : std::max<Index>(1, (Index{1} << 28) / bytes)) {}
 
   Index count() const { return count_; }
-  /// Elements of all parts, and of those before a part.
+  /// The number of elements in all parts, and in those before a part.
   Index size() const { return count_ * size_; }
   Index begin(Index part) const { return part * size_; }
-  /// The part of a call.
+  /// The part for a call.
   Index next() { return part_ = part_ + 1 < count_ ? part_ + 1 : 0; }
 
  private:
   Index size_, count_, part_ = 0;
 };
 
-/// x *= a on `count` channels: one read and one write of each, in the widest registers, on the given threads.
-/// 16-bit channels are scaled as integers, which costs no conversion.
+/// x *= a on `count` channels, on the given threads: reads and writes each once, in the widest registers.
+/// 16-bit channels are scaled as integers, which needs no conversion.
 template <class T>
 void scale_in_place(T* x, Index count, int threads) {
   const auto part = [&](Index piece, Index pieces) {
     const Index first = count * piece / pieces, size = count * (piece + 1) / pieces - first;
     if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
-      // Four packets a step: in a loop of one, its own instructions take longer than an L1 cache does.
+      // Four packets per step: in a loop over single packets, loop instructions take longer than an L1 cache.
       using P = rope::detail::packet<T>;
       constexpr Index lanes = rope::detail::lanes<P>;
       const P factor = rope::detail::fill<P>(T(1.0000001));
@@ -264,7 +266,8 @@ void scale_in_place(T* x, Index count, int threads) {
     pool().parallel_for(2, [&](Index piece) { part(piece, 2); });
 }
 
-/// The same in four streams of each thread: some processors read memory faster so (1.07 to 1.25 times, Zen 3).
+/// The same in four streams of each thread, because some processors then read memory faster (1.07 to 1.25
+/// times, Zen 3).
 template <class T>
 void scale_in_four_streams(T* x, Index count, int threads) {
   if (threads == 2) {
@@ -286,8 +289,8 @@ void scale_in_four_streams(T* x, Index count, int threads) {
   scale_in_place(x + 4 * quarter, count - 4 * quarter, 1);
 }
 
-/// x *= a on every line of the cache that the channels [first, first + count) of the heads of each token
-/// touch, in heads of whole lines: head after head.
+/// x *= a on every cache line with channels [first, first + count) of the heads of each token, one head after
+/// another. Heads begin with a cache line.
 inline void scale_lines(float* x, Index heads, Index head_dim, Index first, Index count) {
   constexpr Index line = 64 / Index(sizeof(float));
   using one_line = Eigen::Array<float, line, 1>;
@@ -296,7 +299,7 @@ inline void scale_lines(float* x, Index heads, Index head_dim, Index first, Inde
     for (Index at = begin; at < end; at += line) Eigen::Map<one_line>(x + at) *= 1.0000001f;
   }
 }
-/// The same, two lines of all heads of a token before the next two.
+/// The same for two cache lines of all heads of a token before the next two.
 inline void scale_lines_of_tokens(float* x, Index tokens, Index heads, Index head_dim, Index first,
                                   Index count) {
   constexpr Index line = 64 / Index(sizeof(float));
@@ -318,21 +321,21 @@ inline void scale_lines_of_tokens(float* x, Index tokens, Index heads, Index hea
         scale(place, std::integral_constant<Index, 1>());
 }
 
-/// Channels of either sign below 1/2, the same in every run.
+/// Channels between -1/2 and 1/2, the same in every run.
 inline rope::detail::storage<float> channels(Index size) {
   rope::detail::storage<float> x(static_cast<std::size_t>(size));
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0.01f * static_cast<float>(i * 7919 % 97) - 0.48f;
   return x;
 }
 
-/// As many independent chains of multiply-adds as hide their latency. Returns their flops.
+/// Enough independent chains of multiply-adds to hide their latency. Returns their flops.
 inline double multiply_adds(Index steps) {
   using P = rope::detail::packet<float>;
   constexpr int chains = 12;
   P sums[chains];
   for (int i = 0; i < chains; ++i) sums[i] = rope::detail::fill<P>(static_cast<float>(i));
   const P factor = rope::detail::fill<P>(0.999f), term = rope::detail::fill<P>(0.001f);
-  // Always inlined: with -O2 g++ calls it, and keeps the sums in memory.
+  // Always inlined: with -O2 g++ would call it, and keep the sums in memory.
   const auto step = [&]<std::size_t... i>(std::index_sequence<i...>) __attribute__((always_inline)) {
     ((sums[i] = rope::detail::in_register(rope::detail::multiply_add(sums[i], factor, term))), ...);
   };
@@ -343,8 +346,8 @@ inline double multiply_adds(Index steps) {
   return static_cast<double>(steps) * 2 * chains * rope::detail::lanes<P>;
 }
 
-/// Reads `count` floats into eight sums: those of Eigen's sum() wait for each other longer than a cache takes (0.9
-/// of this speed from a cache that cores share, 0.55 with SSE2; Zen 3).
+/// Reads `count` floats into eight sums. Eigen's sum() has fewer, which wait for each other longer than a
+/// cache takes (0.9 of this speed from a shared cache, 0.55 with SSE2; Zen 3).
 inline void read(const float* x, Index count) {
   using P = rope::detail::packet<float>;
   constexpr Index lanes = rope::detail::lanes<P>, step = 8 * lanes;
@@ -361,8 +364,8 @@ inline void read(const float* x, Index count) {
   for (; i < count; ++i) keep(x[i]);
 }
 
-/// Multiply-adds at peak, as many as each of `threads` threads does of `flops`: for at most a millisecond, scaled to
-/// all. One thread does them, and the others are taken to be as fast.
+/// Multiply-adds at peak, the share of `flops` of each of `threads` threads. They run for at most a
+/// millisecond, scaled to all. One thread runs them, and the others are assumed to be as fast.
 inline way peak(double flops, int threads = 1) {
   static const double of_step = [] {
     multiply_adds(100000);

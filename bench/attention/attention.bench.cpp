@@ -1,6 +1,7 @@
-// Attention of many queries beside peak multiply-adds (of which the visible half counts), the same with rotation
-// inside, and the same as Eigen products; its backward pass; decoding from caches of every type, beside the larger of
-// a read of K and V and of the multiply-adds at peak; products in bfloat16. Names: what/queries x keys x heads + key heads x head_dim/threads.
+// Prefill next to peak multiply-adds (only the visible half counts), prefill with rotation, and the same as
+// Eigen products. The backward pass. Decoding from caches of every type next to the longer of a read of K and
+// V and the multiply-adds at peak. Products in bfloat16. Names: what/queries x keys x heads + key heads x
+// head_dim/threads.
 
 #include "operands.hpp"
 
@@ -51,7 +52,7 @@ void eigen_products(const operands& x) {
   }
 }
 
-/// What a call leaves allocated on a thread that has made none before [KiB]; 0 without glibc.
+/// The memory that a call keeps allocated on a new thread [KiB]. 0 without glibc.
 double scratch_of(const operands& x) {
   double bytes = 0;
 #if defined(__GLIBC__)
@@ -78,7 +79,7 @@ void prefill(bench::row& of, shape s, int threads) {
   of.time({[&] { x.attend(); }}, yardsticks);
 }
 
-/// The backward pass, given the log-sum-exp that the forward pass wrote.
+/// The backward pass, given the log-sum-exp of the forward pass.
 void backward(bench::row& of, shape s, int threads) {
   const operands x(s, false);
   std::vector<double> sums(static_cast<std::size_t>(s.queries * s.heads));
@@ -126,7 +127,7 @@ void decode_from_cache(bench::row& of, shape s, int threads) {
   rope::kv_cache<C> cache(1, s.keys, s.kv_heads, s.head_dim);
   cache.append(x.k, x.v);
   const Index words = s.keys * s.kv_heads * s.head_dim * Index(sizeof(C)) / Index(sizeof(float));
-  const auto read_half = [&](Index part) {  // as floats, whatever the bytes mean
+  const auto read_half = [&](Index part) {  // reads any bytes as floats
     const C* channels = part == 0 ? cache.keys().data : cache.values().data;
     bench::read(reinterpret_cast<const float*>(channels), words);
   };
@@ -173,7 +174,7 @@ int main(int argc, char** argv) {
       add("prefill", "prefill", s, threads, [=](row& of) { prefill(of, s, threads); });
       add("backward pass of prefill", "backward", s, threads, [=](row& of) { backward(of, s, threads); });
     }
-  // Few key heads: every thread works on one.
+  // With few key heads, every thread works on one.
   for (const shape& s : {shape{2048, 2048, 4, 1, 128}, shape{2048, 2048, 1, 1, 128}})
     for (const int threads : {1, 2})
       add("backward pass of prefill", "backward", s, threads, [=](row& of) { backward(of, s, threads); });

@@ -1,7 +1,7 @@
-// Attention of floats where a program of a few lines comes closest: one query beside two Eigen products and a
-// softmax, short prefills beside the panel products that they are made of, one query to one key beside a plain loop.
-// Names: order of keys/queries x keys x heads + key heads x head_dim. The limit is the larger of a read of keys and
-// values and of the multiply-adds at peak.
+// Attention of floats in shapes in which a program of a few lines is almost as fast: one query next to two
+// Eigen products and a softmax, short prefills next to their panel products alone, one query and one key next
+// to a plain loop. Names: order of keys/queries x keys x heads + key heads x head_dim. The limit is the
+// longer of a read of keys and values and the multiply-adds at peak.
 
 #include "operands.hpp"
 
@@ -15,7 +15,7 @@ using bench::Index;
 using bench::operands;
 using bench::shape;
 
-/// Throws unless `other` writes what attention writes.
+/// Throws unless `other` writes the result of attention.
 void must_agree(const std::string& name, const operands& x, const auto& ours, const auto& other) {
   ours();
   const auto expected = x.out_;
@@ -50,7 +50,8 @@ void eigen_step(const operands& x, const view& keys, const view& values, matrix&
   }
 }
 
-/// \param from_memory  whether calls take different keys and values in turn, 256 MiB of them, as the layers of a model
+/// \param from_memory  whether successive calls use different keys and values of 256 MiB, as the layers of a
+///                     model
 void step(bench::row& of, const shape& s, bool cached, bool from_memory) {
   constexpr Index pool = Index{1} << 25;
   static auto all_keys = bench::channels(pool), all_values = all_keys;
@@ -99,7 +100,7 @@ void one_key(bench::row& of, const shape& s) {
   of.time({[&] { x.attend(); }}, {{"a plain loop", {{[&] { plain_step(x); }}}}});
 }
 
-/// The products of a causal prefill, on operands that are packed already, in the order of the kernel.
+/// The products of a causal prefill, on packed operands, in the order of the kernel.
 class panel_products {
   using panels = rope::detail::panel_shape<float>;
   static constexpr Index block_rows = 512;
@@ -113,7 +114,7 @@ class panel_products {
         sums_(queries_.size() / static_cast<std::size_t>(s.head_dim) *
               static_cast<std::size_t>(panels::padded(s.head_dim))),
         scores_(std::size_t(panels::rows * panels::tile)) {
-    // Sums shrink, or they would grow from call to call.
+    // Sums are damped, or they would grow from call to call.
     std::fill(std::begin(shrink_), std::end(shrink_), 0.5f);
   }
 
@@ -131,7 +132,7 @@ class panel_products {
   }
 
  private:
-  /// Strip of the rows from `row` on, with the first `seen` keys of a tile.
+  /// A strip of rows, from `row` on, with the first `seen` keys of a tile.
   void multiply(Index row, Index seen) {
     for (Index n = 0; n < seen; n += panels::width)
       rope::detail::score_panel(queries_.data() + row * s.head_dim, keys_.data() + n * s.head_dim, s.head_dim,

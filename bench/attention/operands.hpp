@@ -7,20 +7,20 @@
 #include <functional>
 #include <string>
 
-/// The shapes and the memory of the calls of attention that are timed.
+/// The shapes and the memory of timed calls of attention.
 
 namespace bench {
 
 struct shape {
   Index queries, keys, heads, kv_heads, head_dim;
 
-  /// Products of the visible half: scores and weighted values.
+  /// Multiply-adds of the visible half: scores and weighted values.
   double flops() const {
     const double seen =
         static_cast<double>(queries) * (static_cast<double>(keys) - static_cast<double>(queries) / 2 + 0.5);
     return 4.0 * static_cast<double>(heads * head_dim) * seen;
   }
-  /// Products of the backward pass: scores and gradients with respect to weights, then by queries, keys and
+  /// Multiply-adds of the backward pass: scores, and gradients with respect to weights, queries, keys and
   /// values.
   double backward_flops() const { return 2.5 * flops(); }
   std::string name() const {
@@ -29,8 +29,8 @@ struct shape {
   }
 };
 
-/// One call's memory. Keys and values are in the order of kv_cache, [batch, heads, tokens, head_dim], where
-/// `cached`, else in that of activations.
+/// The memory of one call. If `cached`, keys and values have the order of kv_cache, [batch, heads, tokens,
+/// head_dim], otherwise that of activations.
 struct operands {
   operands(const shape& of, bool cached)
       : s(of),

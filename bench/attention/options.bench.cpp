@@ -1,5 +1,5 @@
-// What options, one more query head, one more thread and keys out of sight cost, beside calls without them.
-// Names: what/queries x keys x heads + key heads x head_dim/threads.
+// The cost of options, of one more query head, of one more thread and of hidden keys, next to calls without
+// them. Names: what/queries x keys x heads + key heads x head_dim/threads.
 
 #include "operands.hpp"
 
@@ -39,8 +39,8 @@ void option_beside_none(row& of, shape s, const std::string& name) {
   of.time({[&] { rope::attention(x.q, x.k, x.v, x.out, options); }}, {{"none", {{[&] { x.attend(); }}}}});
 }
 
-/// Rules that a mask says key by key, beside the options that say the same: the causal rule, and sequences of
-/// 128 tokens laid end to end.
+/// Rules written as a mask for every key, next to options with the same meaning: the causal rule, and
+/// sequences of 128 tokens laid end to end.
 void mask_beside_rule(row& of, shape s, bool causal) {
   const operands x(s, false);
   const Index sequence = causal ? s.keys : 128;
@@ -58,8 +58,8 @@ void mask_beside_rule(row& of, shape s, bool causal) {
           {{"the rule as an option", {{[&] { rope::attention(x.q, x.k, x.v, x.out, rule); }}}}});
 }
 
-/// Documents of `size` tokens laid end to end, each query in the range of its own, beside the same documents as
-/// the rows of a batch: as many visible keys, and none that must be skipped.
+/// Documents of `size` tokens laid end to end, each query with the range of its document, next to the same
+/// documents as rows of a batch, which have as many visible keys but none to skip.
 void ranges_beside_rows(row& of, shape s, Index size, bool causal) {
   const operands x(s, false);
   std::vector<std::int64_t> offsets;
@@ -74,7 +74,7 @@ void ranges_beside_rows(row& of, shape s, Index size, bool causal) {
             }}}}});
 }
 
-/// A step whose range is `size` keys amid many, beside one with so many keys.
+/// A step with a range of `size` keys among many, next to a step with so many keys.
 void step_in_range(row& of, shape s, Index size) {
   const operands x(s, true);
   const rope::key_range range[] = {{s.keys / 2 + 77, size}};
@@ -83,7 +83,7 @@ void step_in_range(row& of, shape s, Index size) {
           {{"the visible keys alone", {{[&] { rope::attention(x.q, keys, values, x.out); }}}}});
 }
 
-/// A step of so many query heads beside one of a head less, over the same keys.
+/// A step with this number of query heads, next to a step with one head less, over the same keys.
 void one_more_head(row& of, shape s) {
   const operands x(s, true);
   const Index fewer = s.heads - 1;
@@ -93,8 +93,8 @@ void one_more_head(row& of, shape s) {
   of.time({[&] { x.attend(); }}, {{"a head less", {{attend_fewer}}}});
 }
 
-/// Steps on two threads beside the same on one, both for at least ten milliseconds: the second thread sleeps
-/// while the first works alone.
+/// Steps on two threads next to the same steps on one, both for at least ten milliseconds: the second thread
+/// sleeps while the first one works alone.
 void on_two_threads(row& of, const auto& step) {
   const auto calls =
       static_cast<Index>(1e-2 / std::max(bench::seconds([&] { step(rope::this_thread()); }, 3), 1e-9));
@@ -109,7 +109,7 @@ void two_threads(row& of, shape s) {
   on_two_threads(of, [&](const auto& threads) { x.attend(threads); });
 }
 
-/// A step of 16 sequences in one cache, of which one has a token less than the others.
+/// A step of 16 sequences in one cache, one of which has a token less than the others.
 void two_threads_uneven(row& of, shape s) {
   const Index batch = 16;
   auto k_ = bench::channels(batch * s.keys * s.kv_heads * s.head_dim),
@@ -127,8 +127,9 @@ void two_threads_uneven(row& of, shape s) {
 
 enum class window_of { all_before, sinks, gap, gap_in_the_callers_list };
 
-/// A step with a window of 1024 in a cache of many tokens, beside one in a cache of 4096: with sinks, with a gap
-/// of 100 in the positions of tokens, which leaves 924 keys in the window, or with such a list of the caller's.
+/// A step with a window of 1024 in a cache of many tokens, next to a step in a cache of 4096. With sinks,
+/// with a gap of 100 in the positions of tokens (which leaves 924 keys in the window), or with such a list of
+/// positions from the caller.
 void windowed_step(row& of, shape s, window_of what) {
   using C = Eigen::bfloat16;
   const Index piece = 4096, gap = s.keys - 512;

@@ -1,7 +1,7 @@
-// What engines that serve many users do, each beside the same without the feature: rotation of a window or by
-// coordinates inside attention, decoding from pages, from integers (multiplied as floats, and as they are), a chunk
-// whose keys are integers multiplied as they are, latents (MLA), a batch of steps and a chunk, keys that were rotated
-// earlier, and tokens that are evicted.
+// Features for engines that serve many users, each next to the same work without it: rotation of a range of
+// channels or by coordinates inside attention, decoding from pages, from int8 (multiplied as floats or as
+// integers), a chunk with int8 keys multiplied as integers, latents (MLA), a batch of steps and a chunk, keys
+// that were rotated earlier, and evicted tokens.
 // Names: what/queries x keys x heads + key heads x head_dim/threads.
 
 #include "../support.hpp"
@@ -41,14 +41,14 @@ struct prompt {
   rope::head_view<float> out = rope::thd(out_.data(), tokens, heads, head_dim);
 };
 
-/// Rotation inside of attention beside none, for a table that is placed in the head or has rows of coordinates.
+/// Rotation inside attention next to no rotation, for a table placed in the head or with rows of coordinates.
 void rotation_beside_none(row& of, const prompt& x, const rope::frequency_table<float>& table,
                           Index first_channel) {
   of.time({[&] { rope::attention<half_split>(x.q, x.k, x.v, x.out, table.at_channel(first_channel)); }},
           {{"no rotation", {{[&] { rope::attention(x.q, x.k, x.v, x.out); }}}}});
 }
 
-/// Sequences in pages of 16 tokens that lie in the pool in any order.
+/// Sequences in pages of 16 tokens, which are in the pool in any order.
 struct engine {
   static constexpr Index page_size = 16;
   Index kv_heads, head_dim;
@@ -103,7 +103,7 @@ void decode_integers(row& of, Index keys, Index heads, Index kv_heads, Index hea
   });
 }
 
-/// The newest tokens of a cache of integers: products of integers beside products of floats.
+/// The newest tokens of an int8 cache: integer products next to float products.
 void chunk_of_integers(row& of, Index tokens, Index keys, Index heads, Index kv_heads, Index head_dim,
                        int threads) {
   const prompt chunk = {tokens, heads, kv_heads, head_dim}, many = {keys, 1, kv_heads, head_dim};
@@ -118,7 +118,7 @@ void chunk_of_integers(row& of, Index tokens, Index keys, Index heads, Index kv_
   });
 }
 
-/// Absorbed decoding of 128 heads beside the larger of a read of the latents and of the multiply-adds at peak.
+/// Absorbed decoding of 128 heads next to the longer of a read of the latents and the multiply-adds at peak.
 void decode_latents(row& of, Index keys, int threads) {
   constexpr Index heads = 128, latent = 512, rotary = 64;
   rope::latent_cache<float> cache(1, keys, latent, rotary);
@@ -138,7 +138,8 @@ void decode_latents(row& of, Index keys, int threads) {
   });
 }
 
-/// Eight steps of 4096 keys and a chunk of 256, in one call, beside the steps and the chunk alone.
+/// Eight steps of 4096 keys and a chunk of 256, in one call, next to separate calls of the steps and the
+/// chunk.
 void mixed_batch(row& of, Index heads, Index kv_heads, Index head_dim, int threads) {
   constexpr Index steps = 8, chunk = 256;
   std::vector<int> lengths(steps, 4096);
@@ -165,7 +166,7 @@ void mixed_batch(row& of, Index heads, Index kv_heads, Index head_dim, int threa
   });
 }
 
-/// A prompt whose keys were rotated earlier beside plain copies of its keys and values, head by head.
+/// A prompt whose keys were rotated earlier, next to plain copies of its keys and values for each head.
 void append_rotated(row& of, Index tokens, Index kv_heads, Index head_dim, int threads) {
   const prompt x = {tokens, 1, kv_heads, head_dim};
   const rope::frequency_table<float> table(rope::frequencies(head_dim), tokens);
@@ -186,7 +187,7 @@ void append_rotated(row& of, Index tokens, Index kv_heads, Index head_dim, int t
   });
 }
 
-/// Every eighth token evicted from a copy of a row, beside two copies of the row.
+/// Every eighth token evicted from a copy of a row, next to two copies of the row.
 void evict(row& of, Index tokens, Index kv_heads, Index head_dim) {
   const prompt x = {tokens, 1, kv_heads, head_dim};
   rope::kv_cache<float> full(1, tokens, kv_heads, head_dim), thinned = full;

@@ -1,7 +1,7 @@
-// Rotation and attention of ggml, or of ik_llama.cpp, which keeps its interface, beside those of rope. ../peers.py
-// builds and runs it.
+// Rotation and attention of ggml, or of ik_llama.cpp, which has the same interface, next to those of rope.
+// ../peers.py builds and runs it.
 //
-// ggml computes cos and sin in every call, rope reads them from a table made before: that is how each is used.
+// ggml computes cos and sin in every call, and rope reads them from a table made before, as both are used.
 
 #include "peer_rows.hpp"
 
@@ -10,7 +10,7 @@
 #include <ggml-cpu.h>
 #define PEER_IS_GGML 1
 #else
-#define PEER_IS_GGML 0  // ik_llama.cpp, which parted from ggml before it had that header
+#define PEER_IS_GGML 0  // ik_llama.cpp, a fork of ggml from before that header
 #endif
 
 #include <cmath>
@@ -40,7 +40,8 @@ class graph {
   ~graph() { ggml_free(context_); }
 
   ggml_context* context() const { return context_; }
-  /// A tensor whose last extent is the first of `extents`, as the extents of a view are told.
+  /// A tensor whose last extent is the first of `extents`: ggml lists extents in the opposite order of a
+  /// view.
   ggml_tensor* tensor(ggml_type type, Index a, Index b, Index c) const {
     return ggml_new_tensor_3d(context_, type, c, b, a);
   }
@@ -75,7 +76,7 @@ void rotate(row& of, const std::string& name, Index tokens, Index heads, Index h
   ggml_tensor* x = theirs.tensor(type_of<T>, tokens, heads, head_dim);
   ggml_tensor* positions = ggml_new_tensor_1d(theirs.context(), GGML_TYPE_I32, tokens);
   fill<T>(x, 0);
-  constexpr int first = 100;  // at position 0 nothing turns
+  constexpr int first = 100;  // not 0, where nothing is rotated
   for (Index t = 0; t < tokens; ++t) static_cast<int*>(positions->data)[t] = first + static_cast<int>(t);
   const int mode = std::is_same_v<Layout, rope::half_split> ? 2 : 0;  // GGML_ROPE_TYPE_NEOX, or NORMAL
   theirs.ends_with(ggml_rope_ext_inplace(theirs.context(), x, positions, nullptr, static_cast<int>(head_dim),
@@ -88,8 +89,8 @@ void rotate(row& of, const std::string& name, Index tokens, Index heads, Index h
   const auto view = rope::thd(ours.data(), tokens, heads, head_dim);
   rope::rotate<Layout>(view, table, Index{first});
   theirs.compute();
-  // ggml multiplies the angle from pair to pair in float: its relative error grows with the pair, and the angle
-  // with the position.
+  // ggml multiplies the angle from pair to pair in float. Its relative error grows with the pair, and the
+  // angle with the position.
   const double u = std::is_same_v<T, float> ? 0x1p-24 : std::is_same_v<T, Eigen::half> ? 0x1p-11 : 0x1p-8;
   must_agree(name, ours.data(), channels, size,
              4 * u + static_cast<double>(first + tokens) * static_cast<double>(head_dim / 2) * 0x1p-24);
@@ -97,7 +98,7 @@ void rotate(row& of, const std::string& name, Index tokens, Index heads, Index h
       of, [&] { theirs.compute(); }, [&] { rope::rotate<Layout>(view, table, Index{first}); });
 }
 
-/// Keys and values are [keys, kv_heads, head_dim], as a cache of either library has them.
+/// Keys and values are [keys, kv_heads, head_dim], as in a cache of either library.
 template <class T>
 void attend(row& of, const std::string& name, const peers::attention_shape& shape) {
   const auto [queries, keys, heads, kv_heads, head_dim] = shape;
@@ -128,8 +129,8 @@ void attend(row& of, const std::string& name, const peers::attention_shape& shap
   const auto out = rope::thd(ours.data(), queries, heads, head_dim);
   rope::attention(queries_view, keys_view, values_view, out, {});
   theirs.compute();
-  // The peer rounds queries to the type of the keys, and some of its kernels even the sums over values of halfs:
-  // roundings of `keys` sums, of either sign.
+  // The peer rounds queries to the type of the keys, and some of its kernels also the sums over values of
+  // type half. These are roundings of `keys` sums, of either sign.
   const double u = std::is_same_v<T, Eigen::bfloat16> ? 0x1p-8 : 0x1p-11;
   must_agree(name, ours.data(), static_cast<const float*>(result->data), size,
              std::fmax(4 * u, u * std::sqrt(static_cast<double>(keys))));
@@ -146,7 +147,7 @@ int main(int argc, char** argv) {
   peers::add_rotations<rope::half_split, Eigen::half>(rotate<rope::half_split, Eigen::half>);
   if (PEER_IS_GGML) peers::add_attention<float>(attend<float>);  // ik_llama.cpp has no caches of floats
   peers::add_attention<Eigen::half>(attend<Eigen::half>);
-#if PEER_IS_GGML || defined(__AVX512BF16__)  // else ik_llama.cpp ends the program
+#if PEER_IS_GGML || defined(__AVX512BF16__)  // otherwise ik_llama.cpp ends the program
   peers::add_attention<Eigen::bfloat16>(attend<Eigen::bfloat16>);
 #endif
   return bench::run(argc, argv);

@@ -1,7 +1,8 @@
-// Rotation and attention of ONNX Runtime, by its C interface, beside those of rope. ../peers.py builds and runs it.
+// Rotation and attention of ONNX Runtime, through its C interface, next to those of rope. ../peers.py builds
+// and runs it.
 //
-// Its operators RotaryEmbedding and GroupQueryAttention (domain com.microsoft) are graphs of one node, written
-// here as the bytes of an ONNX file. Both libraries read cos and sin from tables made before.
+// Its operators RotaryEmbedding and GroupQueryAttention (domain com.microsoft) are graphs of one node,
+// written here as the bytes of an ONNX file. Both libraries read cos and sin from tables made before.
 
 #include "peer_rows.hpp"
 
@@ -76,8 +77,8 @@ constexpr ONNXTensorElementDataType type_of =
     : std::is_same_v<T, std::int32_t> ? ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32
                                       : ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
 
-/// A graph of one operator whose inputs and outputs are in memory of the caller. The numbers of fields are those
-/// of onnx.proto.
+/// A graph of one operator whose inputs and outputs are in the caller's memory. Field numbers are those of
+/// onnx.proto.
 class node {
  public:
   explicit node(const char* name) { node_.text(4, name).text(7, "com.microsoft"); }
@@ -175,7 +176,7 @@ std::vector<T> filled(Index count, int seed) {
 
 template <class Layout>
 void rotate(row& of, const std::string& name, Index tokens, Index heads, Index head_dim) {
-  constexpr std::int64_t first = 100;  // at position 0 nothing turns
+  constexpr std::int64_t first = 100;  // not 0, where nothing is rotated
   const Index rows = first + tokens, pairs = head_dim / 2, size = tokens * heads * head_dim;
   const rope::frequency_table<float> table(rope::frequencies(head_dim, 10000.0), rows);
   std::vector<float> cos_cache, sin_cache;
@@ -206,7 +207,7 @@ void rotate(row& of, const std::string& name, Index tokens, Index heads, Index h
       of, [&] { theirs.compute(); }, turn);
 }
 
-/// Keys and values are [kv_heads, keys, head_dim], a cache in which either library writes the newest tokens.
+/// Keys and values are [kv_heads, keys, head_dim], a cache that already has the newest tokens.
 template <class T>
 void attend(row& of, const std::string& name, const peers::attention_shape& shape) {
   const auto [queries, keys, heads, kv_heads, head_dim] = shape;

@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <string>
 
-/// What the programs of all peers share: the same operands in the same memory, one thread, timed in turn. A
-/// share is the peer's time over ours. Before anything is timed, both must give the same numbers.
+/// Shared by the programs of all peers: equal operands in the same memory, one thread, alternate calls. A
+/// ratio is the peer's time divided by ours. Before they are timed, both must give the same numbers.
 
 namespace peers {
 
@@ -24,13 +24,13 @@ void fill(T* x, Index count, int seed) {
     x[i] = static_cast<T>(0.01f * static_cast<float>((i + seed) * 7919 % 97) - 0.48f);
 }
 
-/// Stops the program unless two lists are equal up to `bound`.
+/// Ends the program unless two lists are equal up to `bound`.
 template <class T>
 void must_agree(const std::string& name, const T* ours, const T* theirs, Index count, double bound) {
   double worst = 0;
   for (Index i = 0; i < count; ++i) {
     const double off = std::abs(static_cast<double>(ours[i]) - static_cast<double>(theirs[i]));
-    if (!(off <= worst)) worst = off;  // also where it is no number
+    if (!(off <= worst)) worst = off;  // also if it is not a number
   }
   if (worst <= bound) return;
   std::fprintf(stderr, "%s: the peer's numbers differ by %g, more than %g\n", name.c_str(), worst, bound);
@@ -57,7 +57,7 @@ void add_rotations(const auto& rotate) {
         [=](row& of, const std::string& name) { rotate(of, name, tokens, Index{32}, Index{128}); });
 }
 
-/// Tokens and heads of a call of attention. The queries are the last tokens of the keys, and causal.
+/// Tokens and heads of a call of causal attention. The queries are the last tokens of the keys.
 struct attention_shape {
   Index queries, keys, heads, kv_heads, head_dim;
 };

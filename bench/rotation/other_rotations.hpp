@@ -18,8 +18,8 @@ struct rotated_shape {
 template <class Layout>
 void plain_loop(float* x, const rope::frequency_table<float>& table, const rotated_shape& s);
 
-/// Eigen expressions: arrays (half_split), or a product of complex arrays (interleaved). What a model would make
-/// once is made here.
+/// Eigen expressions: arrays (half_split), or a product of complex arrays (interleaved). Work that a model
+/// does once is done in the constructor.
 template <class Layout>
 std::function<void(float* x)> eigen_expression(const rope::frequency_table<float>& table,
                                                const rotated_shape& s);

@@ -11,7 +11,8 @@ using rope::Index;
 using rope::interleaved;
 using table_type = rope::frequency_table<float>;
 
-// The table and both halves of a head are known not to overlap: without that the loops check it for every head.
+// The compiler knows that the table and both halves of a head do not overlap. Otherwise the loops would check
+// it for every head.
 template <>
 void bench::plain_loop<half_split>(float* x, const table_type& table, const rotated_shape& s) {
   const Index pairs = s.head_dim / 2;

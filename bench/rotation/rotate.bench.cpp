@@ -1,5 +1,6 @@
-// Rotation of other types, orders, windows and on two threads than rotation_shapes.bench.cpp has, beside an in-place scale
-// of the same bytes, or a copy. Names: what/layout/type/order/batch x tokens x heads x head_dim/threads.
+// Rotation of types, orders, ranges of channels and threads other than those of rotation_shapes.bench.cpp,
+// next to an in-place scale of the same bytes, or a copy. Names: what/layout/type/order/batch x tokens x
+// heads x head_dim/threads.
 
 #include "../support.hpp"
 
@@ -48,12 +49,12 @@ rope::head_view<T> view_of(T* data, const shape& s, order o) {
 template <class T>
 using table_type = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// Memory of calls that take its parts in turn.
+/// Memory for successive calls, which use different parts of it.
 template <class T>
 struct parts {
   explicit parts(const shape& s)
       : in_turn(s.size() + 128, s.size() * Index(sizeof(T))),
-        memory(static_cast<std::size_t>(in_turn.size())),  // begins with a line
+        memory(static_cast<std::size_t>(in_turn.size())),  // begins with a cache line
         past(s.past_line / Index(sizeof(T))) {
     for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = T(0.01f * static_cast<float>(i % 97));
   }
@@ -76,7 +77,7 @@ void in_place(bench::row& of, const shape& s, order o, int threads, bool gathere
     limit.ways.push_back({[&] { bench::scale_in_place(x.next(), s.size(), threads); }});
     if (x.from_memory())
       limit.ways.push_back({[&] { bench::scale_in_four_streams(x.next(), s.size(), threads); }});
-  } else if constexpr (std::is_same_v<T, float>) {  // the lines that the window touches
+  } else if constexpr (std::is_same_v<T, float>) {  // the cache lines of the rotated channels
     const Index tokens = s.batch * s.tokens;
     limit.ways.push_back({[&, tokens] {
       bench::scale_lines(x.next(), tokens * s.heads, s.head_dim, s.first_channel, s.rotated());
@@ -101,7 +102,7 @@ template <class Layout, class T>
 void out_of_place(bench::row& of, const shape& s) {
   const rope::frequency_table<table_type<T>> table(rope::frequencies(s.head_dim), s.tokens + 8);
   parts<T> x(s), y(s);
-  // A loop, because memcpy may choose other stores than a kernel with arithmetic has.
+  // A loop, because memcpy may use other stores than a kernel with arithmetic.
   using bits = std::conditional_t<sizeof(T) == 2, short, T>;
   using bit_array = Eigen::Array<bits, Eigen::Dynamic, 1>;
   const auto copy = [&] {
@@ -116,7 +117,7 @@ void out_of_place(bench::row& of, const shape& s) {
   of.time({rotate}, {{"a copy", {{copy}}}});
 }
 
-/// With a table of doubles, whose rows are rounded while they are read.
+/// With a double table, whose rows are rounded while they are read.
 template <class Layout, class T>
 void double_table(bench::row& of, const shape& s) {
   const rope::frequency_table<float> table(rope::frequencies(s.head_dim), s.tokens + 8);

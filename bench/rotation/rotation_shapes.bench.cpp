@@ -1,6 +1,6 @@
-// Rotation of floats in every shape, beside a plain loop and an Eigen expression over the same table. The limit is
-// an in-place scale of the same bytes, in one stream or in four. Names: layout/tokens x heads x head_dim, then
-// @16 if the first channel is 16 bytes after the beginning of a cache line.
+// Rotation of floats in every shape, next to a plain loop and an Eigen expression over the same table. The
+// limit is an in-place scale of the same bytes, in one stream or in four. Names: layout/tokens x heads x
+// head_dim, then @16 if the first channel is 16 bytes after the beginning of a cache line.
 
 #include "../support.hpp"
 #include "other_rotations.hpp"
@@ -27,7 +27,7 @@ void must_agree(const std::string& name, const float* x, Index size, const auto&
 template <class Layout>
 void rotate(bench::row& of, const bench::rotated_shape& s, Index past_line) {
   constexpr Index largest = Index{4096} * 32 * 256;
-  static auto memory = bench::channels((Index{1} << 26) + largest);  // begins with a line
+  static auto memory = bench::channels((Index{1} << 26) + largest);  // begins with a cache line
   const Index size = s.tokens * s.heads * s.head_dim, past = past_line / Index(sizeof(float));
   const rope::frequency_table<float> table(rope::frequencies(s.head_dim), s.tokens + 1);
   const auto rope = [&](float* x) {
@@ -37,7 +37,7 @@ void rotate(bench::row& of, const bench::rotated_shape& s, Index past_line) {
   const auto eigen = bench::eigen_expression<Layout>(table, s);
 
   bench::parts_in_turn parts(size, size * Index(sizeof(float)));
-  if (parts.count() == 1) {  // channels in a cache are scaled so often that they grow
+  if (parts.count() == 1) {  // channels in a cache are scaled so often that they would grow
     const auto fresh = bench::channels(size);
     std::copy(fresh.begin(), fresh.end(), memory.begin() + past);
   }

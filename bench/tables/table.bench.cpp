@@ -1,4 +1,4 @@
-// Building a table: ours, exact, beside the usual loop over the same entries, in the type of the table.
+// Makes an exact table of rope, next to the usual loop over the same entries in the type of the table.
 
 #include "../support.hpp"
 
@@ -17,7 +17,7 @@ void build(bench::row& of, const Work& work) {
   std::vector<S> inv_freq(pairs);
   for (Index i = 0; i < pairs; ++i)
     inv_freq[static_cast<std::size_t>(i)] = static_cast<S>(frequencies.inv_freq()(i, 0));
-  // What every engine has: cos and sin of an angle of that type.
+  // The usual code of engines: cos and sin of an angle of the table's type.
   const auto loop = [&] {
     for (Index p = 0; p < rows; ++p)
       for (Index i = 0; i < pairs; ++i) {
@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
     const rope::frequency_table<float> table(f, positions);
     bench::keep(table.cos(1).data());
   });
-  // rows * pairs entries, as above, on a grid of frames, height and width.
+  // rows * pairs entries, as above, for a grid of frames, height and width.
   add("table/float/integer coordinates on three axes", [](const rope::frequencies&) {
     static const auto grid = rope::grid_positions({4, 32, 32});
     const rope::frequency_table<float> table(rope::wan_frequencies(2 * pairs), grid);
