@@ -1,4 +1,4 @@
-# Eigen from a subdirectory belongs to no export set, and install(EXPORT) would then stop the whole configuration.
+# Eigen from a subdirectory is in no export set. install(EXPORT) would then stop the whole configuration.
 get_target_property(rope_eigen_is_imported Eigen3::Eigen IMPORTED)
 if(NOT rope_eigen_is_imported)
   message(STATUS "rope is not installed: Eigen3::Eigen is built here and not a package")
@@ -22,7 +22,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/rope-config-version.cmake
 install(FILES ${PROJECT_BINARY_DIR}/rope-config.cmake ${PROJECT_BINARY_DIR}/rope-config-version.cmake
   ${CMAKE_CURRENT_LIST_DIR}/rope-instruction-sets.cmake DESTINATION ${rope_package_dir})
 
-# Relative to the file itself, so that the installed tree can be moved.
+# Relative to the file itself, so that the installed tree can move.
 file(RELATIVE_PATH rope_pc_to_include ${CMAKE_INSTALL_PREFIX}/${rope_pc_dir} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
 configure_file(${CMAKE_CURRENT_LIST_DIR}/rope.pc.in ${PROJECT_BINARY_DIR}/rope.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/rope.pc DESTINATION ${rope_pc_dir})

@@ -1,7 +1,7 @@
-# include/rope/models/README.md: what the records of both formats say of every architecture.
+# include/rope/models/README.md: the records of both formats for every architecture.
 #
 #   cmake -P cmake/models_page.cmake             writes the page
-#   cmake -DCHECK=ON -P cmake/models_page.cmake  fails if it is not what this would write
+#   cmake -DCHECK=ON -P cmake/models_page.cmake  fails if the page differs from the result
 
 cmake_minimum_required(VERSION 3.24)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
@@ -25,7 +25,7 @@ macro(say condition text)
   endif()
 endmacro()
 
-# What the indexer of `record` turns.
+# The rotated channels that the indexer of `record` gives.
 macro(say_indexer)
   if(indexer MATCHES "first_half_split")
     list(APPEND words "the indexer turns the first channels of its heads, half_split")
@@ -36,7 +36,8 @@ macro(say_indexer)
   endif()
 endmacro()
 
-# How many files that the classes of transformers write import; laws/reference_classes.test.cpp imports them.
+# The number of files written by the classes of transformers that import. laws/reference_classes.test.cpp
+# imports them.
 file(READ ${root}/tests/recorded/models/transformers_classes.json classes)
 file(READ ${root}/tests/recorded/models/transformers_rejected.json refusals)
 string(REGEX MATCHALL "\"kind\": \"text\"" classes "${classes}")
@@ -44,7 +45,7 @@ list(LENGTH classes class_count)
 string(JSON class_refused LENGTH "${refusals}" written)
 math(EXPR class_agree "${class_count} - ${class_refused}")
 
-# The records of these headers, in the order of their names.
+# The records of these headers, sorted by name.
 function(read_records)
   set(found "")
   foreach(file IN LISTS ARGN)
@@ -92,7 +93,7 @@ of its class. Whatever is assumed, overruled or not read, and speaks of position
 |---|---|---|---|---|---|
 ")
 
-# What llama.cpp calls an architecture, with its layout there if that is another.
+# The name of an architecture in llama.cpp, with its layout there if that differs.
 file(READ ${root}/tests/recorded/models/names.json names)
 read_records(gguf_records.hpp)
 foreach(record IN LISTS records)

@@ -1,5 +1,5 @@
-# `cmake --workflow --preset reference`: the guide, and the reference of every public header, one page for each module, in
-# build/reference/html. A warning of Doxygen is an error.
+# `cmake --workflow --preset reference` makes the guide and the reference of every public header, one page for
+# each module, in build/reference/html. A warning of Doxygen is an error.
 find_package(Doxygen REQUIRED)
 set(DOXYGEN_FILE_PATTERNS *.hpp *.md)
 set(DOXYGEN_EXCLUDE_PATTERNS */include/*.md */guide/*.hpp */detail/* */base/simd/* */rotation/checks.hpp)
@@ -12,7 +12,7 @@ set(DOXYGEN_INLINE_INHERITED_MEMB YES)
 set(DOXYGEN_HIDE_UNDOC_RELATIONS YES)
 set(DOXYGEN_HIDE_FRIEND_COMPOUNDS YES)
 set(DOXYGEN_WARN_IF_UNDOCUMENTED YES)
-set(DOXYGEN_WARN_IF_INCOMPLETE_DOC NO)  # a parameter whose name says all has no sentence
+set(DOXYGEN_WARN_IF_INCOMPLETE_DOC NO)  # no sentence for parameters whose names are clear
 set(DOXYGEN_WARN_AS_ERROR FAIL_ON_WARNINGS)
 set(DOXYGEN_HAVE_DOT NO)
 set(DOXYGEN_SOURCE_BROWSER NO)

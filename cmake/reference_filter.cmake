@@ -1,14 +1,15 @@
-# What Doxygen reads of a header or of a page of the guide: cmake/reference.cmake runs it as
+# Prepares a header or a page of the guide for Doxygen. cmake/reference.cmake runs it as
 #
 #   cmake -P reference_filter.cmake FILE
 #
-# Pages link to each other, figures have the light form, and links to other files of the repository are plain text.
+# On pages, links between pages work, figures have the light form, and links to other files of the repository
+# become plain text.
 #
-# Of headers:
-# The inline namespace, whose name is that of the compiler's flags, is left out; what follows a member on its line documents
-# it; everything in a module is a member of the group with its name, which is one page; and what says nothing to a reader is left
-# out: overloads that only tell what is wrong with a call (include/rope/rotation/checks.hpp), copies and moves that
-# the compiler makes, and deduction guides.
+# In headers, the filter removes the inline namespace, whose name depends on the compiler's flags. The text
+# after a member on its line becomes its documentation. Everything in a module becomes a member of the group
+# with its name, which is one page. It also removes code that tells a reader nothing: overloads that only
+# report a wrong call (include/rope/rotation/checks.hpp), copies and moves that the compiler makes, and
+# deduction guides.
 set(file "${CMAKE_ARGV3}")
 file(READ "${file}" text)
 if(file MATCHES "/([a-z_]+)[.]md$")
@@ -19,10 +20,10 @@ if(file MATCHES "/([a-z_]+)[.]md$")
   string(REGEX REPLACE "\\[([^]]*)\\]\\(([.][^)]*|[a-z_]+[.]cpp)\\)" "\\1" text "${text}")
 else()
   string(REPLACE "rope::inline ROPE_ABI" "rope" text "${text}")
-  string(REGEX REPLACE "(\n[^/\n]*[;,}])  +// " "\\1  ///< " text "${text}") # not in a comment, where it is part of some code
+  string(REGEX REPLACE "(\n[^/\n]*[;,}])  +// " "\\1  ///< " text "${text}") # not in a comment with code
 
   string(REGEX REPLACE "\n *ROPE_DETAIL_ASK[A-Z_]*\\([^;]*;" "" text "${text}")
-  # An overload that has no comment of its own follows the function that has it.
+  # An overload without a comment follows the function that has one.
   string(REGEX REPLACE "([;}]\n)( *)(template <|[a-z_]+\\([^\n]*ROPE_DETAIL_LIFETIMEBOUND)" "\\1\\2/// \\\\overload\n\\2\\3" text "${text}")
   string(REGEX REPLACE "\n *template <[^{};]*requires[^{};]*{\n *static_assert\\([^{}]*\\);\n *}" "" text "${text}")
   string(REGEX REPLACE "\n *[a-z_]+\\((const )?[a-z_]+&&?\\) = default;" "" text "${text}")

@@ -1,21 +1,22 @@
-# For whoever ships one binary for many processors: sources that are compiled once per instruction set, and a choice among them
-# at run time.
+# For one binary that runs on many processors: compiles sources once per instruction set, and chooses among
+# them at run time.
 #
 #   rope_add_instruction_sets(TARGET SOURCE...)
 #
-# compiles every SOURCE once for each instruction set and adds the objects to TARGET. ROPE_INSTRUCTION_SET is a name, of a
-# namespace for example, that is another one in each of them: baseline, avx2, avx512, avx512_bf16. Baseline has the flags of
-# TARGET alone; on processors that are no x86-64, and with compilers that are neither GCC nor Clang, there is no other.
-# Include directories and definitions are those of TARGET, and rope is linked.
+# compiles every SOURCE once for each instruction set and adds the objects to TARGET. ROPE_INSTRUCTION_SET is
+# a different name in each, for example for a namespace: baseline, avx2, avx512, avx512_bf16. Baseline has
+# only the flags of TARGET. On processors other than x86-64, and with compilers other than GCC and Clang, it
+# is the only one. Include directories and definitions are those of TARGET, and rope is linked.
 #
-# TARGET can include <rope_instruction_sets.hpp>, which is written for it:
+# TARGET can include <rope_instruction_sets.hpp>, which this function writes:
 #
 #   ROPE_FOR_EACH_INSTRUCTION_SET(call)    call(name, whether this processor and system run it), the fastest one first
 #
-# What a SOURCE and the rest of the program hand to each other must be made of built-in types, or of classes that know nothing of
-# rope: a view of rope is another type in every set. Inline functions of other libraries, the standard library included, have one
-# name in all sets, of which a linker keeps the first that it meets: the baseline's, in a program or a shared library. In a static
-# library it may be any, so TARGET is not one. examples/one_binary shows it at work.
+# Arguments between a SOURCE and the rest of the program must have built-in types, or classes without types of
+# rope, because a view of rope is a different type in every set. Inline functions of other libraries,
+# including the standard library, have the same name in all sets. A linker keeps the first one that it finds:
+# in a program or a shared library that of the baseline. In a static library it may be any, so TARGET must not
+# be one. examples/one_binary is an example.
 function(rope_add_instruction_sets target)
   get_target_property(type ${target} TYPE)
   if(NOT type MATCHES "^(EXECUTABLE|SHARED_LIBRARY|MODULE_LIBRARY)$")
@@ -27,7 +28,7 @@ function(rope_add_instruction_sets target)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8
      AND CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT MSVC)
     list(APPEND sets avx2 avx512 avx512_bf16)
-    # Every processor with AVX2 has F16C, which not every compiler can ask for.
+    # Every processor with AVX2 has F16C, which not every compiler can detect.
     set(flags_avx2 -mavx2 -mfma -mf16c)
     set(flags_avx512 ${flags_avx2} -mavx512f -mavx512cd -mavx512bw -mavx512dq -mavx512vl)
     set(flags_avx512_bf16 ${flags_avx512} -mavx512vnni -mavx512bf16)

@@ -1,5 +1,5 @@
-# As an overlay the port packages the checkout it lies in. In a registry there is none around it, so a copy there names the
-# repository and the commit of the version.
+# As an overlay, the port packages the checkout that contains it. A copy in a registry has no checkout, so it
+# names the repository and the commit of the version.
 set(checkout "${CMAKE_CURRENT_LIST_DIR}/../../../..")
 if(EXISTS "${checkout}/include/rope/version.hpp")
   get_filename_component(SOURCE_PATH "${checkout}" ABSOLUTE)
@@ -9,7 +9,7 @@ else()
     REF 0000000000000000000000000000000000000000)
 endif()
 
-set(VCPKG_BUILD_TYPE release) # headers alone
+set(VCPKG_BUILD_TYPE release) # only headers
 vcpkg_cmake_configure(SOURCE_PATH "${SOURCE_PATH}" OPTIONS -DROPE_BUILD_TESTS=OFF -DROPE_BUILD_EXAMPLES=OFF)
 vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(CONFIG_PATH share/cmake/rope)
