@@ -21,7 +21,7 @@ namespace detail {
 ///
 /// \param sections  (time, height, width)
 ///
-/// Throws:  std::invalid_argument unless there are three, height and width equal
+/// Throws:  std::invalid_argument unless there are three, with equal height and width
 /// Source:  Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
 inline axis_assignment sections_with_time_last(const std::vector<Index>& sections) {
   sum_of_sections("frequencies_on_axes", sections);
@@ -34,20 +34,20 @@ inline axis_assignment sections_with_time_last(const std::vector<Index>& section
 
 }  // namespace detail
 
-/// The frequencies of a group on the axes of its positions: on_axes with its mrope_sections, or unchanged
-/// frequencies if it has none. The axes are (time, height, width), except for Hunyuan VL.
+/// The frequencies of a group on the axes of its positions: on_axes with its mrope_sections, or unchanged if
+/// it has none. The axes are (time, height, width), except for Hunyuan VL.
 ///
 ///     const auto prompt = qwen_vl_positions(runs);
 ///     rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
 ///
-/// Interleaved sections have the meaning that Hugging Face transformers gives them, also from a GGUF file.
-/// ggml_interleaved_sections states where ggml differs.
+/// Interleaved sections have the meaning of Hugging Face transformers, also if they come from a GGUF file.
+/// ggml_interleaved_sections describes how ggml differs.
 ///
-/// Throws:  std::invalid_argument unless the sections are at least 0, add up to the pairs of the group, and
-///          can be in the order of axes that it names
+/// Throws:  std::invalid_argument unless the sections are not negative, add up to the pairs of the group, and
+///          fit the order of axes of the group
 inline frequencies frequencies_on_axes(const layer_group& group) {
   if (group.mrope_sections.empty()) return group.frequencies;
-  Index left = group.frequencies.pairs();  // checked before a list of that many axes is made
+  Index left = group.frequencies.pairs();  // checked before a list of so many axes is allocated
   for (const Index pairs : group.mrope_sections) {
     if (pairs < 0 || pairs > left)
       detail::throw_invalid("frequencies_on_axes", "the sections must be at least 0 and add up to the ",

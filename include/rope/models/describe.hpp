@@ -19,12 +19,12 @@
 #include <rope/models/detail/record_fields.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
-/// differ. Templates, so that programs which do not call them do not compile them.
+/// Reports about the rotary embedding of a model: every derived number, and the differences between two
+/// descriptions. These are templates, so programs that do not call them do not compile them.
 
 namespace rope::inline ROPE_ABI {
 
-/// What a rule did to a pair.
+/// The effect of a rule on a pair.
 enum class pair_change {
   kept,          // as in the original schedule
   blended,       // slowed by less than the largest divisor
@@ -32,7 +32,7 @@ enum class pair_change {
   stopped        // its frequency is 0
 };
 
-/// What a rule did to the pairs, found by comparing with the original schedule of the same base.
+/// The effect of a rule on each pair, compared with the original schedule of the same base.
 ///
 ///     const pair_census census = pair_census_of(model.groups()[0]);
 ///     std::cout << census.kept << " pairs kept, " << census.interpolated << " interpolated\n";
@@ -42,17 +42,17 @@ struct pair_census {
   Index blended = 0;                      // how many are blended
   Index interpolated = 0;                 // how many are interpolated
   Index stopped = 0;                      // how many are stopped
-  double largest_divisor = 1;             // original frequency over frequency, of the pairs that rotate
-  double shortest_wavelength = 0;         // tokens per full turn, of the pairs that rotate; 0: none does
-  double longest_wavelength = 0;          // the same
-  double smallest_divisor = 1;            // as largest_divisor; below 1: a factor below 1 raised frequencies
+  double largest_divisor = 1;             // original frequency divided by frequency, of the pairs that rotate
+  double shortest_wavelength = 0;         // tokens per full turn, of the pairs that rotate; 0: none
+  double longest_wavelength = 0;          // as shortest_wavelength
+  double smallest_divisor = 1;            // as largest_divisor. Below 1: a factor below 1 raised frequencies
 };
 
 /// Compares the frequency of every pair of a group with base^(-2 i / rotary_dim), its frequency without a
 /// rule.
 template <class Census = pair_census>
 Census pair_census_of(const layer_group& group) {
-  constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
+  constexpr double same = 1e-6;  // relative, because the divisors in GGUF files are floats
   const frequencies original(group.rotary_dim(), group.base);
   const auto inv_freq = [&](Index i, Index a) { return group.frequencies.inv_freq(i, a); };
   const auto divisor = [&](Index i) { return original.inv_freq(i, 0) / (std::abs)(inv_freq(i, 0)); };
@@ -88,7 +88,7 @@ Census pair_census_of(const layer_group& group) {
 
 namespace detail {
 
-/// "29 kept: 0 to 28"; without the range if other pairs lie between.
+/// "29 kept: 0 to 28", or without the range if other pairs are between.
 template <class Census>
 std::string pairs_of(const Census& pairs, pair_change change, Index count, const std::string& what) {
   const auto first = std::find(pairs.changes.begin(), pairs.changes.end(), change);
@@ -116,7 +116,7 @@ std::string pairs_text(const Census& pairs) {
   return text;
 }
 
-/// How many tokens back a query of this group sees.
+/// The number of tokens before a query of this group that it sees.
 struct view_distance {
   double tokens = 0;  // 0: unknown
   const char* name = "";
@@ -187,14 +187,14 @@ std::string describe_group(const Group& group, const view_distance& distance) {
 
 }  // namespace detail
 
-/// Every number that the group was made from, and every number derived from them, one per line.
+/// Every number that made the group, and every number derived from them, one per line.
 template <std::derived_from<layer_group> Group>
 std::string describe(const Group& group) {
   return detail::describe_group(group, {});
 }
 
-/// The whole model: what holds for all layers, how each layer attends, each group, and the warnings. It ends
-/// with the C++ that makes the same frequencies, layouts and options without the file.
+/// The whole model: facts about all layers, how each layer attends, each group, and the warnings. At the end
+/// is C++ that makes the same frequencies, layouts and options without the file.
 template <std::derived_from<model_rope> Model>
 std::string describe(const Model& model) {
   using detail::digits, detail::line;
@@ -233,16 +233,16 @@ std::string describe(const Model& model) {
   return text + "\nC++ after #include <rope/rope.hpp>\n" + detail::code_text(model);
 }
 
-/// The differences of two descriptions of one model, such as those of its config.json and its GGUF file: one
-/// sentence for each difference, with both numbers. Empty if they rotate and attend alike. A window that is
-/// not known on one side is not compared.
+/// The differences between two descriptions of one model, such as its config.json and its GGUF file: one
+/// sentence for each, with both numbers. Empty if they rotate and attend alike. Windows that are unknown on
+/// one side are not compared.
 ///
-/// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
+/// \param tolerance  relative. Closer numbers are equal, because GGUF stores floats
 template <class Model = model_rope>
 std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
                                         const std::type_identity_t<Model>& b, double tolerance = 1e-6) {
   std::vector<std::string> found;
-  if (a.groups().empty() || b.groups().empty()) {  // then nothing else is known of one
+  if (a.groups().empty() || b.groups().empty()) {  // then nothing else is known of one of them
     if (a.instead_of_rope() != b.instead_of_rope())
       found.push_back("where tokens are is told by " + detail::place_text(a) + " and by " +
                       detail::place_text(b));

@@ -14,13 +14,12 @@
 #include <rope/models/model_rope.hpp>
 #include <rope/rotation/layout.hpp>
 
-/// The rotary embedding of a model, from the metadata of its GGUF file, with the meaning that llama.cpp gives
-/// to them.
+/// Imports the rotary embedding of a model from the metadata of its GGUF file, with its meaning in llama.cpp.
 
 namespace rope::inline ROPE_ABI {
 
-/// Access to a GGUF file, however the caller reads it. Each member returns nothing if the key is absent or
-/// has a value of another type.
+/// Access to a GGUF file, for any reader. Each member returns nothing if the key is absent or has a value of
+/// another type.
 ///
 ///     number(key)   a metadata value: integer, float or bool
 ///     text(key)     a metadata value: string
@@ -32,33 +31,33 @@ concept gguf_lookup = requires(const L& lookup, const std::string& key) {
   { lookup.numbers(key) } -> std::convertible_to<std::optional<std::vector<double>>>;
 };
 
-/// What a GGUF file does not say.
+/// Information that a GGUF file lacks.
 ///
 ///     const model_rope model = import_gguf(file, {.length = 32768, .layout = layout_kind::half_split});
 struct gguf_options {
-  /// Tokens of context of a sequence, which decide between rope_factors_short and rope_factors_long. 0 is a
-  /// short one.
+  /// Tokens of context in a sequence, which decide between rope_factors_short and rope_factors_long. 0 means
+  /// a short sequence.
   double length = 0;
-  /// The layout of the weights, where the architecture is not known.
+  /// The layout of the weights, for an unknown architecture.
   std::optional<layout_kind> layout = {};
-  /// What the import does with a model in which no layer rotates, such as GPT-2.
+  /// Whether a model in which no layer rotates, such as GPT-2, throws or is described.
   model_without_rope without_rope = model_without_rope::refuse;
 };
 
 /// Reads the rotary embedding of a model from the metadata of its GGUF file.
 ///
-/// An absent key means what it means to llama.cpp: without rope.scaling.type the rule is linear, a factor
-/// that is absent or 0 is 1, freq_base is 10000, and dimension_count is the whole head. The bounds of YaRN
-/// are always rounded outwards, so a model with `truncate: false` differs from its Hugging Face original;
-/// compare_models() shows by how much.
+/// Absent keys have the values of llama.cpp: without rope.scaling.type the rule is linear, a factor that is
+/// absent or 0 is 1, freq_base is 10000, and dimension_count is the whole head. The bounds of YaRN are always
+/// rounded outwards, so a model with `truncate: false` differs from its Hugging Face original.
+/// compare_models() reports the difference.
 ///
-/// Layers slide only in architectures whose graphs in llama.cpp have layers that do. For all others the
-/// window is 0, and warnings name the keys that have no effect.
+/// Layers slide only in architectures whose graphs in llama.cpp have sliding layers. For all others the
+/// window is 0, and warnings name the keys without effect.
 ///
 /// A file may have up to 16384 layers, and groups of layers of up to 32768 pairs together.
 ///
 /// \param lookup   reads the file
-/// \param options  what the file does not say
+/// \param options  information that the file lacks
 ///
 /// Throws:  std::invalid_argument, whose message names the key or tensor, if a value is wrong or missing, the
 ///          architecture is not known and no layout is named, or no layer rotates and options.without_rope

@@ -40,33 +40,32 @@ concept json_like = requires(const J& json, const std::string& key) {
   json.template get<std::string>();
 };
 
-/// What a config.json does not say.
+/// Information that a config.json lacks.
 ///
 ///     const model_rope model = import_hugging_face(json, {.length = 32768});
 struct hugging_face_options {
-  /// Tokens of the sequence, for `dynamic` and `longrope`, whose frequencies depend on it. 0 is a short
-  /// sequence: the frequencies Hugging Face builds before it sees a token.
+  /// Tokens of the sequence, for `dynamic` and `longrope`, whose frequencies depend on it. 0 means a short
+  /// sequence: the initial frequencies of Hugging Face.
   double length = 0;
-  /// The layout of the weights, where it is not that of the architecture or the architecture is not known.
+  /// The layout of the weights, if it is not that of the architecture or the architecture is unknown.
   std::optional<layout_kind> layout = {};
-  /// What the import does with a model in which no layer rotates, such as GPT-2.
+  /// Whether a model in which no layer rotates, such as GPT-2, throws or is described.
   model_without_rope without_rope = model_without_rope::refuse;
 };
 
-/// Reads the rotary embedding of a model from its config.json, in both forms: `rope_scaling` beside
-/// `rope_theta`, and `rope_parameters`, also with one dictionary per layer type. Of a file with
+/// Reads the rotary embedding of a model from its config.json, in both forms: `rope_scaling` next to
+/// `rope_theta`, and `rope_parameters`, which may have one dictionary per layer type. From a file with
 /// several parts it reads the language model: `text_config`, `thinker_config`, `llm_config`,
-/// `language_config`, `language_model` or `decoder`, also one in another.
+/// `language_config`, `language_model` or `decoder`, which may be nested.
 ///
-/// The layout is that of the weights Hugging Face distributes for the architecture. An absent key has the
-/// value that the configuration class of transformers fills in. Each such assumption is in the warnings by
-/// the name of its key, and so is every key without effect that speaks of positions, windows or scales,
-/// wherever it lies in the file.
+/// The layout is that of the weights that Hugging Face distributes for the architecture. An absent key has
+/// the default of the configuration class of transformers. Warnings name each such default, and every key
+/// about positions, windows or scales without effect, anywhere in the file.
 ///
 /// A file may have up to 16384 layers, and up to 1024 groups of layers with 32768 pairs together.
 ///
 /// \param config   the file, as a JSON value that the caller has parsed
-/// \param options  what the file does not say
+/// \param options  information that the file lacks
 ///
 /// Throws:  std::invalid_argument, whose message names the key, if a required key is missing, a value has the
 ///          wrong type or is out of range, the rope type or the layout of the architecture is not known, or

@@ -15,7 +15,7 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// A number that went into the frequencies, under the name it has in this library.
+/// A number that made the frequencies, under its name in rope.
 ///
 ///     for (const named_number& number : group.numbers)
 ///       std::cout << number.name << " = " << number.value << ", ";
@@ -24,8 +24,8 @@ struct named_number {
   double value;      // of the number
 };
 
-/// The rotation in the indexer of a layer, whose small heads choose the keys that attention sees (DeepSeek
-/// V3.2, GLM 5). Its queries and keys are rotated by the table of the layer.
+/// The rotation in the indexer of a layer, whose narrow heads select the keys that attention sees (DeepSeek
+/// V3.2, GLM 5). The layer's table rotates its queries and keys.
 ///
 ///     if (const auto& indexer = group.indexer)
 ///       with_layout(indexer->layout, [&](auto layout) {
@@ -34,13 +34,13 @@ struct named_number {
 ///
 /// The indexer of DeepSeek V4 has compressed keys, at the positions of the compressed keys of attention.
 struct indexer_rotation {
-  layout_kind layout;   // need not be that of attention
+  layout_kind layout;   // may differ from that of attention
   Index head_dim;       // channels of a head of the indexer
   Index first_channel;  // channels [first_channel, first_channel + rotary_dim) rotate
-  Index rotary_dim;     // how many channels rotate
+  Index rotary_dim;     // number of rotated channels
 };
 
-/// Which pairs the axes of M-RoPE have.
+/// The assignment of pairs to the axes of M-RoPE.
 enum class mrope_order {
   blocks,       // the first pairs rotate by the first axis, the next ones by the second
   alternating,  // the axes alternate from pair to pair, see interleaved_sections (Qwen3-VL)
@@ -57,7 +57,7 @@ enum class mrope_order {
 struct layer_group {
   std::string
       layer_type;       // "full_attention", "sliding_attention", ...; empty if the group is the whole model
-  layout_kind layout;   // of the weights the description came with
+  layout_kind layout;   // of the weights in the described format
   Index head_dim;       // channels of a query or key head
   Index first_channel;  // the first channel that rotates
   rope::frequencies frequencies;  // inv_freq [rad per position] and attention_factor
@@ -70,9 +70,9 @@ struct layer_group {
 
   std::string rule;                        // "default", "linear", "yarn", ...
   double base;                             // before the rule
-  std::vector<named_number> numbers = {};  // what the rule was given and what it derived, for reports
+  std::vector<named_number> numbers = {};  // arguments of the rule and derived numbers, for reports
 
-  /// How many channels rotate.
+  /// The number of rotated channels.
   Index rotary_dim() const { return frequencies.rotary_dim(); }
 
   /// The number of that name, or `otherwise`.

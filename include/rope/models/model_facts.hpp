@@ -10,12 +10,12 @@
 #include <rope/config.hpp>
 #include <rope/rotation/query_scaling.hpp>
 
-/// What is known of a model, except how each of its layers rotates.
+/// Facts about a model, except how each of its layers rotates.
 
 namespace rope::inline ROPE_ABI {
 
-/// A rule of rotation/query_scaling.hpp that is chosen at run time, by a model file for example; without one
-/// every factor is 1.
+/// A rule of rotation/query_scaling.hpp that is chosen at run time, for example by a model file. Without a
+/// rule every factor is 1.
 ///
 ///     const query_scaling rule{log_n_query_scaling{.train_length = 2048}};
 ///     if (!rule.is_one()) scale_queries(q, rule, start);
@@ -25,7 +25,7 @@ struct query_scaling {
   /// The rule, or none.
   std::variant<std::monostate, log_n_query_scaling, llama4_query_scaling> rule = {};
 
-  /// Whether there is no rule.
+  /// True if there is no rule.
   bool is_one() const { return rule.index() == 0; }
 
   /// The factor of a query at `position`.  Throws: as the rule
@@ -36,10 +36,10 @@ struct query_scaling {
   }
 };
 
-/// In model_rope::windows: the attention window of a layer is not known.
+/// In model_rope::windows: the attention window of a layer is unknown.
 inline constexpr Index not_known_window = -1;
 
-/// What is known of the rotation of a layer.
+/// Whether a layer rotates.
 enum class layer_rotation {
   in_group,  ///< it rotates as model_rope::group_of_layer says
   none,      ///< it does not rotate
@@ -49,7 +49,7 @@ enum class layer_rotation {
 /// Which layers multiply their queries by model_rope::query_rule.
 enum class scaled_queries { none, every_layer, layers_without_rope, not_known };
 
-/// What is known of a model, except how each of its layers rotates.
+/// Facts about a model, except how each of its layers rotates.
 ///
 ///     const model_facts facts = {.source = "my file", .architecture = "mine", .max_position = 8192};
 struct model_facts {
@@ -61,14 +61,14 @@ struct model_facts {
   double sliding_window = 0;                        // tokens a sliding layer sees; 0: none or unknown
   std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
   Index window_of_sliding = not_known_window;       // attention_options::window of layers that slide, if any
-  std::string no_window_because = {};               // why a window is not known of a layer that attends
+  std::string no_window_because = {};               // why the window of an attending layer is unknown
   bool causal = true;                               // false: every token sees those after it too
   bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
   std::vector<Index> layers_without_sinks = {};     // these layers have none, in increasing order
   bool keys_are_values = false;                     // and attention's output is un-rotated (DeepSeek V4)
-  query_scaling query_rule = {};                    // what queries are multiplied by, beside their rotation,
+  query_scaling query_rule = {};                    // a factor on queries in addition to their rotation,
   scaled_queries scaled = scaled_queries::none;     // and in which layers
-  std::vector<std::string> warnings = {};           // what was not understood, assumed, renamed or left out
+  std::vector<std::string> warnings = {};           // values not understood, assumed, renamed or left out
   Index attention_chunk = 0;                        // tokens of a chunk, in which the layers attend that have
                                                     // model_rope::chunk_of_layer; 0: none or unknown
 };

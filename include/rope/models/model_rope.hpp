@@ -19,19 +19,19 @@
 #include <rope/models/model_facts.hpp>
 #include <rope/positions/key_ranges.hpp>
 
-/// What a checkpoint says about its rotary embedding: the result of import_hugging_face and import_gguf.
+/// The rotary embedding of a checkpoint: the result of import_hugging_face and import_gguf.
 
 namespace rope::inline ROPE_ABI {
 
-/// Which layer of a model is of which type, and which of them do not rotate.
+/// The type of each layer of a model, and the layers that do not rotate.
 ///
 ///     const model_layers layers = {.types = {"sliding_attention", "full_attention", "linear_attention"},
 ///                                  .without_rope = {2}};
 struct model_layers {
   std::vector<std::string> types = {};   // of every layer; empty if unknown or all alike
   std::vector<Index> without_rope = {};  // these layers do not rotate, in increasing order
-  std::vector<Index> not_known = {};     // it is not known how these rotate, in increasing order
-  std::string instead_of_rope = {};      // where no layer rotates, what the model has instead; else empty
+  std::vector<Index> not_known = {};     // the rotation of these layers is unknown, in increasing order
+  std::string instead_of_rope = {};      // if no layer rotates, what the model has instead; otherwise empty
 };
 
 /// The rotary embedding of a model.
@@ -40,13 +40,13 @@ struct model_layers {
 ///     const layer_group* group = model.group_of_layer(layer);             // nullptr: does not rotate
 ///     const attention_options options = model.attention_of_layer(layer);  // window, scale
 ///
-/// Groups and types of layers cannot be changed. For others, make a new description:
+/// Groups and types of layers are immutable. To change them, make a new description:
 ///
 ///     const model_rope other(model, groups, {.types = model.layers()});
 ///
 /// Invariant: there is at least one group, or instead_of_rope() is not empty and no layer rotates. If there
-///            are several groups, each has a layer type of its own. Each layer then has the type of a group,
-///            or is listed in layers_without_rope() or layers_not_known(). Empty after a move.
+///            are several groups, each has its own layer type. Each layer then has the type of a group, or is
+///            in layers_without_rope() or layers_not_known(). Empty after a move.
 class model_rope : public model_facts {
  public:
   /// Throws:  std::invalid_argument if the invariant does not hold, or a list is not increasing or names a
@@ -59,19 +59,19 @@ class model_rope : public model_facts {
   }
   model_rope(const model_rope&) = default;
   model_rope(model_rope&&) = default;
-  /// All of `other`, or nothing where memory is short: facts of one model do not fit the groups of another.
+  /// Assigns all of `other`, or nothing if memory is short: facts of one model do not fit the groups of
+  /// another.
   model_rope& operator=(const model_rope& other) { return *this = model_rope(other); }
   model_rope& operator=(model_rope&&) = default;
   ~model_rope() = default;
 
-  /// The groups of layers that rotate alike; at least one, unless no layer rotates.
+  /// The groups of layers that rotate alike. At least one, unless no layer rotates.
   const std::vector<layer_group>& groups() const { return groups_; }
   /// What the model has if no layer rotates, such as "learned positions"; empty if some layer rotates.
   const std::string& instead_of_rope() const { return layers_.instead_of_rope; }
   /// The layer type of every layer; empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }
-  /// How many layers there are, 0 if that is not known: the number of types, or else of windows where there
-  /// are several.
+  /// The number of layers, or 0 if unknown: the number of types, or of windows if there are several.
   Index layer_count() const {
     if (!layers_.types.empty()) return static_cast<Index>(layers_.types.size());
     return windows.size() > 1 ? static_cast<Index>(windows.size()) : 0;
@@ -81,16 +81,16 @@ class model_rope : public model_facts {
   /// The layers whose rotation is not known, in increasing order.
   const std::vector<Index>& layers_not_known() const { return layers_.not_known; }
 
-  /// The group of that layer type, else nullptr. A group without a layer type has every one.
+  /// The group with that layer type, or nullptr. A group without a layer type matches every type.
   const layer_group* group(std::string_view layer_type) const {
     for (const layer_group& g : groups_)
       if (g.layer_type == layer_type || g.layer_type.empty()) return &g;
     return nullptr;
   }
 
-  /// Whether layer `layer` rotates, does not, or is not known to; the import functions warn of the latter.
-  /// One group alone serves every layer of the model, or every layer from 0 on where their number is not
-  /// known.
+  /// Whether layer `layer` rotates, does not rotate, or is unknown. The import functions warn about unknown
+  /// ones. A single group serves every layer of the model, or every layer from 0 on if their number is
+  /// unknown.
   layer_rotation rotation_of_layer(Index layer) const {
     if (!may_be_layer(layer) || is_listed(layers_.not_known, layer)) return layer_rotation::not_known;
     if (!instead_of_rope().empty() || is_listed(layers_.without_rope, layer)) return layer_rotation::none;
@@ -99,10 +99,10 @@ class model_rope : public model_facts {
     return layer_rotation::in_group;
   }
 
-  /// The group that layer `layer` rotates with; nullptr if it does not rotate.
+  /// The group that layer `layer` rotates with, or nullptr if it does not rotate.
   ///
-  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument where it is not known how it
-  ///          rotates. rotation_of_layer answers instead
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its rotation is unknown.
+  ///          rotation_of_layer does not throw then
   const layer_group* group_of_layer(Index layer) const {
     check_layer("group_of_layer", layer);
     const layer_rotation rotation = rotation_of_layer(layer);
@@ -117,9 +117,9 @@ class model_rope : public model_facts {
   /// Attention options of layer `layer`, with or without rotation: causal, scale, softcap and window, as in
   /// training. Sink logits are weights: set sink_logits yourself if the model has them.
   ///
-  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its options are not
-  ///          known: an unknown window, or several scales and no group for this layer. If the layer attends
-  ///          in chunks (Llama 4), which no window says; rotate_layer gives their key_ranges
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its options are unknown:
+  ///          an unknown window, or several scales and no group for this layer. Also if the layer attends in
+  ///          chunks (Llama 4), which no window can express: rotate_layer provides their key_ranges
   attention_options attention_of_layer(Index layer) const {
     attention_options options = numbers_of_layer(layer);
     if (const Index chunk = chunk_of_layer(layer); chunk > 0)
@@ -136,8 +136,8 @@ class model_rope : public model_facts {
     return options;
   }
 
-  /// Tokens of a chunk if layer `layer` attends in chunks (the layers of Llama 4 that rotate), else 0. A
-  /// query at position p attends to the keys at positions p - p % chunk .. p.
+  /// Tokens of a chunk if layer `layer` attends in chunks (the layers of Llama 4 that rotate), or 0. A query
+  /// at position p attends to the keys at positions p - p % chunk .. p.
   ///
   ///     const Index chunk = model.chunk_of_layer(layer);
   ///
@@ -151,12 +151,12 @@ class model_rope : public model_facts {
                : 0;
   }
 
-  /// Attention options of a layer that attends in chunks, whose ranges of keys the caller has.
+  /// Attention options of a layer that attends in chunks, with the given ranges of keys.
   ///
   ///     const auto ranges = chunk_ranges(model.chunk_of_layer(layer), {.queries = 1, .keys = 9});
   ///     const attention_options options = model.attention_of_layer(layer, ranges);
   ///
-  /// \param ranges  [queries] or [batch * queries], which outlive what is returned
+  /// \param ranges  [queries] or [batch * queries], which must outlive the result
   ///
   /// Throws:  as above; std::invalid_argument if the layer does not attend in chunks
   attention_options attention_of_layer(Index layer, std::span<const key_range> ranges) const {
@@ -169,7 +169,7 @@ class model_rope : public model_facts {
   }
 
   /// The layer types that attention_of_group accepts: types of layers that rotate, in the order of layers,
-  /// then types of groups without layers. If layers have no types, one empty type stands for all of them.
+  /// then types of groups without layers. If layers have no types, an empty type means all of them.
   ///
   ///     for (const std::string& type : model.attention_types())
   ///       options_of[type] = model.attention_of_group(type);
@@ -186,13 +186,13 @@ class model_rope : public model_facts {
   }
 
   /// Attention options of the layers of that type that rotate, if they are the same for all of them. A group
-  /// without layers gives the options that its layers would have, with a window of 0 if none is known. An
-  /// empty type stands for every layer of a group that serves the whole model.
+  /// without layers returns the options that its layers would have, with a window of 0 if none is known. An
+  /// empty type means every layer of a group that serves the whole model.
   ///
   /// \param layer_type  one of attention_types
   ///
-  /// Throws:  std::invalid_argument if there is no such group, or its layers have different windows; else as
-  ///          attention_of_layer
+  /// Throws:  std::invalid_argument if there is no such group, or its layers have different windows;
+  ///          otherwise as attention_of_layer
   attention_options attention_of_group(std::string_view layer_type) const {
     const layer_group* own = group(layer_type);
     std::optional<attention_options> common;
@@ -219,7 +219,7 @@ class model_rope : public model_facts {
     return {.scale = own->scale, .causal = causal, .window = slides ? window : 0, .softcap = own->softcap};
   }
 
-  /// Whether layer `layer` has sink logits in the checkpoint. In MiMo-V2 only layers that slide have them.
+  /// Whether layer `layer` has sink logits in the checkpoint. In MiMo-V2 only sliding layers have them.
   ///
   ///     const bool sinks = model.layer_has_sinks(layer);
   ///
@@ -229,13 +229,14 @@ class model_rope : public model_facts {
     return sink_logits && !is_listed(layers_without_sinks, layer);
   }
 
-  /// The rule by which layer `layer` multiplies queries, by their positions; without a rule the factor is 1.
+  /// The rule for factors on the queries of layer `layer`, by their positions. Without a rule the factor is
+  /// 1.
   ///
   ///     const query_scaling rule = model.query_scaling_of_layer(layer);
   ///     if (!rule.is_one()) scale_queries(queries, rule, start);
   ///
-  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its rule is not known, or
-  ///          depends on whether this layer rotates and that is not known
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its rule is unknown, or
+  ///          depends on whether this layer rotates and that is unknown
   query_scaling query_scaling_of_layer(Index layer) const {
     check_layer("query_scaling_of_layer", layer);
     if (scaled == scaled_queries::none) return {};
@@ -249,7 +250,7 @@ class model_rope : public model_facts {
   }
 
  private:
-  /// The options of a layer except which keys are visible besides the causal rule.
+  /// The options of a layer, without rules about visible keys other than the causal one.
   attention_options numbers_of_layer(Index layer) const {
     check_layer("attention_of_layer", layer);
     if (groups_.empty())
@@ -274,7 +275,7 @@ class model_rope : public model_facts {
     return at < windows.size() ? windows[at] : not_known_window;
   }
 
-  /// ": " and the reason, for a layer that rotates (and so attends); else nothing.
+  /// ": " and the reason, for a layer that rotates (and so attends), or nothing.
   std::string reason_of_no_window(Index layer) const {
     const bool attends = rotation_of_layer(layer) == layer_rotation::in_group;
     return attends && !no_window_because.empty() ? ": " + no_window_because : "";
@@ -319,7 +320,7 @@ class model_rope : public model_facts {
       if (is_listed(layers_.without_rope, layer))
         detail::throw_invalid("model_rope", "a layer must not be both without rotation and not known, got ",
                               layer);
-    if (groups_.size() == 1) return;  // it serves every layer
+    if (groups_.size() == 1) return;  // one group is for every layer
     for (const layer_group& g : groups_)
       if (g.layer_type.empty() || group(g.layer_type) != &g)
         detail::throw_invalid("model_rope", "each of ", groups_.size(),

@@ -28,7 +28,7 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// The ranges of keys of a layer that attends in chunks: key j of a row is at position j.
+/// The ranges of keys of a layer that attends in chunks. Key j of a row is at position j.
 ///
 /// Throws:  std::invalid_argument, std::out_of_range
 template <class T, class P>
@@ -78,7 +78,7 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
   return options;
 }
 
-/// Throws if heads do not have the size of those of the layer.
+/// Throws unless heads have the size of those of the layer.
 template <class T>
 void check_head_of_layer(const layer_group* group, const char* name, const head_view<T>& x) {
   if (group && x.head_dim != group->head_dim)
@@ -102,7 +102,7 @@ void check_unrotated(const P& positions, const head_view<T>& q, const head_view<
   position_source(positions, q.tokens).range(function, q.batch, q.tokens);
 }
 
-/// All forms of the function below.
+/// The implementation of the functions below.
 template <class S, class P, class Threads, class T, class... K>
 attention_options rotate_layer(const model_tables<S>& tables, Index layer, const P& positions,
                                std::span<const float> sink_logits, std::vector<key_range>* ranges,
@@ -149,26 +149,26 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 ///     std::vector<key_range> ranges;
 ///     attention(q, k, v, out, rotate_layer(tables, layer, q, k, start, ranges));
 ///
-/// Norms of heads (q_norm, k_norm) come before. This is for text; images have tables of
+/// Norms of heads (q_norm, k_norm) must be applied before. This is for text. For images, make tables with
 /// frequencies_on_axes.
 ///
-/// \param tables       of the model, for the positions that are used
+/// \param tables       of the model, for all positions used
 /// \param q, k         [batch, tokens, heads, head_dim] each, whole heads, not rotated yet; heads may differ
 /// \param positions    as in `rotate`
-/// \param sink_logits  [q.heads] of this layer, if model_rope::layer_has_sinks (gpt-oss); else empty
+/// \param sink_logits  [q.heads] of this layer, if model_rope::layer_has_sinks (gpt-oss); otherwise empty
 /// \param ranges       receives the key ranges of a layer that attends in chunks, [batch * tokens], and is
 ///                     emptied for other layers. Token p of a row or cache must be at position p
-/// \param threads      the caller's threads, see base/parallel.hpp
+/// \param threads      your threads, see base/parallel.hpp
 ///
 /// \return  attention_of_layer(layer) with queries_are_rotated, these sink_logits and ranges, which must
-///          outlive what is returned
+///          outlive the result
 ///
 /// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
-///            it is not known whether the layer rotates; std::invalid_argument if sink_logits are missing or
-///            the layer has none, heads have another size, or keys are values too (DeepSeek V4), so that
-///            the output of attention has to be un-rotated. q and k are then unchanged
+///            the rotation of the layer is unknown; std::invalid_argument if sink_logits are missing or the
+///            layer has none, heads have another size, or keys are values too (DeepSeek V4), so that the
+///            output of attention must be un-rotated. q and k are then unchanged
 /// Accuracy:  those of `rotate` and `scale_queries`
-/// Cost:      those of `rotate` and, where the layer scales, `scale_queries`
+/// Cost:      those of `rotate` and, if the layer scales queries, of `scale_queries`
 template <class S, class Q, class K, class P = std::int64_t, class Threads = this_thread>
 attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_view<Q> q, head_view<K> k,
                                const P& positions = P{}, std::span<const float> sink_logits = {},
@@ -189,7 +189,7 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_
   return detail::rotate_layer(tables, layer, kept, sink_logits, &ranges, threads, q, k);
 }
 
-/// Prepares queries alone, for layers that attend to the rotated keys of another layer (Gemma 3n).
+/// Prepares only queries, for layers that attend to the rotated keys of another layer (Gemma 3n).
 ///
 ///     attention(q, cache, out, rotate_layer(tables, layer, q, start));
 ///

@@ -20,8 +20,8 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// One table for all layers that rotate alike: two for the 34 layers of Gemma 3, whose sliding layers have a
-/// base of their own.
+/// One table for all layers that rotate alike: two for the 34 layers of Gemma 3, whose sliding layers have
+/// another base.
 ///
 ///     const model_rope model = import_hugging_face(json);
 ///     const model_tables tables(model, 8192);
@@ -33,13 +33,13 @@ namespace rope::inline ROPE_ABI {
 /// \tparam S  float or double: the type of an entry
 ///
 /// Invariant: immutable; safe to share between threads. It has no tables after a move.
-/// Cost:      size() tables, however many layers there are
+/// Cost:      size() tables, for any number of layers
 template <class S = float>
 class model_tables {
  public:
   /// Positions 0 .. count - 1 in every table.
   ///
-  /// Throws:  as frequency_table does; std::invalid_argument if the model has no group of layers
+  /// Throws:  as frequency_table; std::invalid_argument if the model has no group of layers
   template <std::integral Count>
   model_tables(const model_rope& model, Count count) : model_tables(model) {
     build([count](const frequencies& f) { return frequency_table<S>(f, count); });
@@ -63,10 +63,10 @@ class model_tables {
   /// The model that the tables were made from.
   const model_rope& model() const { return model_; }
 
-  /// The table of a layer, placed at the first channel that rotates, or nothing if the layer does not rotate.
-  /// Valid while this object lives and is not assigned to.
+  /// The table of a layer, placed at the first rotated channel, or nothing if the layer does not rotate. It
+  /// is valid while this object lives and is not assigned to.
   ///
-  /// Throws:  std::out_of_range if there is no such layer or it is not known how it rotates
+  /// Throws:  std::out_of_range if there is no such layer or its rotation is unknown
   std::optional<placed_table<S>> of_layer(Index layer) const {
     if (model_.rotation_of_layer(layer) == layer_rotation::not_known) {
       const Index count = model_.layer_count();

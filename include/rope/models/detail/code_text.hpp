@@ -21,9 +21,9 @@
 #include <rope/models/detail/description_text.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// The C++ that makes what an import returned, for a program without the file: statements that compile at any
-/// place after #include <rope/rope.hpp>. Names and comments hold nothing that a file says but numbers and
-/// letters. Comments are /* */: their lines may be broken anywhere.
+/// C++ that makes the result of an import, for a program without the file: statements that compile anywhere
+/// after #include <rope/rope.hpp>. Names and comments contain only numbers and letters of the file. Comments
+/// are /* */, so that lines can be broken anywhere.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -35,15 +35,15 @@ inline std::string fields(std::initializer_list<std::pair<const char*, double>> 
   return text + "}";
 }
 
-/// Whether every inv_freq of `a` is `sign` times that of `b`; both on one axis.
+/// True if every inv_freq of `a` is `sign` times that of `b`, both on one axis.
 inline bool same_frequencies(const frequencies& a, const frequencies& b, double sign) {
   bool same = a.pairs() == b.pairs();
   for (Index i = 0; same && i < a.pairs(); ++i) same = equal(a.inv_freq(i, 0), sign * b.inv_freq(i, 0));
   return same;
 }
 
-/// Looks for the rule and the numbers of a group that give its frequencies bit for bit. A description may
-/// have been changed since, or have a rule that has no such numbers (a list of factors): then none is found.
+/// Finds a rule with numbers that gives the frequencies of a group bit for bit. It finds none if the
+/// description was changed, or its rule has no such numbers (a list of factors).
 template <class Group>
 class frequencies_code {
  public:
@@ -149,8 +149,8 @@ class frequencies_code {
   }
   void take(const char* rest) { keep(frequencies(group_.rotary_dim(), group_.base), rest); }
 
-  /// Keeps what gives the frequencies of the group. Where the sign or the magnitude alone differs,
-  /// frequencies::custom puts it on.
+  /// Keeps a rule that gives the frequencies of the group. If only the sign or the magnitude differs,
+  /// frequencies::custom applies it.
   void keep(const frequencies& made, const std::string& rest) {
     const bool same = same_frequencies(group_.frequencies, made, 1);
     if (!same && !same_frequencies(group_.frequencies, made, -1)) return;
@@ -179,7 +179,7 @@ class frequencies_code {
   std::string name_, found_ = {};
 };
 
-/// A layer type as the beginning of names: letters, digits and single underscores.
+/// A layer type as the beginning of a name: letters, digits and single underscores.
 inline std::string name_in_code(const std::string& layer_type) {
   const std::string digits = "0123456789", letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   std::string name;
@@ -192,12 +192,12 @@ inline std::string name_in_code(const std::string& layer_type) {
   return layer_type.empty() ? "model" : name;
 }
 
-/// Attention options of the layers, one statement for each window that occurs.
+/// Attention options of the layers, one statement for each different window.
 template <class Model, class Group, class Layers>
 std::string options_code(const Model& model, const Group& group, const std::string& name,
                          const Layers& layers) {
   if (layers.empty()) return "/* " + name + ": it is not known from this file which layers these are */\n";
-  std::vector<Index> windows;  // of the layers; -1 in `layers` is every layer of a model that counts none
+  std::vector<Index> windows;  // of the layers. -1 in `layers` means every layer, if their number is unknown
   const auto window_of = [&](Index layer) {
     const auto at = model.windows.size() == 1 || layer < 0 ? 0 : static_cast<std::size_t>(layer);
     return at < model.windows.size() ? model.windows[at] : not_known_window;
@@ -247,7 +247,7 @@ std::string axes_code(const Group& group, const std::string& name) {
          "_on_axes = rope::on_axes(" + name + ", " + call + ");\n";
 }
 
-/// The rule by which queries are multiplied.
+/// The rule that multiplies queries.
 template <class Model>
 std::string query_scaling_code(const Model& model) {
   if (model.scaled == scaled_queries::none) return "";
@@ -269,7 +269,7 @@ std::string query_scaling_code(const Model& model) {
   return text;
 }
 
-/// All statements of a model in which some layer rotates, indented by two.
+/// All statements for a model in which some layer rotates, indented by two.
 template <class Model>
 std::string code_text(const Model& model) {
   std::string text;

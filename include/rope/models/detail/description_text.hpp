@@ -17,13 +17,13 @@
 #include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// Sentences about a model, its groups and its layers, and about where two models differ.
+/// Sentences about a model, its groups and its layers, and about the differences of two models.
 
 namespace rope::inline ROPE_ABI::detail {
 
 // The lines of a description.
 
-/// A label, and a text that is in one column with those of other lines.
+/// A label, and a text in a column that all lines share.
 template <class Text>
 std::string line(const std::string& label, const Text& text) {
   std::string padded = "  " + label;
@@ -31,15 +31,15 @@ std::string line(const std::string& label, const Text& text) {
   return padded + text + "\n";
 }
 
-// Sentences about where two groups of layers differ.
+// Sentences about the differences of two groups of layers.
 
-/// What tells a model where its tokens are, and in which file.
+/// How a model knows the positions of its tokens, and the file with this information.
 template <class Model>
 std::string place_text(const Model& model) {
   return (model.groups().empty() ? model.instead_of_rope() : "rotation") + " in " + model.source;
 }
 
-/// Ten significant digits; %.17g would show the rounding of the decimal fractions people write.
+/// Ten significant digits, because %.17g would show the rounding of decimal fractions.
 inline std::string digits(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.10g", value);
@@ -54,7 +54,7 @@ std::string joined(const List& list) {
   return text;
 }
 
-/// How the axes of M-RoPE share the pairs.
+/// The pairs of each M-RoPE axis.
 inline const char* order_of_axes(const layer_group& group) {
   switch (group.section_order) {
     case mrope_order::alternating:
@@ -87,8 +87,8 @@ struct group_comparison {
 
   void layouts(layout_kind x, layout_kind y) const {
     if (x == y) return;
-    // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml; back
-    // only for GLM-4V, as the M-RoPE of ggml turns halves.
+    // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml. For
+    // GLM-4V it goes the other way, since the M-RoPE of ggml rotates halves.
     const auto permuted = [](const Model& from, layout_kind of_from, const Model& to) {
       return from.source == "Hugging Face" && to.source == "GGUF" &&
              (of_from == layout_kind::half_split || to.architecture == "glm4");
@@ -102,7 +102,7 @@ struct group_comparison {
   }
 
   void speeds(const frequencies& x, const frequencies& y) const {
-    if (x.pairs() != y.pairs()) return;  // rotary_dim says so
+    if (x.pairs() != y.pairs()) return;  // the line about rotary_dim reports it
     Index differing = 0, first = 0, last = 0, worst = 0;
     double most = 0;
     for (Index i = 0; i < x.pairs(); ++i) {
@@ -125,7 +125,7 @@ struct group_comparison {
   }
 };
 
-/// Whether a pair turns by minus the position.
+/// True if a pair rotates by minus the position.
 inline bool any_turns_back(const frequencies& of) {
   for (Index a = 0; a < of.axes(); ++a)
     for (Index i = 0; i < of.pairs(); ++i)
@@ -135,7 +135,7 @@ inline bool any_turns_back(const frequencies& of) {
 
 // Sentences about how the layers of a model attend.
 
-/// "0 to 4, 6 to 10, 12", or "5, 11, ..., 29" where the same step leads from each to the next.
+/// "0 to 4, 6 to 10, 12", or "5, 11, ..., 29" if all steps are equal.
 ///
 /// \param layers  in increasing order
 template <class Layers>
@@ -162,7 +162,7 @@ inline std::string window_text(Index window) {
                                     : std::to_string(window) + " tokens";
 }
 
-/// One sentence for each window that there is, the most frequent last.
+/// One sentence for each different window, the most frequent one last.
 template <class Windows>
 std::vector<std::string> windows_texts(const Windows& windows) {
   struct alike {
@@ -178,7 +178,7 @@ std::vector<std::string> windows_texts(const Windows& windows) {
   }
   if (all.empty()) return {window_text(not_known_window)};
   if (all.size() == 1) return {window_text(all[0].window) + ", every layer"};
-  std::vector<std::pair<typename Windows::value_type, Index>> order;  // layers, and where they stand in `all`
+  std::vector<std::pair<typename Windows::value_type, Index>> order;  // layers, and their index in `all`
   for (const alike& a : all)
     order.emplace_back(static_cast<Index>(a.layers.size()), static_cast<Index>(order.size()));
   std::sort(order.data(), order.data() + order.size());
@@ -194,13 +194,13 @@ std::vector<std::string> windows_texts(const Windows& windows) {
   return texts;
 }
 
-// Sentences about where two models differ in who sees whom.
+// Sentences about differences in the visible keys of two models.
 
-/// One sentence for each pair of windows that differ. Those that either side does not know are passed over.
+/// One sentence for each pair of different windows. Windows that are unknown on either side are skipped.
 template <class Model>
 std::vector<std::string> window_differences(const Model& a, const Model& b) {
   if (a.windows.empty() || b.windows.empty()) return {};
-  // One window is that of every layer.
+  // A single window holds for every layer.
   const bool alone = a.windows.size() == 1 && b.windows.size() == 1;
   const std::size_t count = a.windows.size() == 1   ? b.windows.size()
                             : b.windows.size() == 1 ? a.windows.size()
@@ -231,7 +231,7 @@ std::vector<std::string> window_differences(const Model& a, const Model& b) {
   return texts;
 }
 
-/// Windows, causality, learned sinks, and whether keys are values.
+/// Windows, causality, learned sinks, and whether keys are also values.
 template <class Model>
 std::vector<std::string> attention_differences(const Model& a, const Model& b) {
   auto texts = window_differences(a, b);
@@ -264,7 +264,7 @@ std::vector<std::string> attention_differences(const Model& a, const Model& b) {
   return texts;
 }
 
-// Sentences about what the layers of a model multiply their queries by.
+// Sentences about the factors on the queries of a model.
 
 /// The rule as a formula of the position p.
 template <class Scaling>
@@ -295,7 +295,7 @@ std::string query_scaling_text(const Model& model) {
   return "none";
 }
 
-/// Whether both multiply the queries of the same layers by the same factors.
+/// True if both multiply the queries of the same layers by the same factors.
 template <class Model>
 bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
   if (a.scaled != b.scaled) return false;

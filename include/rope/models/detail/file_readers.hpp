@@ -16,13 +16,13 @@
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 
-/// Typed access to the keys of a model file, config.json or GGUF, and the ranges of its numbers.
+/// Typed access to the keys of a model file (config.json or GGUF), and the ranges of its numbers.
 
 namespace rope::inline ROPE_ABI::detail {
 
-// The ranges of the numbers in model files, and the error for a number outside of its range.
+// The ranges of numbers in model files, and the error for a number outside its range.
 
-/// A condition on a number, as a test and in words. Every number must also be finite.
+/// A condition on a number, as a test and as text. Every number must also be finite.
 struct number_rule {
   bool (*holds)(double);
   const char* words;
@@ -39,20 +39,20 @@ inline constexpr number_rule zero_or_above_one{[](double x) { return equal(x, 0)
 inline constexpr number_rule fraction{[](double x) { return x > 0 && x <= 1; }, "must be in (0, 1]"};
 inline constexpr number_rule zero_or_one{[](double x) { return equal(x, 0) || equal(x, 1); },
                                          "must be 0 or 1"};
-/// Layers, heads, channels: the bound keeps a spoilt file from asking for all the memory there is.
+/// Layers, heads, channels. The bound prevents huge allocations for damaged files.
 inline constexpr double most = 0x1p20;
 inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && equal(std::floor(x), x); },
                                    "must be a positive whole number up to 1048576"};
 inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && equal(std::floor(x), x); },
                                    "must be a whole number, not negative and up to 1048576"};
-/// Tokens that a window spans: some files write a large number where they mean none.
+/// Tokens of a window. Some files write a large number for no window.
 inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 && equal(std::floor(x), x); },
                                     "must be a whole number, not negative and up to 2^53"};
 
 }  // namespace range
 
-/// The value if it is finite and satisfies the rule; otherwise throws with the name of the function and of
-/// the key.
+/// Returns the value if it is finite and satisfies the rule. Otherwise throws with the names of the function
+/// and of the key.
 inline double checked(double value, const number_rule& rule, const char* function, const std::string& key) {
   if (!is_finite(value) || !rule.holds(value))
     throw_invalid(function, key.c_str(), " ", rule.words, ", got ", value);
@@ -60,12 +60,12 @@ inline double checked(double value, const number_rule& rule, const char* functio
 }
 
 /// Typed access to the keys of a JSON dictionary. Every error names the key with its path, and the reader
-/// knows which keys nobody asked for.
+/// records which keys were read.
 template <class J>
 class json_reader {
  public:
-  /// \param object  the dictionary; nullptr is one without keys
-  /// \param path    what comes before a key in messages: empty, or "rope_scaling."
+  /// \param object  the dictionary. nullptr means one without keys
+  /// \param path    the prefix of a key in messages: empty, or "rope_scaling."
   json_reader(const J* object, std::string path) : object_(object), path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }
@@ -74,7 +74,7 @@ class json_reader {
   void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
   bool hides(const std::string& key) const { return contains(hidden_, key); }
 
-  /// The value of a key; nullptr if it is absent or null, which mean the same in these files.
+  /// The value of a key, or nullptr if it is absent or null, which mean the same in these files.
   const J* find(const char* key) {
     if (hides(key)) return nullptr;
     if (!contains(asked_, key)) asked_.emplace_back(key);
@@ -85,9 +85,9 @@ class json_reader {
   }
   bool has(const char* key) { return find(key) != nullptr; }
 
-  /// Numbers that the class of the architecture has for keys that a file leaves out.
+  /// The numbers of the architecture's class for keys that are absent in a file.
   void assume(const char* key, double value) { assumed_.push_back({key, value, false}); }
-  /// Calls with(key, value) for each of them that was read.
+  /// Calls with(key, value) for each default that was read.
   template <class F>
   void each_assumed(const F& with) const {
     for (const assumption& one : assumed_)
@@ -113,7 +113,7 @@ class json_reader {
     return static_cast<Index>(*value);
   }
 
-  /// The first of several names of one number.
+  /// The first existing one of several names of a number.
   std::optional<Index> index_of(std::initializer_list<const char*> keys,
                                 const number_rule& rule = range::count) {
     std::optional<Index> first;
@@ -129,7 +129,7 @@ class json_reader {
     return value->template get<bool>();
   }
 
-  /// Whether the key is there and null, for the few keys where that is a choice.
+  /// Whether the key exists and is null, for the few keys where null has a meaning.
   bool is_null(const char* key) const {
     const std::string name = key;
     return object_ && !hides(name) && object_->contains(name) && object_->at(name).is_null();
@@ -181,7 +181,7 @@ class json_reader {
     return value;
   }
 
-  /// Calls with(key, value) for each key that is there and was never asked for, null ones left out.
+  /// Calls with(key, value) for each key that exists and was never read, except null ones.
   template <class F>
   void each_unasked(const F& with) const {
     if (!object_) return;
@@ -194,8 +194,7 @@ class json_reader {
     return keys;
   }
 
-  /// Throws:  std::invalid_argument, whose message is the key with its path and the rule that its value
-  ///          breaks, with the value
+  /// Throws:  std::invalid_argument. The message has the key with its path, the broken rule and the value
   void refuse(const char* key, const std::string& rule) const {
     throw_invalid("import_hugging_face", "", path_.c_str(), key, " ", rule.c_str());
   }
@@ -255,19 +254,20 @@ class gguf_reader {
   std::optional<std::vector<double>> numbers(const std::string& name, const number_rule& rule) const {
     return list(key(name), rule);
   }
-  /// The numbers of a tensor. Its name is not preceded by the architecture, as those of keys are.
+  /// The numbers of a tensor. Unlike a key, its name has no prefix of the architecture.
   std::optional<std::vector<double>> tensor(const std::string& name) const {
     return list(name, range::positive);
   }
 
-  /// Whether the file has a tensor of that name, as far as the caller's lookup reads tensors.
+  /// Whether the file has a tensor of that name, if the caller's lookup reads tensors.
   bool has_tensor(const std::string& name) const { return lookup_.numbers(name).has_value(); }
 
   std::string text(const std::string& name, const char* otherwise) const {
     return lookup_.text(key(name)).value_or(otherwise);
   }
 
-  /// A number for the whole model, or the first above 0 of one number per layer; 0 if there is neither.
+  /// A number for the whole model, or the first positive one of a list with one number per layer, or 0 if
+  /// there is neither.
   Index heads(const std::string& name) const {
     if (const auto one = number(name, range::whole)) return static_cast<Index>(*one);
     const auto per_layer = numbers(name, range::whole);
@@ -277,11 +277,11 @@ class gguf_reader {
     return 0;
   }
 
-  /// Refuses a value of the file.
+  /// Rejects a value of the file.
   ///
-  /// \param rule  that the value breaks, and the value
+  /// \param rule  the broken rule, and the value
   ///
-  /// Throws:  std::invalid_argument, whose message is the key and the rule
+  /// Throws:  std::invalid_argument. The message has the key and the rule
   static void refuse(const std::string& key, const std::string& rule) {
     throw_invalid("import_gguf", "", key.c_str(), " ", rule.c_str());
   }

@@ -25,9 +25,9 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The factors by which layers of a GGUF model multiply their queries.
+/// The factors on the queries of layers of a GGUF model.
 ///
-/// \param model  whose max_position is known
+/// \param model  with known max_position
 ///
 /// Source: llama.cpp, llm_graph_input_attn_temp and load_hparams of each architecture
 template <class L>
@@ -59,7 +59,7 @@ void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, 
   model.query_rule.rule = llama4_query_scaling{.floor_scale = floor, .attention_scale = *scale, .offset = 0};
 }
 
-/// Whether no layer of a GGUF model rotates, and how that is known.
+/// Whether no layer of a GGUF model rotates, and the evidence for it.
 template <class L>
 unrotated_model unrotated_model_of(const gguf_reader<L>& reader, const gguf_record& record) {
   const std::string &architecture = reader.architecture(),
@@ -111,7 +111,7 @@ class gguf_importer {
     model_.windows = gguf_windows(reader_, record_, layers_, sliding_);
     model_.window_of_sliding =
         gguf_window_of_sliding(reader_, record_, !none_slides(reader_, record_, layers_));
-    // Source: llama.cpp, llama4.cpp, which sets this length whatever the file says.
+    // Source: llama.cpp, llama4.cpp, which sets this length for every file.
     if (record_.window == window_kind::chunks && !sliding_.empty()) model_.attention_chunk = 8192;
     if (!record_.compressed) note_unknown_windows(reader_, record_, layers_, sliding_, model_);
     model_.causal = gguf_is_causal(reader_, record_);
@@ -153,7 +153,7 @@ class gguf_importer {
 
   gguf_shape<L> shape() const { return {reader_, record_, model_.query_heads}; }
 
-  /// One group for all layers, or two if layers that slide rotate in another way.
+  /// One group for all layers, or two if sliding layers rotate differently.
   void add_groups_of_types() {
     const bool own_base = record_.sliding == sliding_rule::own_base,
                plain = record_.sliding == sliding_rule::plain, bare = record_.sliding == sliding_rule::bare,
@@ -174,7 +174,7 @@ class gguf_importer {
       model_.layers.push_back(slides ? "sliding_attention" : "full_attention");
   }
 
-  /// DeepSeek V4: layers that slide, and two kinds of layers with compressed keys, which rotate alike.
+  /// DeepSeek V4: sliding layers, and two kinds of layers with compressed keys, which rotate alike.
   void add_compressed() {
     model_.layers = gguf_compressed_types(reader_, record_, layers_);
     add_group("sliding_attention", true, shape().base(false), shape().dimension(true));
@@ -195,7 +195,8 @@ class gguf_importer {
         "keys are values too: the output of attention is turned back by the position of its query");
   }
 
-  /// Bases and dimensions per layer: one group for all layers that agree in both and in whether they slide.
+  /// Bases and dimensions per layer. Layers with equal base, dimension and type (sliding or not) are one
+  /// group.
   void add_groups_of_layers(std::optional<std::vector<double>> bases,
                             std::optional<std::vector<double>> dimensions) {
     constexpr const char *base_key = "rope.freq_base_per_layer",
@@ -237,7 +238,7 @@ class gguf_importer {
     name_by_type(model_.groups, model_.layers);
   }
 
-  /// llama.cpp decides for each architecture whether sliding layers are scaled.
+  /// In llama.cpp, the architecture decides whether sliding layers are scaled.
   void note_scaling() {
     if (record_.architecture.empty() && model_.sliding_window > 0 && model_.groups.front().rule != "default")
       reader_.refuse(
@@ -323,7 +324,7 @@ class gguf_importer {
     for (const double value : *sections) {
       const auto pairs = static_cast<Index>(value);
       sum += pairs;
-      if (pairs > 0) group.mrope_sections.push_back(pairs);  // ggml fills up with zeros
+      if (pairs > 0) group.mrope_sections.push_back(pairs);  // ggml pads with zeros
     }
     if (sum != group.frequencies.pairs())
       reader_.refuse(reader_.key(name), "must add up to the number of pairs, " +
@@ -337,8 +338,8 @@ class gguf_importer {
   std::optional<layout_kind> given_layout_;
   model_without_rope without_rope_;
   gguf_record record_ = {};
-  Index layers_ = 0;           // 0: not known
-  std::vector<bool> sliding_;  // per layer; empty: not known, or none slides
+  Index layers_ = 0;           // 0: unknown
+  std::vector<bool> sliding_;  // per layer; empty: unknown, or none slides
   gguf_pair_factors factors_ = {};
   group_allowance allowance_ = {};
   model_draft model_ = {};

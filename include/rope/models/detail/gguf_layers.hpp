@@ -18,15 +18,15 @@
 #include <rope/models/layer_group.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// Which layers of a GGUF model slide and which do not rotate. Some of it is metadata, some is fixed in
-/// llama.cpp for an architecture. At the end: warnings about keys that are absent or that llama.cpp does not
-/// read.
+/// The layers of a GGUF model that slide, and those that do not rotate. Some of these facts are metadata,
+/// others are fixed in llama.cpp for an architecture. The end of the file has warnings about absent keys, and
+/// about keys that llama.cpp does not read.
 ///
 /// Source: llama.cpp, load_hparams of each architecture
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The number of layers without those of multi-token prediction, which come last; 0: not known.
+/// The number of layers, without those for multi-token prediction, which come last. 0: unknown.
 template <class L>
 Index gguf_layer_count(const gguf_reader<L>& reader, std::vector<std::string>& warnings) {
   constexpr const char* name = "nextn_predict_layers";
@@ -41,7 +41,7 @@ Index gguf_layer_count(const gguf_reader<L>& reader, std::vector<std::string>& w
   return all - more;
 }
 
-/// The values of a list that has one per layer, without those of layers of multi-token prediction.
+/// The values of a list with one value per layer, without layers for multi-token prediction.
 ///
 /// \param layers  as gguf_layer_count returns it
 /// \param what    as broken_rule_of_layer_list
@@ -57,12 +57,12 @@ std::vector<double> gguf_layer_list(const gguf_reader<L>& reader, const char* na
   return list;
 }
 
-/// Whether the layers of this architecture slide, but only in models of another number of layers.
+/// Whether layers of this architecture slide, but only in models with another number of layers.
 inline bool of_other_size(const gguf_record& record, Index layers) {
   return record.period_layers > 0 && layers > 0 && record.period_layers != layers;
 }
 
-/// Whether it is known that no layer slides, whatever the pattern and the base of those that do.
+/// Whether no layer is known to slide, for any pattern and base of sliding layers.
 template <class L>
 bool none_slides(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   const auto window = reader.number("attention.sliding_window", range::window);
@@ -70,7 +70,7 @@ bool none_slides(const gguf_reader<L>& reader, const gguf_record& record, Index 
   return !may_slide(record) || of_other_size(record, layers) || (needs_window && window.value_or(0) <= 0);
 }
 
-/// Warns of attention.sliding_window_pattern if llama.cpp does not read it, or not in every version.
+/// Warns about attention.sliding_window_pattern if no version of llama.cpp, or not every version, reads it.
 ///
 /// Source: llama.cpp, get_key_or_arr in llama-model-loader.cpp; in later versions load_swa_pattern
 template <class L>
@@ -91,7 +91,7 @@ void note_sliding_pattern(const gguf_reader<L>& reader, const gguf_record& recor
                        "; later versions take the list, as is done here");
 }
 
-/// One entry per layer, whether it slides; empty if that is not known, or if none does.
+/// One entry per layer, true if it slides. Empty if this is unknown, or if none slides.
 template <class L>
 std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   constexpr const char* name = "attention.sliding_window_pattern";
@@ -115,7 +115,7 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_r
   return sliding;
 }
 
-/// The types of layers of DeepSeek V4, by how many tokens share a key; empty for other architectures.
+/// The layer types of DeepSeek V4, by the number of tokens per key. Empty for other architectures.
 template <class L>
 std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, const gguf_record& record,
                                                Index layers) {
@@ -124,7 +124,7 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
   std::vector<double> ratios =
       reader.required(reader.numbers("attention.compress_ratios", range::whole), key);
   const auto count = static_cast<std::size_t>(layers > 0 ? layers : static_cast<Index>(ratios.size()));
-  if (ratios.size() > count) ratios.resize(count);  // those of multi-token prediction
+  if (ratios.size() > count) ratios.resize(count);  // layers for multi-token prediction
   const std::string broken = broken_rule_of_layer_list(ratios.size(), layers, "block_count values");
   if (!broken.empty()) reader.refuse(key, broken);
   std::vector<std::string> types;
@@ -138,8 +138,8 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
   return types;
 }
 
-/// The layers that do not attend: layers without key heads, and layers that are recurrent by the file or by
-/// the code of llama.cpp. Without block_count there are as many layers as `sliding` has.
+/// The layers that do not attend: layers without key heads, and layers that are recurrent according to the
+/// file or the code of llama.cpp. Without block_count, the size of `sliding` is the number of layers.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 template <class L>
@@ -167,7 +167,7 @@ std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, c
   return without;
 }
 
-/// attention.sliding_window, or the window that llama.cpp takes in its place; nothing: not known.
+/// attention.sliding_window, or the default of llama.cpp, or nothing if unknown.
 template <class L>
 std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_record& record) {
   if (!may_slide(record)) return 0;
@@ -177,7 +177,7 @@ std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_recor
   return given;
 }
 
-/// model_rope::window_of_sliding: attention_options::window of layers that slide, 0 where none does.
+/// model_rope::window_of_sliding: attention_options::window of sliding layers, 0 if no layer slides.
 ///
 /// \param slides  whether some layer slides
 template <class L>
@@ -189,7 +189,7 @@ Index gguf_window_of_sliding(const gguf_reader<L>& reader, const gguf_record& re
   return record.window == window_kind::both_sides && window > 0 ? window / 2 + 1 : window;
 }
 
-/// The window of a layer where no list says which layers slide.
+/// The window of a layer if no list gives the sliding layers.
 template <class L>
 Index window_without_list(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   const auto given = gguf_window(reader, record);
@@ -216,8 +216,8 @@ std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record&
   return windows;
 }
 
-/// Finds the layers that have sink logits: the layers with such a tensor, if the caller's lookup reads
-/// tensors; else the layers that slide, with a warning.
+/// Finds the layers with sink logits. If the caller's lookup reads tensors, these are the layers with such a
+/// tensor. Otherwise they are the sliding layers, with a warning.
 ///
 /// \param layers   as gguf_layer_count returns it
 /// \param sliding  as gguf_sliding_layers returns it
@@ -241,7 +241,8 @@ void read_layers_with_sinks(const gguf_reader<L>& reader, Index layers, const st
       reader.architecture() + " that are known; a layer has them where the file has blk.N.attn_sinks.weight");
 }
 
-/// Warns if the window of a layer that attends is not known, and why; also in model.no_window_because.
+/// Warns if the window of an attending layer is unknown, with the reason, and records it in
+/// model.no_window_because.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 /// \param model    with its windows
@@ -277,7 +278,7 @@ bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
 }
 
 /// The layers that do not rotate, in increasing order. In llama.cpp they are every n-th layer or the layers
-/// that do not slide; the two differ where a file has a pattern of its own.
+/// that do not slide, which differ if a file has its own pattern.
 template <class L>
 std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const gguf_record& record,
                                             Index layers, const std::vector<bool>& sliding) {
@@ -291,8 +292,8 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   }
   const auto dense = static_cast<std::size_t>(
       record.dense_rotate ? reader.number("leading_dense_block_count", range::whole).value_or(0) : 0);
-  // Where no layer of Llama 4 or SmallThinker slides, llama.cpp sets the period of the layers that do not
-  // rotate to the number of layers. The last layer of Llama 4 then does not rotate; of SmallThinker all do.
+  // If no layer of Llama 4 or SmallThinker slides, llama.cpp sets the period of unrotated layers to the
+  // number of layers. The last layer of Llama 4 then does not rotate. All layers of SmallThinker do.
   const bool chunks = record.window == window_kind::chunks;
   Index every = record.no_rope_every;
   if ((chunks || record.no_rope_first) && sliding.empty()) every = layers;
@@ -306,7 +307,7 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   return without;
 }
 
-/// If only one group has layers that slide, or only one has the others, the group gets that type as its name.
+/// If only one group has sliding layers, or only one has other layers, the group gets that type as its name.
 inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::string>& layers) {
   for (const std::string type : {"full_attention", "sliding_attention"}) {
     Index of_type = 0;
@@ -319,10 +320,10 @@ inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::stri
   }
 }
 
-// Warnings about keys that are absent, and about keys that llama.cpp does not read for an architecture.
+// Warnings about absent keys, and about keys that llama.cpp does not read for an architecture.
 
-/// Warns of the values that llama.cpp takes for absent keys, if they were used. Two defaults that all
-/// architectures share get no warning: all channels of a head rotate, and the bounds of YaRN.
+/// Warns about the values that llama.cpp uses for absent keys. Two defaults of all architectures get no
+/// warning: all channels of a head rotate, and the bounds of YaRN.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 /// \param model    with its groups
@@ -354,8 +355,8 @@ void name_assumed(const gguf_reader<L>& reader, const gguf_record& record, const
   if (record.scale == gguf_scale::output_key) name("attention.output_scale", "1 / sqrt(128)");
 }
 
-/// Warns of each key of positions, windows and scores that llama.cpp does not read, if its value differs from
-/// the value that llama.cpp uses.
+/// Warns about each key for positions, windows and scores that llama.cpp does not read, if its value differs
+/// from the one that llama.cpp uses.
 ///
 /// \param base    of the layers that do not slide
 /// \param layers  as gguf_layer_count returns it

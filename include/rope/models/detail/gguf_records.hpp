@@ -9,16 +9,16 @@
 #include <rope/models/detail/record_rules.hpp>
 #include <rope/rotation/layout.hpp>
 
-/// What the metadata of a GGUF file does not say because llama.cpp has it fixed for an architecture: one
-/// record per architecture. Mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
+/// Facts about architectures that GGUF files lack because they are fixed in llama.cpp: one record per
+/// architecture. Mode NORM of ggml is interleaved. NEOX, MROPE and IMROPE are half_split.
 ///
 /// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp; of October 2026 clef, glm5-next,
 /// hrm_text, hy_v4, k2-horizon, maple, qwen4exp and spark2_5; codec.cpp, its patch of llama.cpp, for barbet
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The record of an architecture; nullptr where there is none, and nothing is guessed then. A template, as
-/// hugging_face_record_of.
+/// The record of an architecture, or nullptr if there is none. Nothing is guessed then. A template for the
+/// same reason as hugging_face_record_of.
 template <class Record = gguf_record>
 const Record* gguf_record_of(std::string_view architecture) {
   using enum indexer_turn;
@@ -303,7 +303,7 @@ const Record* gguf_record_of(std::string_view architecture) {
   return nullptr;
 }
 
-/// Why files of an architecture are refused whatever layout is named; empty where they are not.
+/// Why files of an architecture are rejected for every layout. Empty if they are not.
 constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
   if (architecture == "dflash")
     return "is dflash, which turns as deepseek4 where dflash.hyper_connection.count is above 0, else "

@@ -19,13 +19,13 @@
 #include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/record_fields.hpp>
 
-/// The head, the base, the channels that rotate and the frequencies of the layers of a GGUF file.
+/// The head, the base, the rotated channels and the frequencies of the layers of a GGUF file.
 
 namespace rope::inline ROPE_ABI::detail {
 
-// The scalings of ggml that are not quite those of frequencies/scaling.hpp.
+// Scalings of ggml that differ slightly from those of frequencies/scaling.hpp.
 
-/// YaRN with the weight that ggml gives to the original frequencies: f_i / s + (yarn_i - f_i / s) ext_factor.
+/// YaRN with ggml's weight of the original frequencies: f_i / s + (yarn_i - f_i / s) ext_factor.
 struct weighted_yarn {
   yarn_scaling yarn;
   double ext_factor;
@@ -46,7 +46,7 @@ void record(auto& numbers, const weighted_yarn& rule, const schedule& original) 
   numbers.push_back({"ext_factor", rule.ext_factor});
 }
 
-/// Linear scaling in the manner of ggml: any positive factor, and a magnitude.
+/// Linear scaling as in ggml: any positive factor, and a magnitude.
 struct magnified_linear {
   double factor, magnitude;
 
@@ -74,9 +74,9 @@ struct ggml_pair_factors {
 
 void record(auto&, const ggml_pair_factors&, const schedule&) {}
 
-// The head, the base and the channels that rotate, of the layers of a GGUF file that slide or do not.
+// The head, the base and the rotated channels of a GGUF file's layers, sliding or not.
 
-/// How many channels rotate, and the key that says so.
+/// The number of rotated channels, and its key.
 struct rotated_channels {
   Index count;
   const char* key;
@@ -86,9 +86,9 @@ template <class L>
 struct gguf_shape {
   const gguf_reader<L>& reader;
   const gguf_record& record;
-  Index query_heads;  // 0: not known
+  Index query_heads;  // 0: unknown
 
-  /// The first of these keys that is there; else the width of the model over its heads.
+  /// The first existing one of these keys, or the width of the model divided by its heads.
   Index head_dim(bool slides) const {
     const auto own = reader.number("attention.key_length_mla_swa", range::count);
     if (own && slides) return static_cast<Index>(*own);
@@ -137,9 +137,9 @@ struct gguf_shape {
   }
 };
 
-// The frequencies that the scaling keys and factor tensors of a GGUF file stand for in llama.cpp.
+// The frequencies that llama.cpp makes from the scaling keys and factor tensors of a GGUF file.
 
-/// The layers that a schedule is for.
+/// The layers of a schedule.
 struct gguf_layers {
   Index rotary_dim;
   double base;
@@ -149,7 +149,7 @@ struct gguf_layers {
   yarn_keys yarn;
   double beta_fast;
   bool scores_grow;
-  bool unit_magnitude;  // m = 1, whatever the file says
+  bool unit_magnitude;  // m = 1, for any value in the file
 };
 
 /// m of YaRN without attn_factor, and the k of log_multiplier, by which score_growth multiplies scores.
@@ -169,12 +169,12 @@ gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& lay
   return {static_cast<double>(equal(k, 0) ? g(1) : g(above) / g(k)), k};
 }
 
-/// The divisors of a file for the layers that do not slide, and the tensor they come from.
+/// The divisors of a file for layers that do not slide, and their tensor.
 struct gguf_pair_factors {
-  const char* tensor = nullptr;  // null: the file has none
+  const char* tensor = nullptr;  // null: no such tensor in the file
   std::vector<double> list = {};
 
-  /// Those of the first pairs; what is left over has no pair.
+  /// The divisors of the first pairs. Further ones have no pair.
   template <class L>
   ggml_pair_factors of_pairs(const gguf_reader<L>& reader, Index pairs) const {
     if (static_cast<Index>(list.size()) < pairs)
@@ -184,13 +184,13 @@ struct gguf_pair_factors {
   }
 };
 
-/// The context length before scaling, by which YaRN and the list of factors are chosen; 0: not known.
+/// The context length before scaling, for YaRN and the choice of a list of factors. 0: unknown.
 template <class L>
 double original_max_position_of(const gguf_reader<L>& reader, double max_position) {
   return reader.number("rope.scaling.original_context_length", range::positive).value_or(max_position);
 }
 
-/// rope_freqs if the file has it, else the list of long or short factors.
+/// rope_freqs if the file has it, or the list of long or short factors.
 template <class L>
 gguf_pair_factors read_pair_factors(const gguf_reader<L>& reader, double max_position, double length) {
   const char* by_length = length > original_max_position_of(reader, max_position)
@@ -202,7 +202,7 @@ gguf_pair_factors read_pair_factors(const gguf_reader<L>& reader, double max_pos
   return {};
 }
 
-/// What the scaling keys say to the layers of one schedule.
+/// The scaling keys for the layers of one schedule.
 struct gguf_scaling {
   double factor, attn_factor, ext_factor, original_max_position;
 };
@@ -229,8 +229,8 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
 
-/// The factor on scores beside 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. In released files k is 1. Then m
-/// is 1, and the factor is g(1)^2, as in the code of the models. For another k that code has g(k)^2, and
+/// The factor on scores in addition to 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. In released files k is 1.
+/// Then m is 1, and the factor is g(1)^2, as in the code of the models. For another k that code has g(k)^2.
 /// llama.cpp has g(1)^2, because its graphs multiply by m = g(1) / g(k). This function follows llama.cpp.
 ///
 /// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
@@ -247,7 +247,7 @@ double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, con
 
 /// derive(), with the divisors of the file applied after the rule.
 ///
-/// \param factors  null: the file has none
+/// \param factors  null: no factors in the file
 template <class Rule>
 derived derive_with(const std::string& name, const gguf_layers& layers, const Rule& rule,
                     const ggml_pair_factors* factors) {
@@ -279,7 +279,7 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
 /// The factor on q . k before the softmax.
 ///
 /// \param multiplier  of 1 / sqrt(head_dim)
-/// \param layers  of the model, by which llama.cpp tells the sizes of a Gemma apart
+/// \param layers  of the model. llama.cpp distinguishes the sizes of Gemma by them
 template <class L>
 double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, Index head_dim, Index layers,
                      double multiplier) {
@@ -295,7 +295,7 @@ double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, In
   return multiplier / std::sqrt(width);
 }
 
-/// The bound of the scores; 0: none.
+/// The bound of scores. 0: none.
 template <class L>
 double gguf_softcap_of(const gguf_reader<L>& reader, const gguf_record& record) {
   if (equal(record.softcap, 0)) return 0;

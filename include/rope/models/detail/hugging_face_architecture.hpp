@@ -17,8 +17,8 @@
 #include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/record_fields.hpp>
 
-/// Which dictionary of a config.json describes the language model, how its architecture is spelled, and
-/// whether it can be imported.
+/// Finds the dictionary of the language model in a config.json, the spelling of its architecture, and whether
+/// it can be imported.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -37,12 +37,12 @@ inline std::string plain_architecture(std::string name) {
   return plain;
 }
 
-// Architectures that have no record, for a known reason.
+// Architectures without a record, for a known reason.
 
 /// Why an architecture has no record.
 enum class refusal {
-  in_doubt,    // files and class disagree, or too little is known: a layout that is named is believed
-  axes,        // its tokens have several coordinates, so that naming a layout is not enough
+  in_doubt,    // files and class disagree, or too little is known: the caller's layout is used
+  axes,        // its tokens have several coordinates, so that the name of a layout is not enough
   other_turn,  // it does not rotate queries and keys by one position, or no attention option gives its mask
   parts,       // it has several parts, each with a dictionary of its own
   no_turn      // no layer rotates
@@ -54,7 +54,7 @@ struct refused_architecture {
   refusal kind = refusal::in_doubt;
 };
 
-/// Why an architecture has no record; nullptr where it has one, or where nothing is known of it.
+/// Why an architecture has no record, or nullptr if it has one or is unknown.
 ///
 /// Source: Hugging Face transformers of 2026-08-19, modeling_*.py
 template <class Refused = refused_architecture>
@@ -171,16 +171,16 @@ const Refused* refused_architecture_of(std::string_view architecture) {
   return nullptr;
 }
 
-// A config.json of several parts: the dictionary that describes the language model, and keys of the others
-// that speak of positions.
+// A config.json with several parts: the dictionary of the language model, and keys about positions in the
+// other parts.
 
-/// Whether import_hugging_face knows an architecture, or why it refuses it.
+/// Whether import_hugging_face supports an architecture, or why it rejects it.
 inline bool is_known_architecture(const std::string& name) {
   const std::string plain = plain_architecture(name);
   return hugging_face_record_of(plain) || refused_architecture_of(plain);
 }
 
-/// `model_type`, else the first of `architectures`, as written; empty if the dictionary has neither.
+/// `model_type`, or the first of `architectures`, as written. Empty if the dictionary has neither.
 template <class J>
 std::string name_of_part(json_reader<J>& part) {
   if (const auto model_type = part.text("model_type")) return *model_type;
@@ -188,7 +188,7 @@ std::string name_of_part(json_reader<J>& part) {
   return names && !names->empty() ? names->front() : std::string();
 }
 
-/// The class that the text_config of some models of several parts has without a model_type; else empty.
+/// The class of the text_config of some models with several parts, if it has no model_type. Otherwise empty.
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py of these models
 inline std::string default_text_architecture(const std::string& outer) {
@@ -196,7 +196,7 @@ inline std::string default_text_architecture(const std::string& outer) {
   return is_listed(of_llama, plain_architecture(outer)) ? "llama" : "";
 }
 
-/// The dictionaries from the whole file to its language model, each in the one before it.
+/// The dictionaries from the whole file to its language model, each inside the previous one.
 template <class J>
 class parts_of_config {
  public:
@@ -211,10 +211,10 @@ class parts_of_config {
   std::vector<json_reader<J>> outer() const { return {chain_.begin(), chain_.end() - 1}; }
   const std::vector<std::string>& keys() const { return keys_; }
 
-  /// Whether the file has neither a text model of a known architecture nor sizes of its own.
+  /// Whether the file has neither a text model of a known architecture nor its own sizes.
   bool is_bare() { return chain_.size() == 1 && !has_sizes(chain_.front()); }
 
-  /// Which dictionaries of the file could be read by themselves, to end an error that none was; or nothing.
+  /// The dictionaries of the file that could be imported alone, to end an error with them, or nothing.
   std::string hint() const {
     std::string known, others;
     for (const auto& item : whole_->items()) {
@@ -232,11 +232,11 @@ class parts_of_config {
   }
 
  private:
-  /// Keys under which a model describes its language model. The first is descended into whatever it has.
+  /// Keys of language models in a dictionary. The first existing one is taken, whatever it contains.
   static constexpr const char* text_keys[] = {"text_config",     "thinker_config", "llm_config",
                                               "language_config", "language_model", "decoder"};
 
-  static constexpr std::size_t deepest = 16;  // dictionaries in one another
+  static constexpr std::size_t deepest = 16;  // dictionaries inside each other
 
   static const J* part_of(const J& config, const char* key) {
     const std::string name = key;
@@ -244,7 +244,7 @@ class parts_of_config {
     return &config.at(name);
   }
 
-  /// Whether a dictionary has sizes of its own, so that it describes a model and not only its parts.
+  /// Whether a dictionary has its own sizes, and so describes a model and not only its parts.
   static bool has_sizes(json_reader<J>& part) {
     for (const char* key :
          {"hidden_size", "n_embd", "d_model", "head_dim", "num_attention_heads", "num_hidden_layers"})
@@ -259,11 +259,11 @@ class parts_of_config {
 
   /// Descends from the last dictionary of the chain to one of a known architecture.
   ///
-  /// \return  whether there is one; without it the chain is as before, but for text_config
+  /// \return  whether there is one. Without it the chain is unchanged, except for text_config
   bool descend(const J& config) {
     if (chain_.size() > deepest) return false;
     json_reader<J> own(&config, chain_.back().path());
-    own.object("text_config");  // throws if it is no dictionary
+    own.object("text_config");  // throws if it is not a dictionary
     if (const J* text = part_of(config, "text_config")) {
       push("text_config", *text);
       return descend(*text) || is_known_architecture(name_of_part(own));
@@ -287,10 +287,10 @@ class parts_of_config {
   std::vector<std::string> keys_ = {};
 };
 
-/// Adds the keys that speak of positions in a dictionary, and in those inside it, each with the path in
-/// front. What is inside a key that speaks is not searched, nor what lies deeper than any model file has it.
+/// Adds the keys about positions in a dictionary and in those inside it, each with its path. It does not
+/// search inside such a key, nor deeper than any model file.
 ///
-/// \param speaks  which keys do
+/// \param speaks  whether a key is about positions
 template <class J, class Speaks>
 void add_inner_keys(const J& value, const std::string& path, const Speaks& speaks,
                     std::vector<std::string>& keys, int deepest = 32) {
@@ -309,9 +309,10 @@ void add_inner_keys(const J& value, const std::string& path, const Speaks& speak
   }
 }
 
-// Models in which no layer rotates: all of some architectures, and others with a certain value in the file.
+// Models in which no layer rotates: all models of some architectures, and others with a certain value in the
+// file.
 
-/// Whether the key record.turns_if says that layers rotate.
+/// Whether the key record.turns_if means that layers rotate.
 template <class J>
 bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& record) {
   const J* value = text.find(std::string(record.turns_if).c_str());
@@ -322,7 +323,7 @@ bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& reco
   return dictionary && json_reader<J>(value, "").has("rope_theta");
 }
 
-/// Throws if a file says that something rotates, in an architecture in which nothing does.
+/// Throws if a file specifies a rotation in an architecture without any.
 ///
 /// Source:  Hugging Face transformers, models/kimi_linear and models/glm5_next; mlx-lm, models/kimi_linear.py
 template <class J>

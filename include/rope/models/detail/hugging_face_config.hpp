@@ -18,11 +18,12 @@
 #include <rope/models/detail/record_fields.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// What a Hugging Face config.json says around its rope dictionary: the architecture and the shape of a head.
+/// The keys of a Hugging Face config.json outside its rope dictionary: the architecture and the shape of a
+/// head.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Throws, unless only the layout was in doubt and the caller has named it.
+/// Throws, unless only the layout was in doubt and the caller gave it.
 template <class J>
 void refuse(const json_reader<J>& text, const refused_architecture& refused, const std::string& architecture,
             bool layout_given) {
@@ -42,7 +43,7 @@ void refuse(const json_reader<J>& text, const refused_architecture& refused, con
   text.refuse("model_type", rule + ", got " + architecture);
 }
 
-/// Throws where a rope dictionary is that of a tower of images.
+/// Throws if a rope dictionary is that of an image tower.
 template <class J>
 void refuse_axial(json_reader<J>& rope) {
   for (const char* key : {"rope_type", "type"})
@@ -53,10 +54,10 @@ void refuse_axial(json_reader<J>& rope) {
                   "axial_blocks");
 }
 
-/// The record of the architecture. An unknown architecture has no defaults of a class, only the layout that
-/// the caller or the file names.
+/// The record of the architecture. An unknown architecture has no class defaults, only the layout from the
+/// caller or the file.
 ///
-/// \param hint  what ends the error that the architecture is not known
+/// \param hint  the end of the error for an unknown architecture
 template <class J>
 hugging_face_record record_of(json_reader<J>& text, const std::string& architecture,
                               std::optional<layout_kind> given, const std::string& hint) {
@@ -79,7 +80,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   if (given) record.layout = *given;
   if (record.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
-  if (!text.path().empty()) {  // in the file of a whole model
+  if (!text.path().empty()) {  // inside the file of a whole model
     if (record.nested_head_dim > 0) record.head_dim = record.nested_head_dim;
     if (record.nested_base > 0) record.base = record.nested_base;
     if (record.nested_window > 0) record.sliding_window = record.nested_window;
@@ -90,7 +91,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
 /// The channels of a head that may rotate.
 struct head_shape {
   Index head_dim, first_channel,
-      window;   // window: channels from first_channel on that a full rotation covers
+      window;   // window: channels from first_channel on that a full rotation has
   bool latent;  // the multi-head latent attention of DeepSeek
 };
 
@@ -126,8 +127,8 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   return {*head_dim, 0, *head_dim, false};
 }
 
-/// Gemma 4 has larger heads in the layers that attend fully: named as such, or layer by layer, or by default.
-/// MiMo-V2 may have others in the layers that slide.
+/// Gemma 4 has larger heads in layers that attend fully: by a key for them, or layer by layer, or by default.
+/// MiMo-V2 may have other heads in sliding layers.
 template <class J>
 head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
                               const hugging_face_record& defaults, const std::string& layer_type) {
@@ -148,13 +149,13 @@ head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
   return {*full, 0, *full, false};
 }
 
-/// The share of a head that rotates, and the key that has it; without a key the default.
+/// The share of a head that rotates and its key, or the default without a key.
 struct rotated_share {
   double factor;
   std::string key = {};
 };
 
-/// The share in the rope dictionary, else the share beside it. A warning names each share that is overruled.
+/// The share in the rope dictionary, or the share next to it. A warning names each share that is not used.
 ///
 /// Source:  Hugging Face transformers, convert_rope_params_to_dict
 template <class J>
@@ -174,14 +175,14 @@ rotated_share rotated_share_of(json_reader<J>& text, json_reader<J>& rope, doubl
   return share.value_or(rotated_share{default_factor});
 }
 
-/// How many channels of the window rotate.
+/// The number of channels of the window that rotate.
 template <class J>
 Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_share& share,
                     model_draft& model) {
   const auto by_share = static_cast<Index>(static_cast<double>(head.window) * share.factor);
   const auto given = head.latent ? std::optional<Index>() : text.index("rotary_dim");
   const char* const wider = head.latent ? "qk_rope_head_dim" : "rotary_dim";
-  // A share of the whole head may stand for the same channels.
+  // A share of the whole head may mean the same channels.
   const bool agrees = by_share == given.value_or(head.window) ||
                       static_cast<Index>(static_cast<double>(head.head_dim) * share.factor) == head.window;
   if ((head.latent || given) && !share.key.empty() && !agrees)

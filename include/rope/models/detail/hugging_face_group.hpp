@@ -21,13 +21,13 @@
 #include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// One group of layers, from a rope dictionary and the keys beside it.
+/// One group of layers, from a rope dictionary and the keys next to it.
 
 namespace rope::inline ROPE_ABI::detail {
 
-// The factors by which layers of a config.json multiply their queries.
+// The factors on queries in layers of a config.json.
 
-/// Whether a key is one of those that multiply queries by their position. Asked for unknown architectures.
+/// Whether a key multiplies queries by a factor of their position. For unknown architectures.
 inline bool speaks_of_query_scaling(std::string_view key) {
   for (const std::string_view one :
        {"attn_temperature_tuning", "use_logn_attn", "llama_4_scaling_beta", "llama_4_scaling"})
@@ -35,7 +35,7 @@ inline bool speaks_of_query_scaling(std::string_view key) {
   return false;
 }
 
-/// The rule of the keys beside the rope dictionary: Llama 4's and log-n.
+/// The rule of the keys next to the rope dictionary: that of Llama 4 and log-n.
 template <class J>
 void add_query_scaling(json_reader<J>& text, const hugging_face_record& defaults, model_draft& model) {
   if (defaults.queries == query_growth::temperature) {
@@ -72,18 +72,18 @@ void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
   model.scaled = scaled_queries::every_layer;
 }
 
-/// Numbers of a group that are not from its rope dictionary.
+/// Numbers of a group from outside its rope dictionary.
 struct group_terms {
-  std::optional<double> base = {}, factor = {};  // where the dictionary has no base, no partial_rotary_factor
-  const char *base_key = "", *factor_key = "";   // that have them; empty: none has
-  std::optional<double> overruling_base = {};    // in place of a base in the dictionary
+  std::optional<double> base = {}, factor = {};  // for a dictionary without a base or partial_rotary_factor
+  const char *base_key = "", *factor_key = "";   // their keys, or empty
+  std::optional<double> overruling_base = {};    // instead of a base in the dictionary
 };
 
 /// Adds groups to the model.
 template <class J>
 class hugging_face_group_maker {
  public:
-  /// \param text    the keys beside the rope dictionaries
+  /// \param text    the keys next to the rope dictionaries
   /// \param length  as in hugging_face_options
   hugging_face_group_maker(json_reader<J>& text, const hugging_face_record& defaults, double length,
                            model_draft& model)
@@ -93,7 +93,7 @@ class hugging_face_group_maker {
         model_(model),
         head_(head_shape_of(text, defaults)) {}
 
-  /// \param given  the rope dictionary; nullptr is one without keys
+  /// \param given  the rope dictionary. nullptr means one without keys
   /// \param path   of its keys in messages
   void add(const std::string& layer_type, const J* given, const std::string& path,
            const group_terms& terms = {}) {
@@ -147,7 +147,7 @@ class hugging_face_group_maker {
     model_.groups.push_back(std::move(group));
   }
 
-  /// The last group once more, for layers of another type.
+  /// A copy of the last group, for layers of another type.
   void add_again(const std::string& layer_type) {
     layer_group group = model_.groups.back();
     group.indexer = {};
@@ -156,7 +156,7 @@ class hugging_face_group_maker {
     model_.groups.push_back(std::move(group));
   }
 
-  /// The default of the class, with a warning; a base of 0 is not known.
+  /// The default of the class, with a warning. A base of 0 is unknown.
   double assumed(const std::string& what, double value) {
     if (detail::equal(value, 0))
       text_.missing(what.c_str(), "no default of " + model_.architecture + " is known; give the base");
@@ -176,7 +176,7 @@ class hugging_face_group_maker {
     return frequencies::custom(std::move(inv_freq), forwards.attention_factor());
   }
 
-  /// Names the defaults of the class that a group has, but for its base.
+  /// Names the class defaults of a group, except its base.
   void name_assumed(const rotated_share& share, const std::string& type, const group_terms& terms) {
     const auto name = [&](const char* key, double value) {
       warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
@@ -242,7 +242,7 @@ class hugging_face_group_maker {
     std::string key = {};
   };
 
-  /// The base beside the dictionary, and the path of its key. A list of Step 3.5 is in the terms.
+  /// The base next to the dictionary, and the path of its key. Lists of Step 3.5 are in the terms.
   keyed_base base_beside() {
     const bool list = defaults_.form == dictionary_form::base_by_type && text_.is_list("rope_theta");
     keyed_base found;
@@ -262,12 +262,13 @@ class hugging_face_group_maker {
     return found;
   }
 
-  /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
+  /// The base in the dictionary comes first, then that of the layer type, then the one next to the
+  /// dictionary.
   double base_of(json_reader<J>& rope, const group_terms& terms, const std::string& layer_type) {
     const auto [beside, key] = base_beside();
     const auto inside = rope.number("rope_theta", range::above_one);
     if (terms.overruling_base) {
-      // The base beside the dictionary is that of the layers of DeepSeek V4 that slide.
+      // The base next to the dictionary is that of the sliding layers of DeepSeek V4.
       const bool compressed = defaults_.form == dictionary_form::compressed;
       const std::string by = text_.path() + (compressed ? "compress_rope_theta" : "layer_rope_theta");
       const auto differs = [&](const std::optional<double>& base) {
@@ -278,7 +279,7 @@ class hugging_face_group_maker {
       return *terms.overruling_base;
     }
     if (inside) {
-      // Layers that slide with a base of their own do not have the one beside the dictionary anyway.
+      // Sliding layers with their own base never have the one next to the dictionary.
       const bool own = layer_type == defaults_.other_type && defaults_.local_base > 0;
       const std::string by = " is overruled by " + rope.path() + "rope_theta";
       if (beside && !own && !detail::equal(*beside, *inside)) warn(key + by);

@@ -56,7 +56,7 @@ class hugging_face_groups {
     }
     if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
 
-    // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
+    // A second base means a second kind of layer: Gemma 3 and ModernBERT before rope_parameters.
     const auto local = local_base();
     if (given && defaults_.full_head_dim > 0)
       maker_.warn(
@@ -75,7 +75,7 @@ class hugging_face_groups {
   }
 
  private:
-  /// rope_scaling; nullptr also if it is empty, which transformers takes for none.
+  /// rope_scaling. nullptr also if it is empty, which transformers treats as absent.
   const J* scaling_dictionary() {
     const J* given = text_.object("rope_scaling");
     if (!given) return nullptr;
@@ -83,7 +83,7 @@ class hugging_face_groups {
     return items.begin() == items.end() ? nullptr : given;
   }
 
-  /// The base beside the dictionaries of layers that slide.
+  /// The base of sliding layers, next to the dictionaries.
   std::optional<double> local_base() {
     const auto local = text_.number("rope_local_base_freq", range::above_one);
     return local ? local : text_.number("local_rope_theta", range::above_one);
@@ -94,7 +94,7 @@ class hugging_face_groups {
     return {.base = text_.number(key, range::above_one), .base_key = key};
   }
 
-  /// The base of a dictionary of that type without rope_theta, where the architecture has two.
+  /// The base of a dictionary of this type without rope_theta, if the architecture has two.
   group_terms terms_of(const std::string& type, const J& given) {
     if (detail::equal(defaults_.local_base, 0) || given.contains("rope_theta")) return {};
     if (type == defaults_.full_type) return global_terms();
@@ -102,14 +102,15 @@ class hugging_face_groups {
     return {.base = local ? *local : maker_.assumed(type, defaults_.local_base)};
   }
 
-  /// Whether one dictionary is for both kinds of layers: of type default, where these have one base.
+  /// Whether one dictionary is for both kinds of layers: it has type default, and they have one base.
   bool holds_for_all(const J& given, const std::string& path) const {
     json_reader<J> rope(&given, path);
     const std::string type = rope.text("rope_type").value_or(rope.text("type").value_or("default"));
     return type == "default" && detail::equal(defaults_.local_base, defaults_.base);
   }
 
-  /// Makes groups of rope_parameters, for classes that have nothing there but a dictionary per layer type.
+  /// Makes groups of rope_parameters, for classes whose rope_parameters always have a dictionary per layer
+  /// type.
   bool has_given_types() {
     const J* given = text_.object("rope_parameters");
     if (given && !add_nested_groups(*given, text_.path() + "rope_parameters.")) refuse_flat_dictionary();
@@ -120,8 +121,8 @@ class hugging_face_groups {
                  "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
   }
 
-  /// Makes groups of one dictionary per layer type, or of the defaults of the class. A key of an older form,
-  /// which the class does not read, must agree with them.
+  /// Makes groups of one dictionary per layer type, or of the class defaults. Keys of an older form, which
+  /// the class does not read, must agree with them.
   void add_by_type() {
     if (defaults_.swa_keys) return add_by_swa_keys();
     if (has_given_types()) return;
@@ -145,7 +146,7 @@ class hugging_face_groups {
                {.base = maker_.assumed(other, defaults_.local_base), .factor = defaults_.other_factor});
   }
 
-  /// MiMo-V2: rope_theta, swa_rope_theta and partial_rotary_factor are for what a dictionary leaves out, and
+  /// MiMo-V2: rope_theta, swa_rope_theta and partial_rotary_factor replace absent keys of a dictionary, and
   /// rope_scaling is the dictionary of layers that attend fully.
   ///
   /// Source:  Hugging Face transformers, models/mimo_v2_flash
@@ -170,7 +171,7 @@ class hugging_face_groups {
     note_beside(types);
   }
 
-  /// Names what lies beside the dictionaries of `types` that were read.
+  /// Names the keys next to the dictionaries of `types`, if those were read.
   void note_beside(const json_reader<J>& types) {
     for (const std::string& key : types.unasked())
       maker_.warn(types.path() + key + " lies beside the layer types and has no effect");
@@ -185,7 +186,8 @@ class hugging_face_groups {
     return std::vector<double>(model_.layers.size(), *one);
   }
 
-  /// Step 3.5: all layers of a type have the base and the share of channels of the last one in the lists.
+  /// Step 3.5: all layers of a type have the base and the share of channels that the lists have for its last
+  /// layer.
   void add_from_lists() {
     if (model_.layers.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
     if (has_given_types()) {
@@ -217,7 +219,7 @@ class hugging_face_groups {
     }
   }
 
-  /// DeepSeek V4: `main` and `compress`, or what the latter holds.
+  /// DeepSeek V4: `main` and `compress`, or the contents of `compress`.
   void add_compressed(const J* given, const std::string& path) {
     json_reader<J> both(given, path);
     group_terms terms;
@@ -244,7 +246,7 @@ class hugging_face_groups {
     if (two) note_beside(both);
   }
 
-  /// A group of each type and base that layers have by layer_rope_theta.
+  /// A group for each type and base of layers, from layer_rope_theta.
   bool add_groups_of_bases(const J* given, const std::string& path) {
     std::vector<std::string>& layers = model_.layers;
     const auto bases = layer_bases_of(
@@ -258,7 +260,7 @@ class hugging_face_groups {
       std::string type;
       double base;
     };
-    std::vector<kind> kinds;  // without those that do not turn
+    std::vector<kind> kinds;  // without the layers that do not rotate
     std::vector<double> distinct;
     layers.resize(bases->size());
     for (std::size_t i = 0; i < bases->size(); ++i) {
@@ -289,8 +291,8 @@ class hugging_face_groups {
     return true;
   }
 
-  /// The group of a class that has one rotary embedding for all layers (Muse Glimmer). A file without
-  /// rope_theta has the base that its list has for every layer.
+  /// The group of a class with one rotary embedding for all layers (Muse Glimmer). A file without rope_theta
+  /// uses the common base of its list.
   void add_group_of_one_base(const J* given, const std::string& path, const std::vector<double>& bases) {
     std::vector<double> distinct = bases;
     std::erase_if(distinct, [](double base) { return detail::equal(base, 0); });
@@ -309,7 +311,7 @@ class hugging_face_groups {
     text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none rotates");
   }
 
-  /// Throws unless a group can have that name.
+  /// Throws unless the name is allowed for a group.
   ///
   /// \param where  the key that has the type
   static void check_name(const std::string& type, const std::string& where) {
@@ -318,7 +320,7 @@ class hugging_face_groups {
                     longest_layer_type, " characters, got ", type.size());
   }
 
-  /// Adds the layers of the type to those that do not rotate.
+  /// Adds the layers of a type to the layers that do not rotate.
   void leave_out(const std::string& type) {
     std::vector<Index>& without = model_.layers_without_rope;
     for (std::size_t i = 0; i < model_.layers.size(); ++i)
@@ -326,8 +328,8 @@ class hugging_face_groups {
     sort_distinct(without);
   }
 
-  /// Whether a rope dictionary has one for each type of layers: whether a key is the name of a type, whatever
-  /// stands beside it. In an unknown architecture every key is a type if all keys have dictionaries.
+  /// Whether a rope dictionary has one dictionary for each type of layers: some key is the name of a type. In
+  /// an unknown architecture, if all keys have dictionaries, every key is a type.
   ///
   /// Source:  Hugging Face transformers of 2026-08, nested_rope_parameter_keys
   bool is_nested(const J& given) const {
@@ -348,7 +350,7 @@ class hugging_face_groups {
     return key == defaults_.full_type || key == defaults_.other_type;
   }
 
-  /// rope_parameters with one dictionary per layer type; null for a type whose layers do not rotate.
+  /// rope_parameters with one dictionary per layer type, or null for a type that does not rotate.
   bool add_nested_groups(const J& given, const std::string& path) {
     if (!is_nested(given)) return false;
     bool named = false;

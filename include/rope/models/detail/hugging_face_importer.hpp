@@ -48,7 +48,7 @@ class hugging_face_importer {
     model_.architecture = architecture();
     const std::string plain = plain_architecture(model_.architecture);
     if (const auto* known = hugging_face_record_of(plain)) {
-      json_reader<J>(text_).number("sliding_window", range::window);  // throws, also where it has no effect
+      json_reader<J>(text_).number("sliding_window", range::window);  // throws, even if it has no effect
       text_.hide(keys_not_read(*known));
     }
     if (!outer_.empty()) assume_sizes(text_, plain);
@@ -72,7 +72,7 @@ class hugging_face_importer {
   }
 
  private:
-  /// The name of the text model: its own, else that of the nearest dictionary around it.
+  /// The name of the text model: its own, or that of the nearest dictionary around it.
   std::string architecture() {
     std::string name = name_of_part(text_);
     for (std::size_t i = outer_.size(); name.empty() && i > 0; --i) {
@@ -84,14 +84,14 @@ class hugging_face_importer {
     }
     if (name.empty()) text_.missing("model_type", "it decides the layout");
     if (plain_architecture(name) != "deepseekv2" || text_.boolean("use_mla").value_or(true)) return name;
-    // DeepSeek-VL2 and DeepSeek-OCR, whose code then takes the attention class of Llama.
+    // DeepSeek-VL2 and DeepSeek-OCR, whose code then uses the attention class of Llama.
     warn(text_.path() + "use_mla is false: heads rotate whole, as those of deepseek_ocr2_text");
     return "deepseek_ocr2_text";
   }
 
-  /// Warns of each key that speaks of positions and has no effect, and of each size that was assumed.
+  /// Warns about each key for positions without effect, and about each size that was assumed.
   ///
-  /// \param because  what to say of a key of the text model
+  /// \param because  the reason for a key of the text model
   void note_keys(const std::string& because) {
     for (const std::string& key : text_.unasked()) {
       if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
@@ -114,15 +114,15 @@ class hugging_face_importer {
     });
   }
 
-  /// Whether a key says by a period what layer_types says of every layer.
+  /// Whether a key repeats as a period the contents of layer_types.
   bool is_overruled(const std::string& key) {
     constexpr std::string_view periods =
         " _sliding_window_pattern full_attention_interval global_attn_every_n_layers sliding_window_pattern ";
     return is_listed(periods, key) && text_.has("layer_types");
   }
 
-  /// Warns of keys without effect in all dictionaries that are not rope dictionaries, once for each other
-  /// part of the model. Scales in quantization_config are scales of weights, and get no warning.
+  /// Warns about keys without effect in all dictionaries except rope dictionaries, once for each other part
+  /// of the model. Scales in quantization_config are scales of weights, and get no warning.
   void note_inner_keys(const std::string& because) {
     std::vector<std::string> keys;
     const auto wide = [](const std::string& key) { return speaks_of_rope(key); };
@@ -141,7 +141,7 @@ class hugging_face_importer {
       }
     const auto add = [&](const json_reader<J>& reader, bool is_text) {
       reader.each_unasked([&](const std::string& key, const J& part) {
-        if (speaks_of_rope(key)) return;  // named already
+        if (speaks_of_rope(key)) return;  // already named
         const std::string path = reader.path() + key;
         if (key == "quantization_config")
           add_inner_keys(part, path + ".", narrow, keys);
@@ -157,7 +157,7 @@ class hugging_face_importer {
     for (const std::string& key : keys) warn(key + because);
   }
 
-  /// Warns of a part of the model that is not read, if keys in it speak of positions.
+  /// Warns about a part of the model that is not read, if it has keys about positions.
   void note_part(const std::string& path, const J& part) {
     std::vector<std::string> keys;
     add_inner_keys(
@@ -175,7 +175,7 @@ class hugging_face_importer {
         range::layers);
   }
 
-  /// How many heads there are, and how long a context may be.
+  /// The number of heads, and the longest context.
   void add_sizes() {
     model_.query_heads =
         text_.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"})
@@ -203,7 +203,7 @@ class hugging_face_importer {
     model_.windows.resize(static_cast<std::size_t>(count_of_layers().value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
     constexpr const char* because = " has no effect, because nothing rotates";
-    std::vector<std::string> keys;  // of the dictionary that says so
+    std::vector<std::string> keys;  // of the dictionary with this information
     if (const J* reason = text_.find(none.key.c_str()))
       add_inner_keys(*reason, text_.path() + none.key + ".", speaks_of_rope, keys);
     for (const std::string& key : keys) warn(key + because);
@@ -236,7 +236,7 @@ class hugging_face_importer {
     if (defaults_.window == window_span::chunks) read_chunk();
   }
 
-  /// The length of the chunks in which layers attend that rotate. Where it is null, the class has no mask.
+  /// The length of the chunks in which rotated layers attend. If it is null, the class has no mask.
   ///
   /// Source:  Hugging Face transformers, Llama4TextConfig, attention_chunk_size
   void read_chunk() {
@@ -250,7 +250,7 @@ class hugging_face_importer {
            "gives the key_ranges of a chunk");
   }
 
-  /// Why a window is not known of a layer that attends.
+  /// Why the window of an attending layer is unknown.
   std::string reason_of_no_window() {
     if (defaults_.window == window_span::chunks)
       return "layers that rotate attend in chunks, which no window says";
@@ -262,7 +262,7 @@ class hugging_face_importer {
                          : "how far a token sees to either side is not known from " + key;
   }
 
-  /// Which layers of MiMo-V2 have sink logits, and keys that say otherwise than those that hold.
+  /// The layers of MiMo-V2 with sink logits, and keys that contradict the ones used.
   ///
   /// Source:  Hugging Face transformers, models/mimo_v2_flash; mlx-lm, mimo_v2_flash.py
   void read_swa_keys() {
@@ -285,7 +285,7 @@ class hugging_face_importer {
       warn(text_.path() + "hybrid_layer_pattern is overruled by " + text_.path() + "layer_types");
   }
 
-  /// Warns if layer_types says which layers slide and the class does not read it for that.
+  /// Warns if layer_types lists sliding layers and the class does not use it.
   void note_unread_types() {
     if (types_slide(defaults_) || !text_.has("layer_types")) return;
     const bool all = defaults_.slides != which_slide::by_type;
@@ -295,7 +295,7 @@ class hugging_face_importer {
            " where layers slide: " + (all ? "all do, or none" : "none does"));
   }
 
-  /// In some classes the last layer attends fully, whatever its type.
+  /// In some classes the last layer attends fully, for any type.
   void end_with_full_layer() {
     if (!defaults_.ends_full || model_.layers.empty() || model_.layers.back() == defaults_.full_type) return;
     model_.layers.back() = defaults_.full_type;
@@ -304,7 +304,7 @@ class hugging_face_importer {
            " takes the last layer for one of " + model_.layers.back());
   }
 
-  /// Warns if layers slide by the window of the class, because the file has none.
+  /// Warns if layers slide by the window of the class because the file has none.
   void note_assumed_window() {
     const double assumed = (std::abs)(defaults_.sliding_window);
     if (detail::equal(assumed, 0) || text_.has(window_key(text_, defaults_)) ||
@@ -316,7 +316,7 @@ class hugging_face_importer {
          exact_digits(assumed) + ", the default of " + model_.architecture);
   }
 
-  /// Warns of types of layers that rotate and have no group. Their rotation is not known, unless there is one
+  /// Warns about types of rotated layers without a group. Their rotation is unknown, unless there is one
   /// group for all layers.
   void note_unknown_types() {
     const std::vector<Index>& without = model_.layers_without_rope;

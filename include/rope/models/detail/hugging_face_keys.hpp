@@ -17,41 +17,41 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-// Keys of a config.json that only some classes read. In a file of another class they have no effect.
+// Keys of a config.json that only some classes read. In files of other classes they have no effect.
 
-/// A key, and the architectures whose classes read it, each between two blanks.
+/// A key, and the architectures whose classes read it, each between two spaces.
 struct key_of_few {
   const char* key;
   std::string_view readers;
 };
 
-/// The architectures whose classes read use_bidirectional_attention, by which attention is not causal.
+/// The architectures whose classes read use_bidirectional_attention, which makes attention non-causal.
 inline constexpr std::string_view look_ahead_if_asked =
     " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
 
-/// Whether a word is in such a list.
+/// Whether such a list has a word.
 constexpr bool is_listed(std::string_view list, std::string_view word) {
   for (std::size_t at = list.find(word); at != std::string_view::npos; at = list.find(word, at + 1))
     if (at > 0 && list[at - 1] == ' ' && list.substr(at + word.size(), 1) == " ") return true;
   return false;
 }
 
-/// Models that bring their own classes.
+/// Models that provide their own classes.
 inline constexpr std::string_view own_classes =
     " baichuan chatglm ernie45moevl internlm2 kimik2 minicpm openpanguvl phi3v qwen telechat3 ";
 
-/// Whether the class of the architecture reads sliding_window: some layers slide then. The others attend to
-/// all tokens whatever the key says.
+/// Whether the class of the architecture reads sliding_window, so that some layers slide. In other classes
+/// all layers attend to all tokens, for any value of the key.
 constexpr bool reads_window(const hugging_face_record& record) {
   const bool all_or_none = record.slides == which_slide::by_type && record.others_attend;
   if (is_listed(own_classes, record.architecture)) return true;
   return all_or_none ? types_slide(record) : record.others_attend || record.slides == which_slide::every;
 }
 
-/// The keys that change a description, and that the class of the architecture does not read.
+/// The keys that change a description but are not read by the class of the architecture.
 ///
-/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19; of models
-/// that bring their own classes (ChatGLM, Qwen, MiniMax), their configuration files
+/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19. For models
+/// with their own classes (ChatGLM, Qwen, MiniMax), their configuration files
 inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
   static constexpr std::string_view periods =
       " gemma3 t5gemma2 t5gemma2decoder cohere2 cohere2moe exaone4 exaone45 exaonemoe ";
@@ -87,7 +87,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"use_bidirectional_attention", look_ahead_if_asked},
   };
   static constexpr key_of_few not_keys[] = {
-      // read by all classes but these
+      // read by all other classes
       {"partial_rotary_factor", " gptneox gptneoxjapanese "},
       {"rope_scaling", " cohere2moe "},
   };
@@ -103,7 +103,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
   return hidden;
 }
 
-/// The architectures whose classes read partial_rotary_factor also under the default rule. The others then
+/// The architectures whose classes read partial_rotary_factor under the default rule too. The others then
 /// rotate whole heads.
 ///
 /// Source: compute_default_rope_parameters of modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
@@ -121,12 +121,12 @@ inline constexpr std::string_view dictionary_by_type =
     " coherecompass deepseekv4 diffusiongemma gemma3 gemma3n gemma4 gemma4unified laguna mellum "
     "mimov2 mimov2flash modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
 
-/// Whether a class of transformers is known, and is not in the list.
+/// Whether transformers has a class for it that is not in the list.
 constexpr bool has_class_not_in(std::string_view list, std::string_view architecture) {
   return !architecture.empty() && !is_listed(own_classes, architecture) && !is_listed(list, architecture);
 }
 
-/// The name of a key in small letters, without words of other things that have "rope" or "position" in them.
+/// The name of a key in lower case, without words for other things that contain "rope" or "position".
 inline std::string spelled_plainly(std::string_view key) {
   std::string name;
   for (const char letter : key) name += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
@@ -136,14 +136,14 @@ inline std::string spelled_plainly(std::string_view key) {
   return name;
 }
 
-/// Whether a word of the list is in the name.
+/// Whether the name contains a word of the list.
 inline bool has_a_word(const std::string& name, std::initializer_list<const char*> words) {
   for (const char* word : words)
     if (name.find(word) != std::string::npos) return true;
   return false;
 }
 
-/// Whether the name of a key has to do with positions, or with which layer is of which type.
+/// Whether the name of a key is about positions, or about the types of layers.
 inline bool speaks_of_positions(std::string_view key) {
   const std::string name = spelled_plainly(key);
   return has_a_word(name, {"rope", "rotary", "position", "nope", "chunk", "yarn", "ntk", "window", "sliding",
@@ -153,7 +153,7 @@ inline bool speaks_of_positions(std::string_view key) {
                            "compress_ratios"});
 }
 
-/// The same, or with what scores are multiplied by.
+/// The same, or about factors on scores.
 inline bool speaks_of_rope(std::string_view key) {
   return speaks_of_positions(key) ||
          has_a_word(spelled_plainly(key),
@@ -161,16 +161,16 @@ inline bool speaks_of_rope(std::string_view key) {
 }
 
 // Default sizes of configuration classes of Hugging Face transformers. In the file of a whole model,
-// text_config leaves out sizes that are equal to them (LLaVA). The file of a text model alone has all sizes.
+// text_config leaves out sizes equal to them (LLaVA). The file of a text model has all sizes.
 
-/// Sizes of one class; 0: none, or what follows from the other ones.
+/// The sizes of one class. 0: none, or derived from the other sizes.
 struct class_sizes {
   std::string_view architecture;  // as plain_architecture spells it
   double hidden_size, query_heads, key_heads, layers, context;
   double nope_channels = 0, rotated_channels = 0;  // of a latent head
 };
 
-/// The sizes of an architecture; nullptr where no class is known.
+/// The sizes of an architecture, or nullptr if its class is unknown.
 ///
 /// Source: Hugging Face transformers, configuration_*.py, 2026-08-19: tests/recorded/models has what each
 ///         class writes
@@ -339,7 +339,7 @@ const Sizes* class_sizes_of(std::string_view architecture) {
   return nullptr;
 }
 
-/// Gives a text model in a dictionary of its own the default sizes of its class. The number of layers is not
+/// Gives a text model in its own dictionary the default sizes of its class. The number of layers is not
 /// assumed if a list has one value per layer.
 template <class J>
 void assume_sizes(json_reader<J>& text, std::string_view architecture) {

@@ -9,13 +9,13 @@
 #include <rope/models/detail/record_rules.hpp>
 #include <rope/rotation/layout.hpp>
 
-/// The records of hugging_face_records.hpp whose layers are of more than one kind.
+/// The records of hugging_face_records.hpp with several kinds of layers.
 
 namespace rope::inline ROPE_ABI::detail {
 
-// The records some of whose layers do not attend at all.
+// The records in which some layers do not attend.
 
-/// nullptr where there is none.
+/// nullptr if there is none.
 template <class Record>
 const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
   using enum score_scale;
@@ -120,7 +120,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
   return nullptr;
 }
 
-/// nullptr where there is none.
+/// nullptr if there is none.
 template <class Record>
 const Record* hugging_face_layered_record_of(std::string_view architecture) {
   using enum dictionary_form;

@@ -21,13 +21,13 @@
 #include <rope/models/model_rope.hpp>
 
 /// The type and the attention window of each layer of a config.json, the layers that do not rotate, and the
-/// defaults of the class that were used for them.
+/// class defaults used for them.
 
 namespace rope::inline ROPE_ABI::detail {
 
 // The type of each layer, and the layers that do not rotate.
 
-/// The values of a list that has one per layer.
+/// The values of a list with one value per layer.
 template <class J, class T>
 std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_face_record& defaults,
                                            const char* key, std::optional<Index> layers,
@@ -41,7 +41,7 @@ std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_f
   return list;
 }
 
-/// The types of layers by a list that has 1 for one that slides.
+/// The types of layers from a list with 1 for a sliding layer.
 template <class J>
 std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
                                                          const hugging_face_record& defaults,
@@ -56,8 +56,8 @@ std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
   return types;
 }
 
-/// Whether layers of that type attend to all tokens, or to those that an indexer chooses of all. In models
-/// whose other layers do not attend, files have two names for this type.
+/// Whether layers of this type attend to all tokens, or to those that an indexer chooses among all. If the
+/// other layers do not attend, files have two names for this type.
 ///
 /// Source: Hugging Face transformers, remap_legacy_layer_types; models/qwen4_exp, models/deepseek_v32
 inline bool is_full(const hugging_face_record& defaults, const std::string& type) {
@@ -67,7 +67,7 @@ inline bool is_full(const hugging_face_record& defaults, const std::string& type
          (!defaults.others_attend && defaults.full_type == "full_attention" && type == "attention");
 }
 
-/// The types of layers of a file that has the numbers of those that attend.
+/// The types of layers of a file with a list of attending layers.
 inline std::vector<std::string> listed_layer_types(const hugging_face_record& defaults, Index layers,
                                                    const std::vector<double>& attending) {
   std::vector<std::string> types(static_cast<std::size_t>(layers), std::string(defaults.other_type));
@@ -76,13 +76,13 @@ inline std::vector<std::string> listed_layer_types(const hugging_face_record& de
   return types;
 }
 
-/// How many layers at the start are dense, in models that say so.
+/// The number of dense layers at the start, if the model has such layers.
 template <class J>
 Index dense_layers_of(json_reader<J>& text, const hugging_face_record& defaults) {
   return defaults.dense_first ? text.index("first_k_dense_replace", range::whole).value_or(0) : 0;
 }
 
-/// The types of layers of DeepSeek V4: by how many tokens share a key.
+/// The layer types of DeepSeek V4, by the number of tokens per key.
 template <class J>
 std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugging_face_record& defaults,
                                                 std::optional<Index> layers) {
@@ -100,9 +100,9 @@ std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugg
   return types;
 }
 
-/// The type of every layer: given, or by the pattern of the architecture, or empty.
+/// The type of every layer: from the file, or by the pattern of the architecture, or empty.
 ///
-/// \param slides  whether there is a window for layers to slide
+/// \param slides  whether there is a sliding window
 template <class J>
 std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face_record& defaults,
                                         std::optional<Index> layers, bool slides) {
@@ -147,7 +147,7 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   return types;
 }
 
-/// Whether each layer is dense and rotates for that reason, whatever its window (Cohere 2 MoE).
+/// For each layer, whether it rotates because it is dense, with any window (Cohere 2 MoE).
 template <class J>
 std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_face_record& defaults,
                                          std::size_t layers) {
@@ -162,7 +162,7 @@ std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_fac
   return turn;
 }
 
-/// The base of each layer, if a file lists them; 0: the layer does not rotate.
+/// The base of each layer, if a file lists them. 0: the layer does not rotate.
 template <class J>
 std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hugging_face_record& defaults,
                                                   std::optional<Index> layers) {
@@ -171,8 +171,8 @@ std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hu
   return fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_above_one));
 }
 
-/// The layers that `no_rope_layers` names, which holds 1 for a layer that rotates and 0 for one that does
-/// not, or every so many.
+/// The layers that do not rotate, from `no_rope_layers`: a list with 1 for a rotated layer and 0 for others,
+/// or a period.
 ///
 /// \param types  how many layers have a type, or 0
 template <class J>
@@ -222,22 +222,22 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
     if ((full && !defaults.full_rotate && slides && !dense[i]) || (!full && !defaults.others_attend))
       without.push_back(static_cast<Index>(i));
   }
-  // Both rules may have named a layer.
+  // Both rules may name the same layer.
   sort_distinct(without);
   return without;
 }
 
 // The attention window of each layer.
 
-/// The key that has the window of layers that slide.
+/// The key with the window of sliding layers.
 template <class J>
 const char* window_key(json_reader<J>& text, const hugging_face_record& defaults) {
   const bool other = defaults.swa_keys && !text.has("sliding_window") && text.has("sliding_window_size");
   return other ? "sliding_window_size" : "sliding_window";
 }
 
-/// Whether a token sees only tokens before it. Gemma 4 has "all" for true, and "vision", by which tokens of
-/// text do.
+/// Whether a token sees only tokens before it. Gemma 4 has "all" for true, and "vision", with which this
+/// holds for text tokens.
 template <class J>
 bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
   const char* const key = "use_bidirectional_attention";
@@ -248,13 +248,13 @@ bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
   return defaults.causal && both_ways == "vision";
 }
 
-/// attention_options::window of the layers that slide; 0: none does; not_known_window.
+/// attention_options::window of sliding layers. 0: no layer slides. Or not_known_window.
 ///
-/// Encoders count the tokens on both sides: ModernBERT sees local_attention / 2 of them on each, or
-/// sliding_window, and a Gemma 3 or 4 with use_bidirectional_attention half of sliding_window. A window of
-/// attention_options counts the token itself too.
+/// Encoders count the tokens on both sides. ModernBERT sees local_attention / 2 or sliding_window tokens on
+/// each side. A Gemma 3 or 4 with use_bidirectional_attention sees half of sliding_window. A window of
+/// attention_options also counts the token itself.
 ///
-/// \param typed  the file says of every layer whether it slides
+/// \param typed  whether the file has the type (sliding or not) of every layer
 template <class J>
 Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults, bool typed = false) {
   const bool by_type = typed && defaults.slides == which_slide::without_rope;  // whether asked or not
@@ -281,7 +281,7 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
 /// model_rope::windows.
 ///
 /// \param types    of the layers, or empty
-/// \param layers   how many; nothing: not known
+/// \param layers   their number, or nothing if unknown
 /// \param without  the layers that do not rotate, in increasing order
 template <class J>
 std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
@@ -293,7 +293,8 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   const bool from = defaults.slides == which_slide::from_max_window_layers,
              even = defaults.slides == which_slide::even_below_max_window_layers,
              bare = defaults.slides == which_slide::without_rope;
-  // Where sliding begins or ends. As a number: g++ 12 takes a std::optional for uninitialised here.
+  // The layer at which sliding begins or ends. A plain number, because g++ 12 warns that a std::optional is
+  // uninitialised.
   constexpr Index not_known = -1;
   const Index by_default = defaults.max_window_layers > 0 ? defaults.max_window_layers : not_known,
               first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
@@ -307,7 +308,7 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
                       : type == defaults.other_type && defaults.others_attend ? of_type
                                                                               : not_known_window);
   if (!windows.empty()) return windows;
-  // A class that knows no window has no key for one.
+  // A class without windows has no key for one.
   const bool given = text.has(window_key(text, defaults)) || text.has("local_attention");
   const bool chunks = defaults.window == window_span::chunks;
   if ((chunks || defaults.crosses) && !given)
@@ -329,7 +330,7 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   return {given || defaults.slides != which_slide::by_type ? not_known_window : 0};
 }
 
-// Warnings about defaults of the class by which layers differ.
+// Warnings about class defaults in which layers differ.
 
 /// "the last of every 4 layers"
 inline std::string one_of_every(Index period, bool first, bool from_end) {
@@ -337,7 +338,7 @@ inline std::string one_of_every(Index period, bool first, bool from_end) {
          (from_end ? ", counted from the end," : "");
 }
 
-/// The pattern of layer types in the record, in words, if it was used; else nothing.
+/// The pattern of layer types in the record, in words, or nothing if it was not used.
 template <class J>
 std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& defaults,
                             const model_draft& model) {
@@ -357,9 +358,9 @@ std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& def
          does + (defaults.first_full ? ", and so does the first" : "");
 }
 
-/// Warns of the defaults of the class by which layers differ, where they were used.
+/// Warns about class defaults in which layers differ, if they were used.
 ///
-/// \param layers  how many; nothing: not known
+/// \param layers  their number, or nothing if unknown
 /// \param model   with its groups
 template <class J>
 void name_assumed_layers(json_reader<J>& text, const hugging_face_record& defaults,

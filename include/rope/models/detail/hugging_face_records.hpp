@@ -10,16 +10,16 @@
 #include <rope/models/detail/record_rules.hpp>
 #include <rope/rotation/layout.hpp>
 
-/// What a config.json does not write down because its architecture implies it: one record per architecture,
-/// with what the configuration and attention classes of Hugging Face transformers fill in for an absent key;
-/// those of models that bring their own classes by the code of vLLM (TeleChat 3, openPangu).
+/// Facts that a config.json leaves out because its architecture implies them: one record per architecture. A
+/// record has the defaults of the configuration and attention classes of Hugging Face transformers for absent
+/// keys. For models with their own classes, the code of vLLM has them (TeleChat 3, openPangu).
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The record of an architecture; nullptr where there is none, and nothing is guessed then. A template, so
-/// that a compiler checks and evaluates the records only in programs that import a model.
+/// The record of an architecture, or nullptr if there is none. Nothing is guessed then. It is a template, so
+/// that only programs which import a model compile the records.
 template <class Record = hugging_face_record>
 const Record* hugging_face_record_of(std::string_view architecture) {
   using enum indexer_turn;

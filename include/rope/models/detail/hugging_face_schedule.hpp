@@ -23,15 +23,14 @@
 #include <rope/models/detail/record_fields.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// The frequencies and the M-RoPE sections that one rope dictionary of a Hugging Face config.json stands for.
+/// The frequencies and the M-RoPE sections of one rope dictionary in a Hugging Face config.json.
 
 namespace rope::inline ROPE_ABI::detail {
 
-// The M-RoPE sections of a group, from its rope dictionary and the keys beside it.
+// The M-RoPE sections of a group, from its rope dictionary and the keys next to it.
 
-/// Sections as classes understand them that give pairs [1 : 3 height : 3] to height, [2 : 3 width : 3] to
-/// width, and the others to time: height and width are cut where they reach beyond the last pair, and time
-/// has what they leave.
+/// Sections for classes that assign pairs [1 : 3 height : 3] to height, [2 : 3 width : 3] to width, and the
+/// others to time. Height and width end at the last pair, and time has all pairs that are left.
 ///
 /// Source:  apply_interleaved_mrope of Hugging Face transformers
 inline std::vector<Index> sliced_sections(const std::vector<Index>& sections, Index pairs) {
@@ -70,7 +69,7 @@ std::vector<Index> sections_of_allocation(json_reader<J>& text, json_reader<J>& 
   if (!text.boolean("rope_3d").value_or(true)) return {};
   const Index time = given.value_or(20);
   if (time > pairs || (pairs - time) % 2 != 0) {
-    if (!given) return {};  // the class has no rule for heads of other sizes
+    if (!given) return {};  // the class has no rule for other head sizes
     reader.refuse(key, "must leave an even number of the " + std::to_string(pairs) + " pairs, got " +
                            std::to_string(time));
   }
@@ -131,20 +130,20 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
                          joined(sections) + "]");
 }
 
-// The frequencies that one rope dictionary of a Hugging Face config.json stands for. `config` holds the keys
-// beside the dictionary, `rope` those inside.
+// The frequencies of one rope dictionary in a Hugging Face config.json. `config` has the keys next to the
+// dictionary, `rope` the keys inside.
 
 /// The rope types of Hugging Face transformers, `ntk` of vLLM, and the YaRN of TeleChat 3.
 inline constexpr const char* rope_types[] = {
     "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "ntk", "telechat3-yarn"};
 
-/// Types under another name, and the present one.
+/// Types under an older name, with the present one.
 inline constexpr struct {
   const char *name, *present;
 } renamed_rope_types[] = {{"su", "longrope"},    {"mrope", "default"},    {"deepseek_yarn", "yarn"},
                           {"xdrope", "dynamic"}, {"ernie_3d", "default"}, {"openpangu", "default"}};
 
-/// The present name of the type that was given.
+/// The present name of the given type.
 template <class J>
 std::string present_rope_type(json_reader<J>& rope, const std::string& given) {
   std::string type = given;
@@ -153,7 +152,7 @@ std::string present_rope_type(json_reader<J>& rope, const std::string& given) {
   return type == "yarn" && rope.has("short_factor") && rope.has("long_factor") ? "longrope" : type;
 }
 
-/// The rope type under its present name. Older names are noted, unknown ones throw.
+/// The rope type under its present name. Warns about older names, and throws for unknown ones.
 template <class J>
 std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warnings) {
   const auto new_key = rope.text("rope_type"), old_key = rope.text("type");
@@ -177,7 +176,7 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
   return type;
 }
 
-/// The names of the longest context.
+/// The keys of the longest context.
 inline constexpr const char* context_keys[] = {"max_position_embeddings", "n_positions", "seq_length",
                                                "max_seq_len"};
 
@@ -188,9 +187,9 @@ std::optional<double> context_of(json_reader<J>& config, const number_rule& rule
   return {};
 }
 
-/// The context length in training, before it was extended: the key beside the rope dictionary, else the key
-/// inside, else the default of the class, else the longest context. Warnings name what is assumed or
-/// overruled.
+/// The context length in training, before extension: the key next to the rope dictionary, or the key inside,
+/// or the default of the class, or the longest context. Warnings name assumed values, and keys that are not
+/// used.
 ///
 /// Source:  Hugging Face transformers, standardize_rope_params; models/phi3/configuration_phi3.py
 template <class J>
@@ -223,7 +222,7 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope,
   return *context;
 }
 
-/// alpha in base alpha^(d / (d - 2)) where it grows with each doubling of seq_length: 1, 3, 7, 15.
+/// alpha in base alpha^(d / (d - 2)), which grows with each doubling of seq_length: 1, 3, 7, 15.
 ///
 /// Source: get_ntk_alpha of Qwen's modeling_qwen.py
 template <class J>
@@ -239,7 +238,7 @@ double alpha_of_doublings(json_reader<J>& config, double length) {
 template <class J>
 class schedule_reader {
  public:
-  /// \param config  the keys beside the dictionary
+  /// \param config  the keys next to the dictionary
   schedule_reader(json_reader<J>& config, json_reader<J>& rope, const hugging_face_record& defaults,
                   model_draft& model)
       : config_(config), rope_(rope), defaults_(defaults), model_(model) {}
@@ -291,7 +290,7 @@ class schedule_reader {
     // 0 means the default, as in transformers: `beta_fast or 32`.
     const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
     yarn_scaling yarn{.factor = 1, .original_max_position = original()};
-    // A factor of null is that of the two lengths.
+    // A null factor is the quotient of the two lengths.
     yarn.factor =
         rope_.is_null("factor")
             ? noted(checked(context() / yarn.original_max_position, range::positive, "import_hugging_face",
@@ -336,7 +335,7 @@ class schedule_reader {
                      "must have one value per pair, " + std::to_string(pairs) + ", got " +
                          std::to_string(list->size()));
     longrope.factor = rope_.number("factor", range::positive);
-    // Phi-3.5-MoE gives the magnitude of each list.
+    // In Phi-3.5-MoE, each list has its magnitude.
     const auto short_mscale = rope_.number("short_mscale", range::positive),
                long_mscale = rope_.number("long_mscale", range::positive);
     longrope.attention_factor = rope_.number("attention_factor", range::positive);
@@ -361,7 +360,7 @@ class schedule_reader {
   json_reader<J>&config_, &rope_;
   const hugging_face_record& defaults_;
   model_draft& model_;
-  std::string needed_ = {};  // why a key must be there
+  std::string needed_ = {};  // why a key is required
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -20,14 +20,14 @@
 #include <rope/models/layer_group.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// A model while it is imported: the bounds of what a file may ask for, frequencies with the numbers that led
-/// to them, and the parts of a model_rope.
+/// A model during import: limits for the size of a file, frequencies with the numbers that made them, and the
+/// parts of a model_rope.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// What one model file may ask for. A few hundred bytes can name a million layers, or groups of a million
-/// pairs each; within these bounds, far above those of any model, a file costs a fraction of a second and a
-/// few megabytes.
+/// Limits for one model file. A few hundred bytes can name a million layers, or groups of a million pairs
+/// each. Within these limits, which are far above those of any model, an import takes a fraction of a second
+/// and a few megabytes.
 constexpr Index max_layers = 16384, max_groups = 1024, max_pairs_of_groups = 32768, max_sections = 8;
 constexpr std::size_t longest_layer_type = 128;  // characters
 
@@ -41,10 +41,10 @@ inline constexpr number_rule layers{
 
 /// The length of a list that has one value per layer.
 ///
-/// \param layers  of the model; 0: not known, which any length of a model fits
-/// \param what    "num_hidden_layers values", what the rule calls `layers` values
+/// \param layers  of the model. 0: unknown, and any length of a model is allowed
+/// \param what    "num_hidden_layers values", the name of `layers` values in the rule
 ///
-/// \return  the rule that is broken, or nothing
+/// \return  the broken rule, or nothing
 inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, const char* what) {
   if (layers > 0 && length != static_cast<std::size_t>(layers))
     return std::string("must have ") + what + ", " + std::to_string(layers) + ", got " +
@@ -58,9 +58,9 @@ inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, c
 /// Counts the groups of a file and their pairs.
 class group_allowance {
  public:
-  /// Throws:  std::invalid_argument unless the file may have one more group of so many pairs
+  /// Throws:  std::invalid_argument if one more group with so many pairs exceeds the limits
   ///
-  /// \param function, where  of the message: who reads, and the key that asks for the pairs
+  /// \param function, where  for the message: the function, and the key with the pairs
   void take(const char* function, const std::string& where, Index pairs) {
     ++groups_;
     pairs_ += pairs;
@@ -76,7 +76,7 @@ class group_allowance {
   Index groups_ = 0, pairs_ = 0;
 };
 
-/// Frequencies, and the numbers that they were derived from.
+/// Frequencies, and the numbers that made them.
 struct derived {
   rope::frequencies frequencies;
   std::string rule;
@@ -85,8 +85,8 @@ struct derived {
   double softmax_multiplier = 1;
 };
 
-/// Adds to a list of named_number. It and what follows are templates, so that a program that derives nothing
-/// does not compile them.
+/// Appends to a list of named_number. This and the functions below are templates, so that programs without
+/// derived numbers do not compile them.
 void add_numbers(auto& numbers, std::initializer_list<named_number> added) {
   for (const named_number& number : added) numbers.push_back(number);
 }
@@ -147,7 +147,7 @@ void record(auto& numbers, const proportional_scaling& rule, const schedule&) {
 
 void record(auto&, const pair_factor_scaling&, const schedule&) {}
 
-/// frequencies(rotary_dim, base, rules...), and what describe() tells about them.
+/// frequencies(rotary_dim, base, rules...), and their numbers for describe().
 template <class... Rules>
 derived derive(const char* name, Index rotary_dim, double base, const Rules&... rules) {
   derived result{
@@ -158,7 +158,7 @@ derived derive(const char* name, Index rotary_dim, double base, const Rules&... 
   return result;
 }
 
-/// The parts of a model_rope, which may not fit together before the last of them is there.
+/// The parts of a model_rope. They need not fit together before all are complete.
 struct model_draft : model_facts {
   std::vector<layer_group> groups = {};
   std::vector<std::string> layers = {};
@@ -175,8 +175,8 @@ struct model_draft : model_facts {
     return nullptr;
   }
 
-  /// Layers of one group without types that have windows or none (gpt-oss, Gemma 2) get the types that tell
-  /// them apart.
+  /// If layers of one group without types have different windows (gpt-oss, Gemma 2), they get types that
+  /// distinguish them.
   void name_types_by_window() {
     const bool slide = contains(windows, window_of_sliding) && window_of_sliding > 0;
     if (groups.size() != 1 || !layers.empty() || windows.size() < 2 || !slide || !contains(windows, Index{0}))
@@ -187,7 +187,7 @@ struct model_draft : model_facts {
                                                         : "not_known");
   }
 
-  /// Throws:  as the constructor of model_rope; the draft is gone then
+  /// Throws:  as the constructor of model_rope. The draft is lost then
   model_rope finished() && {
     name_types_by_window();
     return model_rope(static_cast<model_facts&&>(*this), std::move(groups),
@@ -200,11 +200,11 @@ struct model_draft : model_facts {
 
 /// The fact that no layer of a model rotates, and its reason.
 struct unrotated_model {
-  std::string instead = {};           // what the model has in place of rotation; empty: some layer rotates
-  std::string key = {}, reason = {};  // the key that says so, and how a message continues after it
+  std::string instead = {};           // what the model has instead of rotation; empty: some layer rotates
+  std::string key = {}, reason = {};  // the key with this information, and the rest of the message
 
   bool is_so() const { return !instead.empty(); }
-  /// The reason, and what to do.
+  /// The reason, and a way to proceed.
   std::string refusal() const {
     return reason + "; to import it as a model without groups, pass model_without_rope::describe";
   }

@@ -10,13 +10,13 @@
 #include <rope/models/model_rope.hpp>
 #include <rope/rotation/layout.hpp>
 
-/// What a record of hugging_face_records.hpp or gguf_records.hpp can say about an architecture.
+/// The fields of a record in hugging_face_records.hpp or gguf_records.hpp.
 
 namespace rope::inline ROPE_ABI::detail {
 
-// The rotation in indexers of sparse attention. Their layout may differ from that of attention.
+// The rotation in indexers of sparse attention. Its layout may differ from that of attention.
 
-/// Which channels of an indexer's head rotate, as many as in a head of attention, and in which layout.
+/// The rotated channels in the head of an indexer, as many as in a head of attention, and their layout.
 enum class indexer_turn { no_indexer, first_half_split, first_interleaved, last_interleaved };
 
 inline indexer_rotation indexer_of(indexer_turn turn, Index head_dim, Index rotary_dim) {
@@ -27,7 +27,7 @@ inline indexer_rotation indexer_of(indexer_turn turn, Index head_dim, Index rota
       .rotary_dim = rotary_dim};
 }
 
-/// What is wrong with the width of an indexer's head; empty if nothing is.
+/// An error if the width of an indexer's head is invalid, or empty.
 inline std::string broken_rule_of_indexer(Index head_dim, Index rotary_dim) {
   if (head_dim >= rotary_dim) return {};
   return "must be at least the " + std::to_string(rotary_dim) + " channels that turn, got " +
@@ -42,7 +42,7 @@ std::string text_of(const Indexer& indexer) {
          "), table), its heads having " + std::to_string(indexer.head_dim) + " channels";
 }
 
-// What a record of hugging_face_records.hpp can say.
+// The fields of a record in hugging_face_records.hpp.
 
 /// The factor on products of queries and keys before the softmax.
 enum class score_scale {
@@ -70,11 +70,11 @@ enum class window_span {
   back,                 // the tokens visible to a query, up to its own
   both_sides,           // the same, half of them after its own
   each_side,            // the tokens on each side of a query, without its own
-  both_sides_if_asked,  // both_sides where use_bidirectional_attention of the file says so, else back
+  both_sides_if_asked,  // both_sides if use_bidirectional_attention of the file asks for it, otherwise back
   chunks                // in layers that rotate, the length of chunks; the other layers see all tokens
 };
 
-/// The rule that multiplies queries by a factor of their position.
+/// The rule for factors of the position on queries.
 enum class query_growth {
   none,
   temperature,  // attn_temperature_tuning: llama4_query_scaling, in layers that do not rotate
@@ -82,7 +82,7 @@ enum class query_growth {
   log_n         // use_logn_attn: log_n_query_scaling by seq_length, in every layer
 };
 
-/// How the rope dictionaries of a file make groups of layers.
+/// How rope dictionaries become groups of layers.
 enum class dictionary_form {
   one_or_by_type,  // one rope dictionary, or one per layer type
   per_type,        // one per layer type; the class reads no other form
@@ -96,13 +96,13 @@ enum class dictionary_form {
 struct hugging_face_record {
   std::string_view architecture;  // as plain_architecture spells it
   layout_kind layout = layout_kind::half_split;
-  double base = 10000;    // 0: no source is known, so a file must give it
-  double local_base = 0;  // of sliding layers, where they have one of their own
+  double base = 10000;    // 0: unknown, so a file must have it
+  double local_base = 0;  // of sliding layers, if they have their own
   double partial_rotary_factor = 1;
   double original_max_position = 0;  // 0: the longest context
   Index head_dim = 0;                // 0: hidden_size / num_attention_heads
-  // Defaults of the class of a whole model, for a text_config without head_dim, base or window. 0: the same
-  // as in a file of the text model alone.
+  // Class defaults in the file of a whole model, for a text_config without head_dim, base or window. 0: those
+  // in the file of a text model.
   Index nested_head_dim = 0;
   double nested_base = 0, nested_window = 0;
   Index full_head_dim = 0;      // of layers that attend fully; 0: head_dim
@@ -110,65 +110,64 @@ struct hugging_face_record {
   bool latent = false;          // a head has qk_nope_head_dim channels, then qk_rope_head_dim that rotate
   bool double_head = false;     // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
   bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
-  bool one_base = false;  // of base_per_layer: the base of the dictionary holds for all layers that rotate
-  bool theta_unread = false;  // the base has another key, and rope_theta beside the dictionary has no effect
+  bool one_base = false;        // of base_per_layer: the base of the dictionary is for all layers that rotate
+  bool theta_unread = false;  // the base has another key, and rope_theta next to the dictionary has no effect
   // The types of layers. Layers of full_type attend to all tokens.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;        // false: layers of all other types have no attention
   std::string_view full_list = {};  // the key with the numbers of the layers of full_type
   dictionary_form form = dictionary_form::one_or_by_type;
-  // Defaults of a class that reads dictionaries per_type: full_type has filled_base and filled_factor (share
-  // of the channels), other_type has local_base and other_factor.
+  // Defaults of a class with dictionaries per_type: full_type has filled_base and filled_factor (share of the
+  // channels), other_type has local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
   // Layer i attends fully if i % full_every == full_offset, else it is of other_type.
   Index full_every = 0, full_offset = 0;
   bool from_end = false;       // full_every and no_rope_every count back from the last layer
-  bool more_in_lists = false;  // lists may go on with values for layers of multi-token prediction
+  bool more_in_lists = false;  // lists may also have values for layers of multi-token prediction
   bool first_full = false;     // layer 0 attends fully too
   bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
                                // prefix_dense_sliding_window_pattern; where it is 1, dense layers rotate
-  bool last_full = false;      // the last layer attends fully where no other does
-  bool ends_full = false;      // the last layer attends fully, whatever the pattern or layer_types says
-  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
-  double sliding_window = 0;   // negative: the same, and layers are of other_type whatever the window is
-  bool needs_window = false;   // where sliding_window is null no layer slides, and the others do not rotate
+  bool last_full = false;      // the last layer attends fully if no other does
+  bool ends_full = false;      // the last layer attends fully, for any pattern or layer_types
+  bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
+  double sliding_window = 0;   // negative: as if positive, and layers have other_type for any window
+  bool needs_window = false;   // if sliding_window is null, no layer slides, and the others do not rotate
   window_span window = window_span::back;
-  Index max_window_layers = 0;  // 0: not known
-  Index alibi_layers = 0;       // a model of so many layers has ALiBi biases in place of rotation
-  Index no_rope_every = 0;      // every so many layers, the last of them does not rotate
+  Index max_window_layers = 0;  // 0: unknown
+  Index alibi_layers = 0;       // a model with this number of layers has ALiBi biases instead of rotation
+  Index no_rope_every = 0;      // the last one of each run of this length does not rotate
   bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
   score_scale scale = score_scale::inverse_root;
-  double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
+  double scale_number = 0;  // the default of the key that `scale` names. 0: the inverse root
   double softcap = 0;       // of attn_logit_softcapping
   query_growth queries = query_growth::none;
-  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that attend to chosen keys
+  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that attend to selected keys
   std::string_view indexer_key = "index_head_dim";  // the key with the width of an indexer's head
   which_slide slides = which_slide::by_type;
   bool slides_if_asked = false;  // layers slide only if use_sliding_window is true
-  bool types_slide = false;      // layer_types says which slide, as for classes that have windows by_type
+  bool types_slide = false;      // layer_types gives the sliding layers, as in classes with windows by_type
   bool causal = true;            // false: an encoder
   bool sink_logits = false;      // a learned logit per query head, in the checkpoint
-  // MiMo-V2: hybrid_layer_pattern is 1 for a layer that slides; rope_theta and partial_rotary_factor are the
-  // defaults of dictionaries per_type, and layers that slide have swa_rope_theta, swa_head_dim,
-  // sliding_window_size and sink logits of their own.
+  // MiMo-V2: hybrid_layer_pattern is 1 for a sliding layer. rope_theta and partial_rotary_factor are the
+  // defaults of dictionaries per_type. Sliding layers have their own swa_rope_theta, swa_head_dim,
+  // sliding_window_size and sink logits.
   bool swa_keys = false;
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
-  bool mrope_spread = false;       // where mrope_interleaved is true: the axes are spread by their shares
-  Index mrope_side = 0;            // pairs of height, and of width, where mrope_section is absent
+  bool mrope_spread = false;       // if mrope_interleaved is true, the axes are spread by their shares
+  Index mrope_side = 0;            // pairs of height, and of width, if mrope_section is absent
   bool xdrope = false;             // an older name of mrope_section is xdrope_section
   bool backwards = false;          // pairs rotate by minus the position
   bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
-  bool own_rule = false;           // without a rope dictionary the class fills in one that is not known here
+  bool own_rule = false;           // without a rope dictionary, the class uses one that is unknown here
   // If turns_if is not empty: no layer rotates unless that key is true, turns_word, or a dictionary with
   // rope_theta.
   std::string_view turns_if = {}, turns_word = "rope";
-  std::string_view instead = "no positions";  // what the model then has instead of rotation
-  std::string_view note = {};  // a warning: what layers do that no field of a description states
+  std::string_view instead = "no positions";  // what the model has instead of rotation
+  std::string_view note = {};                 // a warning about layers for which a description has no field
 };
 
-/// Whether layer_types says which layers slide. In some classes all layers slide, or none, whatever their
-/// types.
+/// Whether layer_types gives the sliding layers. In some classes all layers slide, or none, for any types.
 constexpr bool types_slide(const hugging_face_record& r) {
   if (r.architecture.empty() || r.types_slide || !r.others_attend) return true;
   if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
@@ -176,27 +175,27 @@ constexpr bool types_slide(const hugging_face_record& r) {
          r.form != dictionary_form::one_or_by_type;
 }
 
-// What a record of gguf_records.hpp can say.
+// The fields of a record in gguf_records.hpp.
 
-/// The schedule of layers that slide.
+/// The schedule of sliding layers.
 enum class sliding_rule {
   not_known,
-  as_full,   // the scaling of the other layers, and their base where rope.freq_base_swa is absent
+  as_full,   // the scaling of the other layers, and their base if rope.freq_base_swa is absent
   same,      // as_full, and rope.freq_base_swa is not read
   unscaled,  // the base of the other layers, no scaling
   bare,      // unscaled, and m = 1
-  own_base,  // rope.freq_base_swa, 10000 where it is absent; no scaling
-  plain      // rope.freq_base_swa, the base of the other layers where it is absent; no scaling, and m = 1
+  own_base,  // rope.freq_base_swa, 10000 if it is absent; no scaling
+  plain      // rope.freq_base_swa, the base of the other layers if it is absent; no scaling, and m = 1
 };
 
-/// What rope.scaling.yarn_log_multiplier says: g(k) is 0.1 k ln(factor) + 1, or 1 for a factor up to 1.
+/// The meaning of rope.scaling.yarn_log_multiplier. g(k) is 0.1 k ln(factor) + 1, or 1 for a factor up to 1.
 enum class log_multiplier {
   as_given,   // m = g(1) / g(it)
   tenths,     // of it: m = g(1) / g(10 it)
-  cancelled,  // tenths, but m = 1 wherever it is given
+  cancelled,  // tenths, but m = 1 if it is given
   ignored
 };
-/// Which of rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} are read.
+/// The keys among rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} that are read.
 enum class yarn_keys { none, betas, all };
 
 /// The factor on scores: 1 / sqrt(head_dim); 1; attention.scale if the file has it; or
@@ -211,72 +210,74 @@ enum class gguf_temperature {
   fixed        // the numbers of Llama 4, in layers that do not rotate; the others are for every layer
 };
 
-/// What attention.sliding_window means.
+/// The meaning of attention.sliding_window.
 enum class window_kind {
-  back,        // the tokens that a query sees: those up to its own
+  back,        // the tokens visible to a query: those up to its own
   both_sides,  // the same, half of them after its own
-  chunks       // the length of chunks; a query sees those of its chunk up to its own
+  chunks       // the length of chunks; a query sees the tokens of its chunk up to its own
 };
 
-/// How attention.sliding_window_pattern is read.
+/// The form of attention.sliding_window_pattern.
 enum class pattern_form {
   number,  // n: one of every n layers attends fully
-  list,    // per layer, whether it slides; with a number in its place every layer would slide
+  list,    // per layer, whether it slides; a number would make every layer slide
   either
 };
 
 struct gguf_record {
   std::string_view architecture;
   layout_kind layout = layout_kind::half_split;
-  std::string_view instead = {};  // if no layer rotates: what the architecture has instead
-  Index alibi_layers = 0;         // a model of so many layers has ALiBi biases instead of rotation
+  std::string_view instead = {};  // if no layer rotates: what the model has instead
+  Index alibi_layers = 0;         // a model with this number of layers has ALiBi biases instead of rotation
   bool last_channels = false;     // the channels that rotate come last in a head
-  Index period = 0;         // one of every so many layers attends fully, the others slide; 0: none, or a list
-  bool full_first = false;  // the first of each period attends fully, else the last
+  Index period =
+      0;  // one layer of each run of this length attends fully, the others slide; 0: none, or a list
+  bool full_first = false;  // one layer of each run of this length attends fully; 0: none, or a list
   pattern_form pattern = pattern_form::number;
   bool needs_window = false;   // without attention.sliding_window no layer slides
-  Index default_window = 0;    // where attention.sliding_window is absent; 0: not known
-  Index fixed_window = 0;      // whatever attention.sliding_window says, unless that is 0
-  Index period_layers = 0;     // only in models of so many layers; 0: in all
+  Index default_window = 0;    // if attention.sliding_window is absent; 0: unknown
+  Index fixed_window = 0;      // for any value of attention.sliding_window except 0
+  Index period_layers = 0;     // only in models with this number of layers; 0: in all
   bool all_slide = false;      // every layer that attends slides, if the file has a window
-  bool window_varies = false;  // some versions of llama.cpp do not read it
-  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
+  bool window_varies = false;  // some versions of llama.cpp do not read the pattern
+  bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
   sliding_rule sliding = sliding_rule::not_known;
   window_kind window = window_kind::back;
-  bool causal = true;                 // false: an encoder, whatever attention.causal says
+  bool causal = true;                 // false: an encoder, for any attention.causal
   bool sink_logits = false;           // a learned logit per query head, in a tensor
-  bool sinks_slide = false;           // only layers that slide have sink logits, unless tensors say otherwise
-  Index attends_every = 0;            // every so many layers, the last of them attends, and no other; 0: all
-  Index no_rope_every = 0;            // every so many layers, the last of them does not rotate, slide or not
-  bool no_rope_first = false;         // the first of them does not; if no layer slides all rotate
+  bool sinks_slide = false;           // only sliding layers have sink logits, unless tensors show others
+  Index attends_every = 0;            // only the last one of each run of this length attends; 0: all layers
+  Index no_rope_every = 0;            // the last one of each run of this length does not rotate
+  bool no_rope_first = false;         // the first of each run does not; if no layer slides all rotate
   bool half_split_sections = false;   // a model with M-RoPE sections is half_split
   bool interleaved_sections = false;  // the axes of M-RoPE alternate
   gguf_scale scale = gguf_scale::inverse_root;
-  Index wide_layers = 0;  // in models of so many layers the scale is by embedding_length / head_count
-  double softcap = 0;     // of attn_logit_softcapping, where it is read
+  Index wide_layers =
+      0;               // in models with this number of layers the scale is by embedding_length / head_count
+  double softcap = 0;  // in models with this number of layers, the scale is by embedding_length / head_count
   gguf_temperature temperature = gguf_temperature::none;
-  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
+  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that select their keys
   log_multiplier multiplier = log_multiplier::ignored;
   yarn_keys yarn = yarn_keys::none;
-  double beta_fast = 32;        // of YaRN, where the file does not say it
+  double beta_fast = 32;        // of YaRN, if the file does not have it
   bool scores_grow = false;     // by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
   bool needs_pattern = false;   // attention.sliding_window_pattern must be there
-  bool needs_swa_base = false;  // and rope.freq_base_swa, where layers slide
+  bool needs_swa_base = false;  // and rope.freq_base_swa, if layers slide
   bool dense_rotate = false;   // the first leading_dense_block_count layers rotate although they do not slide
   bool rope_pattern = false;   // attention.rope_pattern has 0 for a layer that does not rotate
   bool half_of_full = false;   // layers that attend fully rotate half of rope.dimension_count
-  bool whole_head = false;     // all channels rotate, whatever rope.dimension_count says
-  bool unscaled = false;       // no layer is scaled, whatever rope.scaling says
-  double fixed_base = 0;       // in place of rope.freq_base, whatever it says
+  bool whole_head = false;     // all channels rotate, for any rope.dimension_count
+  bool unscaled = false;       // no layer is scaled, for any rope.scaling
+  double fixed_base = 0;       // instead of rope.freq_base
   bool alpha = false;          // rope.scaling.alpha stretches the base
-  bool finetuned = false;      // no layer rotates where rope.scaling.finetuned is false
+  bool finetuned = false;      // no layer rotates if rope.scaling.finetuned is false
   bool compressed = false;     // attention.compress_ratios: layers of 0 slide, unscaled; the others have
                                // attention.compress_rope_freq_base and m = 1
-  std::string_view note = {};  // a warning: what no field of a description states
+  std::string_view note = {};  // a warning about facts for which a description has no field
 };
 
 /// Whether layers may slide. llama.cpp reads attention.sliding_window only for architectures whose graphs
-/// have such layers. An architecture without a record may be one of them.
+/// have such layers. Without a record, an architecture may be one of them.
 constexpr bool may_slide(const gguf_record& r) {
   return r.architecture.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide ||
          r.compressed;
