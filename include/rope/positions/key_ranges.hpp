@@ -16,13 +16,13 @@
 #include <rope/positions/positions.hpp>
 
 /// Masks by rule: the range of keys that each query attends to, for attention_options::key_ranges. A list of
-/// ranges has two numbers per query where a mask has one per query and key, and attention skips the keys
-/// outside.
+/// ranges has two numbers per query, and a mask has one per query and key. Attention skips the keys outside
+/// the ranges.
 ///
 ///     const auto ranges = prefix_ranges(prefix, {.queries = tokens, .keys = tokens});
 ///     attention(q, k, v, out, {.key_ranges = ranges});
 ///
-/// Rows of a batch whose ranges differ have their lists one after the other, [batch * queries].
+/// If the rows of a batch have different ranges, their lists follow each other, [batch * queries].
 ///
 /// Positions, counts and ranges of keys from the attention mask of a padded batch, as tokenizers return it.
 
@@ -121,14 +121,15 @@ inline std::vector<key_range> chunk_ranges(Index chunk, const row_tokens& row) {
 }
 
 /// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, if causal only up
-/// to itself. With lengths, the rest of a segment is padding: it attends to no key, and no token to it.
+/// to itself. With lengths, the rest of a segment is padding, which attends to no key, and to which no token
+/// attends.
 ///
 ///     const std::vector offsets = {0, 16, 32}, lengths = {13, 9};
 ///     attention(q, k, v, out, {.key_ranges = segment_ranges(offsets, true, lengths)});
 ///
-/// For a batch of packed rows, put the list of each row after that of the row before, [batch * tokens].
-/// Attention that rotates inside needs the positions too, which start again in every segment. Or rotate
-/// first: `rotate<Layout>(q, k, table, segments{offsets})`.
+/// For a batch of packed rows, concatenate the lists of the rows, [batch * tokens]. Attention that rotates
+/// needs the positions too, which start again in every segment. Or rotate first: `rotate<Layout>(q, k, table,
+/// segments{offsets})`.
 ///
 /// \param offsets  [segments + 1], from 0 to the tokens of the row: a position_list in memory
 /// \param causal   false: tokens of a segment attend to each other both ways
@@ -177,7 +178,7 @@ struct padded_rows {
 
 namespace detail {
 
-/// The extent [batch, tokens] of a mask. A vector is one row.
+/// The extents [batch, tokens] of a mask. A vector is one row.
 template <class X>
 Index rows_of_mask(const X& mask) {
   if constexpr (dense_integers<X>)
@@ -190,7 +191,7 @@ Index rows_of_mask(const X& mask) {
     return 1;
 }
 
-/// The mask as it is in memory, or a copy of an expression.
+/// The mask in its memory, or a copy of an expression.
 template <class X>
 auto mask_list(const X& mask) {
   if constexpr (integers_in_memory<X>)
@@ -207,7 +208,7 @@ const integer_list<Integer>& as_list(const evaluated_list<Integer>& copy) {
   return copy.list;
 }
 
-/// The first token of a row that is not padding, and how many there are.
+/// The first token of a row that is not padding, and the number of such tokens.
 ///
 /// \param entry  entry(t) is the mask of token t
 ///
