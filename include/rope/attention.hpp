@@ -2,8 +2,8 @@
 #ifndef ROPE_ATTENTION_HPP
 #define ROPE_ATTENTION_HPP
 
-/// Attention with the rotation or without it: masks, windows and other options, its gradient, its weights,
-/// and partial results merged.
+/// Attention to rotated or unrotated keys: masks, windows and other options, gradients, weights, and merging
+/// of partial results.
 
 #include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 

@@ -2,7 +2,7 @@
 #ifndef ROPE_CONFIG_HPP
 #define ROPE_CONFIG_HPP
 
-/// What the library asks of the compiler and of Eigen, how it reports errors, and the namespace it lives in.
+/// Requirements on the compiler and on Eigen, the reporting of errors, and the namespace of the library.
 
 #if defined(_MSVC_LANG)
 #define ROPE_DETAIL_CPLUSPLUS _MSVC_LANG
@@ -11,7 +11,8 @@
 #endif
 #if ROPE_DETAIL_CPLUSPLUS < 202002L
 #error "rope needs C++20: compile with -std=c++20 (MSVC: /std:c++20)"
-// #error does not stop every compiler, and what follows would bury the sentence above. A missing file does.
+// #error does not stop every compiler, and errors of later lines would hide the sentence above. A missing
+// file stops all.
 #include <rope_needs_cpp20>
 #endif
 
@@ -29,15 +30,15 @@
 #error "rope needs Eigen 3.4 or newer"
 #endif
 
-/// Checks what a call requires of its caller, in debug builds only. Define it before the first include to use
-/// another handler.
+/// Checks a requirement of a call in debug builds only. Define it before the first include to use another
+/// handler.
 #ifndef ROPE_ASSERT
 #define ROPE_ASSERT(condition) assert(condition)
 #endif
 
-/// Reports bad input: throws `exception(message)`; without exceptions prints the same text to stderr and
-/// aborts. Define it before the first include to use another handler, which must not return and must be the
-/// same in every translation unit that defines one.
+/// Reports invalid input: throws `exception(message)`. Without exceptions it prints the message to stderr and
+/// aborts. Define it before the first include to use another handler, which must not return. All translation
+/// units must define the same one.
 #ifndef ROPE_THROW
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
 #define ROPE_THROW(exception, message) throw exception(message)
@@ -52,11 +53,11 @@
 #endif
 
 // Code that was compiled in two ways must not have one name: the linker would keep one of the two for both
-// callers. The inline namespace therefore has the version, the instruction set, the floating-point model, how
-// errors are reported and how wide an Index is in its name, so that translation units that differ in one of
-// them see different types. Other settings are not in the name because they change neither types nor results:
-// no type here depends on Eigen's alignment or default storage order, and an assertion only reports what is
-// undefined without it. So a debug program may call a release library.
+// callers. So the name of the inline namespace contains the version, the instruction set, the floating-point
+// model, how errors are reported and the width of an Index. Translation units that differ in one of them see
+// different types. Other settings change neither types nor results: no type depends on Eigen's alignment or
+// default storage order, and an assertion only reports undefined behaviour. So a debug program may call a
+// release library.
 #if defined(EIGEN_DONT_VECTORIZE)
 #define ROPE_DETAIL_ISA scalar
 #elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512BF16__)
@@ -93,9 +94,9 @@
 #define ROPE_DETAIL_INTEGER_INSTRUCTIONS 0
 #endif
 
-// Whether Eigen's packets multiply and add in one rounding; the scalar code then does the same. Where there
-// is the instruction and no packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE) it does so too:
-// left alone, a compiler uses it in some places only.
+// Whether Eigen's packets multiply and add with one rounding. Scalar code then does the same. Processors with
+// the instruction but without packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE) fuse too,
+// because a compiler would otherwise fuse in some places only.
 #if defined(EIGEN_VECTORIZE_FMA) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) ||     \
     defined(_M_ARM64) || defined(__VSX__) || (defined(__riscv_flen) && __riscv_flen >= 64) || \
     (defined(__s390x__) && !defined(__VEC__)) || (defined(EIGEN_DONT_VECTORIZE) && defined(__FMA__))
@@ -106,7 +107,7 @@
 #define ROPE_DETAIL_FUSED 0
 #endif
 
-// Instructions that convert half. MSVC has no macro for them and uses them with AVX2.
+// Instructions that convert half. MSVC has no macro for them, and uses them with AVX2.
 #if defined(__F16C__) || (defined(_MSC_VER) && !defined(__clang__) && defined(__AVX2__))
 #define ROPE_DETAIL_F16C f16c
 #define ROPE_DETAIL_HALF_INSTRUCTIONS 1
@@ -136,8 +137,8 @@
 #define ROPE_DETAIL_MATH ieee
 #endif
 
-// Whether EIGEN_DEFAULT_DENSE_INDEX_TYPE, which Eigen has defined and may be several words, is `int`: only
-// then is its first word, pasted to ROPE_DETAIL_INDEX_OF_, the name of a macro, which puts `intindex` second.
+// Whether EIGEN_DEFAULT_DENSE_INDEX_TYPE, which Eigen defines and which may be several words, is `int`. Only
+// then its first word, pasted to ROPE_DETAIL_INDEX_OF_, is the name of a macro, which puts `intindex` second.
 #define ROPE_DETAIL_INDEX_OF_int ~, intindex
 #define ROPE_DETAIL_SECOND(a, b, ...) b
 #define ROPE_DETAIL_SAME(x) x  // makes MSVC's own preprocessor count the arguments again
@@ -152,13 +153,13 @@
   ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
 
-// What GCC and MSVC say of code on SIMD registers without a reason, switched off from
-// ROPE_DETAIL_QUIET_BEGIN to ROPE_DETAIL_QUIET_END.
+// Disables false warnings of GCC and MSVC about code on SIMD registers, from ROPE_DETAIL_QUIET_BEGIN to
+// ROPE_DETAIL_QUIET_END.
 //
-// A register type loses its may_alias attribute as a template argument. It is read and written through
-// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of
-// its own AVX-512 intrinsics for uninitialised variables (GCC bug 105593). Without optimisation some
-// intrinsics are macros, and their conversions count as ours.
+// A register type loses its may_alias attribute as a template argument. Only Eigen's loads and stores access
+// it, so nothing depends on the attribute. GCC 12 warns that undefined lanes of its own AVX-512 intrinsics
+// are uninitialised variables (GCC bug 105593). Without optimisation some intrinsics are macros, and their
+// conversions count as ours.
 
 #if defined(__GNUC__) && !defined(__clang__)
 #define ROPE_DETAIL_QUIET_BEGIN                                                             \
@@ -175,15 +176,16 @@
 #define ROPE_DETAIL_QUIET_END
 #endif
 
-// Stands after the parameters of a lambda that must be inlined: clang keeps the state of a lambda in memory
-// if it calls it.
+// After the parameters of a lambda that must be inlined, because clang keeps the state of a called lambda in
+// memory.
 #if defined(__GNUC__)
 #define ROPE_DETAIL_INLINE_LAMBDA __attribute__((always_inline))
 #else
 #define ROPE_DETAIL_INLINE_LAMBDA
 #endif
 
-// On what the result refers to: clang then warns of a variable that refers to a temporary, not of a call.
+// For a parameter to which the result refers. clang then warns about a variable that refers to a temporary,
+// not about a call.
 #if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
 #define ROPE_DETAIL_LIFETIMEBOUND [[clang::lifetimebound]]
 #else
@@ -192,7 +194,7 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is told otherwise.
+/// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is configured otherwise.
 using Index = Eigen::Index;
 
 namespace detail {

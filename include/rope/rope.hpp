@@ -2,7 +2,7 @@
 #ifndef ROPE_ROPE_HPP
 #define ROPE_ROPE_HPP
 
-/// Rotary position embeddings: every public header but <rope/models.hpp>, which programs include where they
+/// Rotary position embeddings: every public header except <rope/models.hpp>, which programs include if they
 /// import a model.
 
 #include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence

@@ -55,7 +55,7 @@ inline std::int64_t position_difference(const char* function, std::int64_t a, st
   return a - b;
 }
 
-/// Whether the product of extents, none of them negative, is at most `most`.
+/// Whether the product of non-negative extents is at most `most`.
 constexpr bool product_fits(std::initializer_list<Index> extents,
                             Index most = (std::numeric_limits<Index>::max)()) {
   for (const Index extent : extents)

@@ -17,7 +17,7 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// As few digits as read back exactly, but no fewer than ten: 10000 and 10000.25, not 1.000025e+04.
+/// The fewest digits that read back exactly, but at least ten: 10000 and 10000.25, not 1.000025e+04.
 inline std::string exact_digits(double value) {
   char digits[32];
   for (int count = 10; count <= 17; ++count) {
@@ -32,14 +32,14 @@ inline std::string exact_digits(double value) {
 class message_part {
  public:
   message_part(const char* text) : kind_(kind::text), text_(text) {}
-  /// \param text  outlives the part
+  /// \param text  must outlive the part
   message_part(const std::string& text) : message_part(text.c_str()) {}
   message_part(double value) : kind_(kind::real), real_(value) {}
   template <std::signed_integral Integer>
   message_part(Integer value) : kind_(kind::integer), integer_(value) {}
   template <std::unsigned_integral Integer>
   message_part(Integer value) : kind_(kind::natural), natural_(value) {}
-  /// A class that converts to an Index, as moved_index does.
+  /// A class that converts to an Index, such as moved_index.
   template <class Number>
   requires(std::is_class_v<Number>&& std::convertible_to<Number, Index>) message_part(const Number& value)
       : kind_(kind::integer), integer_(static_cast<Index>(value)) {}

@@ -24,7 +24,7 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// Numbers [rows, columns], column-major, in memory of their own unless made by over(). map() makes an
+/// Numbers [rows, columns], column-major, in their own memory unless made by over(). map() makes an
 /// Eigen::Map of them.
 ///
 ///     schedule axis = {.rotary_dim = 64, .base = 10000, .inv_freq = {}};
@@ -63,19 +63,19 @@ class number_array {
     std::fill_n(data(), size(), value);
   }
 
-  /// A copy of an Eigen expression of the same scalar.
+  /// A copy of an Eigen expression with the same scalar.
   template <class Derived>
   number_array(const Eigen::DenseBase<Derived>& values) : number_array(values.rows(), values.cols()) {
-    // Copies number by number. If the compiler knows that there are few numbers, it would warn about packet
-    // copies that are never executed.
+    // Copies one number at a time. For a small constant size, the compiler would warn about packet copies
+    // that are never executed.
     Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>, Eigen::Unaligned,
                Eigen::InnerStride<>>
         to(data(), rows(), cols(), Eigen::InnerStride<>(1));
     to = values.derived().array();
   }
 
-  /// An array in memory of the caller, which must outlive the array and every array that it is moved to. A
-  /// copy of the array has memory of its own.
+  /// An array in the caller's memory, which must outlive the array and every array that it is moved to. A
+  /// copy of the array has its own memory.
   static number_array over(Scalar* data, Index rows, Index columns) noexcept {
     number_array array;
     array.data_ = data;

@@ -56,7 +56,7 @@ constexpr Index to_index(Count count) {
     return static_cast<Index>(count);
 }
 
-/// The type arithmetic on channels of type T is done in.
+/// The arithmetic type for channels of type T.
 template <class T>
 using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 

@@ -16,7 +16,7 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// The memory of an array, constructed before the map of it.
+/// The memory of an array, constructed before its map.
 template <class Scalar>
 struct array_memory {
   number_array<Scalar> numbers;
@@ -30,9 +30,9 @@ using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Co
 
 }  // namespace detail
 
-/// An Eigen array [rows, columns] in memory of its own, column-major even if Eigen's default is row-major. It
-/// is used as the Eigen::Map that it is, except that assignment takes the shape of the assigned expression,
-/// as with an Eigen::Array.
+/// An Eigen array [rows, columns] with its own memory, column-major even if Eigen's default is row-major. It
+/// derives from Eigen::Map, except that assignment changes its shape to that of the expression, as for an
+/// Eigen::Array.
 ///
 ///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
 ///     coordinates.col(1) += shift;
@@ -78,7 +78,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
                  is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
                  is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
 
-  /// A copy of an Eigen expression of the same scalar.
+  /// A copy of an Eigen expression with the same scalar.
   template <class Derived>
   owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
 
@@ -93,7 +93,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   }
   ~owned_array() = default;
 
-  /// Destroys and reconstructs the object, because an Eigen::Map cannot be changed to point elsewhere.
+  /// Destroys and reconstructs the object, because the pointer of an Eigen::Map cannot change.
   owned_array& operator=(owned_array&& other) noexcept {
     if (this == &other) return *this;
     this->~owned_array();

@@ -8,7 +8,7 @@
 
 #include <rope/config.hpp>
 
-/// How a call uses more than one thread. The caller provides the threads. The library never creates one.
+/// Threads of a call. The caller provides them, and the library never creates one.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -82,7 +82,7 @@ constexpr double cost_of(Extent... extents) {
   return (static_cast<double>(extents) * ...);
 }
 
-/// The first element of piece i of [0, count): floor(count i / pieces), also if count i exceeds an Index.
+/// The first element of piece i of [0, count): floor(count i / pieces), even if count i exceeds an Index.
 ///
 /// Requires:  i in [0, pieces], and an Index holds pieces^2
 constexpr Index begin_of_piece(Index count, Index i, Index pieces) {

@@ -12,7 +12,7 @@
 #include <rope/base/simd/packet_math.hpp>  // as_computed
 #include <rope/config.hpp>
 
-/// Converts the channels of one head to 8-bit integers with one scale, and back.
+/// Converts the channels of a head to 8-bit integers with one scale, and back.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -52,7 +52,7 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
 /// A head whose scale would be below 2^-125 becomes zeros with a scale of 0. With 8 bits that is a head below
 /// 2^-118 in magnitude. A head with a NaN or an infinity becomes zeros with a scale of NaN.
 ///
-/// \param most  the integer of largest magnitude, below 2^22
+/// \param most  the largest magnitude of an integer, below 2^22
 template <class Integer>
 float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
   // Magnitudes have the order of their bits, with NaN after infinity.

@@ -48,7 +48,8 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
+/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that it can release all of
+/// them.
 ///
 /// Where thread_local is emulated, the pieces are on the heap. A key has the first one of each thread, and
 /// the destructor of the key frees them when the thread ends.
@@ -60,7 +61,7 @@ class scratch_piece {
 #if ROPE_DETAIL_SCRATCH_IN_KEY
   ~scratch_piece() { release(); }
 
-  /// The calling thread's piece of a user. Its address identifies the user.
+  /// The piece of the calling thread for one user. Its address identifies the user.
   static scratch_piece& of(const void* user) {
     scratch_piece* const newest = first();
     for (scratch_piece* piece = newest; piece != nullptr; piece = piece->next_)
@@ -72,8 +73,8 @@ class scratch_piece {
   }
 #else
   scratch_piece() : next_(first()) { first() = this; }
-  /// A thread that ends destroys its pieces one by one. Objects that it destroys later may still call
-  /// release_scratch(), so the piece leaves the list.
+  /// A thread that ends destroys its pieces one by one. Objects destroyed later may still call
+  /// release_scratch(), so the piece removes itself from the list.
   ~scratch_piece() {
     release();
     scratch_piece** at = &first();
@@ -136,7 +137,7 @@ class scratch_piece {
 };
 
 #if ROPE_DETAIL_SCRATCH_IN_KEY
-/// Its address identifies a user of scratch.
+/// Identifies a user of scratch by its address.
 template <class User, class T>
 inline char scratch_user = 0;
 #endif

@@ -66,7 +66,7 @@ Index span_stride(const X& x, int axis) {
 }
 
 /// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
-/// Compilers warn if the address of a temporary X is kept (ROPE_DETAIL_LIFETIMEBOUND).
+/// Compilers warn about a kept address of a temporary X (ROPE_DETAIL_LIFETIMEBOUND).
 template <class X>
 concept owns_memory = !std::is_reference_v<X> && (
                                                      std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||

@@ -11,8 +11,8 @@
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 
-/// The number type in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113
-/// on others, and each C library has its own exp and log. Schedules must not depend on either.
+/// The number type of schedules. long double has 64 bits on some processors and 53 or 113 on others, and each
+/// C library has its own exp and log. Schedules must depend on neither.
 ///
 /// Unsigned integers of 128 and 192 bits, with the operations that exact angles need.
 
@@ -112,8 +112,8 @@ constexpr uint128 divide(uint128 a, std::uint32_t divisor) {
 /// The upper half of a product.
 constexpr std::uint64_t multiply_upper(std::uint64_t a, std::uint64_t b) { return multiply(a, b).hi; }
 
-/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor (the lowest partial products
-/// carry into bits that no caller keeps).
+/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor: carries out of the lowest
+/// partial products are ignored, and no caller needs these bits.
 constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   const uint128 top = multiply(a.hi, b.hi);
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
@@ -217,7 +217,7 @@ class wide_real {
     const bool negative = a.negative_ != b.negative_;
     if (a.is_infinite() || b.significand_ == detail::uint128{}) return infinite(negative);
     if (b.is_infinite()) return {};
-    const bool shorter = a.significand_ < b.significand_;  // then the first of 129 bits is 0 and is skipped
+    const bool shorter = a.significand_ < b.significand_;  // then the first of 129 bits is 0 and skipped
     detail::uint128 quotient, rest = a.significand_;
     bool carry = shorter && rest.hi >> 63 != 0;  // bit 128 of the rest
     if (shorter) rest = rest << 1;
@@ -273,8 +273,8 @@ class wide_real {
       powers += step;
       rest -= step * ln2();
     }
-    // e^(rest / 16) - 1 by Taylor's series in units of 2^-128, then squared four times: each squaring takes
-    // u = e^y - 1 to e^(2 y) - 1 = 2 u + u^2.
+    // Computes e^(rest / 16) - 1 by Taylor's series in units of 2^-128, then squares it four times: each
+    // squaring maps u = e^y - 1 to e^(2 y) - 1 = 2 u + u^2.
     const detail::uint128 y = shifted(rest.significand_, -rest.exponent_ - 128 + 4);
     detail::uint128 sum = inverse_factorials.back();
     for (std::size_t n = inverse_factorials.size() - 1; n-- > 0;)

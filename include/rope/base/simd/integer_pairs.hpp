@@ -20,7 +20,7 @@ ROPE_DETAIL_QUIET_BEGIN
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// A packet with as many floats as a register has sums, or float if sums are formed one by one.
+/// A packet with as many floats as a register has sums, or float if sums are computed one by one.
 #if (defined(EIGEN_VECTORIZE_AVX512) && !defined(__AVX512BW__)) || \
     (defined(EIGEN_VECTORIZE_AVX) && !defined(EIGEN_VECTORIZE_AVX2))
 using integer_floats = half_packet<packet<float>>;

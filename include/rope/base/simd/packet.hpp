@@ -40,7 +40,7 @@ struct half_packet_of : std::type_identity<typename Eigen::internal::unpacket_tr
 template <class P>
 using half_packet = typename half_packet_of<P>::type;
 
-/// Number of vector registers: how many table entries a kernel may hold.
+/// Number of vector registers, which limits the table entries that a kernel keeps.
 inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
 
 /// a * b + c, rounded once if packets round it once, otherwise twice.
@@ -122,7 +122,7 @@ EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
 template <class P, class A>
 EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
-  // Eigen reads two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
+  // Eigen would read two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
   if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
     double two_entries;
     std::memcpy(&two_entries, from, sizeof two_entries);
@@ -262,7 +262,7 @@ EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
 }
 
 /// Keeps x in a register: GCC would otherwise load the operand again for every product. WebAssembly has the
-/// intrinsics of SSE and not its registers.
+/// intrinsics of SSE but not its registers.
 template <class P>
 EIGEN_ALWAYS_INLINE P in_register(P x) {
 #if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)

@@ -144,10 +144,10 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 }
 
 /// tanh of `count` numbers, a multiple of the lanes of a packet. `to` may be `from`. Computes whole packets
-/// from the first number on, aligned or not: an Eigen expression of dynamic length computes the numbers
+/// from the first number on, aligned or not. An Eigen expression of dynamic length would compute the numbers
 /// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
 /// number, computes tanh in double and rounds to A, because the compiler may or may not fuse the sums of
-/// Eigen's polynomial. Also where packets divide by estimates, because Eigen's tanh is a quotient.
+/// Eigen's polynomial. The same if packets divide by estimates, because Eigen's tanh is a quotient.
 template <class A>
 void hyperbolic_tangents(const A* from, Index count, A* to) {
   constexpr int L = int{lanes<packet<A>>};
@@ -166,7 +166,7 @@ ROPE_DETAIL_QUIET_END
 namespace rope::inline ROPE_ABI::detail {
 
 #if defined(_M_FP_FAST)
-#pragma float_control(precise, on, push)  // what the barrier below does for other compilers
+#pragma float_control(precise, on, push)  // the effect of the barrier below for other compilers
 #endif
 
 /// x in the precision of its type, as a barrier to the algebra of -ffast-math, which could make an exact
@@ -218,7 +218,7 @@ EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
 inline constexpr double log2_e = 1.4426950408889634074;
 inline constexpr double ln_2 = 0.69314718055994530942;
 
-/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error in
+/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error at
 /// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
 inline constexpr float exp2_coefficients_of_float[] = {
     float(0.00015453162945120690177), float(0.0013390863364671234381), float(0.0096180825572778514913),

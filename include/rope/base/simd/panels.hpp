@@ -14,9 +14,9 @@
 #include <rope/base/simd/packet_pairs.hpp>
 #include <rope/config.hpp>
 
-/// The matrix products of attention on packed operands. A strip of queries (as many rows as the registers
-/// hold sums for) is multiplied by a panel of keys or of value channels (two packets wide). Each step loads
-/// two packets of the panel and one number of each row, for two multiply-adds per row.
+/// The matrix products of attention on packed operands. A strip of queries (as many rows as there are
+/// registers for sums) is multiplied by a panel of keys or of value channels (two packets wide). Each step
+/// loads two packets of the panel and one number of each row, for two multiply-adds per row.
 ///
 /// The matrix products of attention on packed operands, as in simd/panels.hpp, for types that are multiplied
 /// in pairs. Operands are packed as pairs of adjacent elements of the axis that is summed over.
@@ -154,7 +154,7 @@ void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_
       for (; d + L <= depth; d += L) {
         P block[std::size_t(L)];
         unrolled<std::size_t(L)>([&](auto i) { block[i] = load<P>(rows + (n + Index(i)) * row_stride + d); });
-        for (Index i = 0; i < L; ++i) {  // prefetched: too many streams for the processor
+        for (Index i = 0; i < L; ++i) {  // prefetched, because the processor does not follow so many streams
           const Index after = (n + L + i) * row_stride + d;
           prefetch_after(rows, static_cast<std::uintptr_t>(after * Index(sizeof(X))));
         }
