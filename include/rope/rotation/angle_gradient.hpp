@@ -55,11 +55,11 @@
 /// Sums are in double, in an order that depends on the shapes only, not on the threads. multiply_add decides
 /// about fusing products and sums, not the compiler.
 ///
-/// Gradients with respect to the rates and inv_freq that the tables of xPos were made from.
+/// Gradients with respect to the rates and inv_freq of xPos tables.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The two parts above.
+/// The two parts of these products.
 enum class part { along, across };
 
 /// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
@@ -309,7 +309,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(inv_freq_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(coordinate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(table_gradient, 2);
 
-/// The side, queries or keys, whose table rotated the heads.
+/// The side, queries or keys, whose heads the table rotated.
 enum class xpos_side { queries, keys };
 
 /// The gradient with respect to the rates of one side. The gradient of the loss is the sum over both sides.

@@ -26,10 +26,10 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-// Checks of the types of a call. Every function reports an error in the same sentence.
+// Checks of the types of a call. All functions report an error with the same sentence.
 //
-// These are macros because the text of a static_assert must be a literal. `name`, the function's name, is a
-// literal too. Other arguments are types.
+// These are macros because the text of a static_assert must be a literal. `name`, the name of the function,
+// is a literal too. Other arguments are types.
 
 template <class X>
 inline constexpr bool is_head_view = false;
@@ -131,9 +131,9 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_TABLE_SENTENCE(name) \
   name ": a table is a frequency_table, or one that is placed in the head by at_channel"
 
-/// An overload of `function` for calls that no other overload accepts. Its message tells the user what to
-/// write in place of a missing view or, if all views are there, of a missing table. Both conditions may use
-/// `Layout` and `Arguments`.
+/// An overload of `function` for calls that no other overload accepts. Its message tells the user how to
+/// replace a missing view or, if all views are present, a missing table. Both conditions may use `Layout` and
+/// `Arguments`.
 #define ROPE_DETAIL_ASK(function, name, no_view, no_table)                     \
   template <class Layout = detail::unnamed_layout, class... Arguments>         \
   requires((no_view) || (no_table)) void function(Arguments&&...) {            \
@@ -205,7 +205,7 @@ void check_written(const char* function, const head_view<T>& x) {
                     " channels; copy an expanded (broadcast) tensor first");
 }
 
-/// `least` to `most` steps in memory, `stride` bytes each.
+/// A distance of `least` to `most` steps in memory, `stride` bytes each.
 struct memory_steps {
   std::int64_t stride, least, most;
 };
@@ -327,7 +327,7 @@ struct known_range {
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
 
-/// The end of a message about positions. If several follow from a start: the start and the last position.
+/// The end of a message about positions: for a list from a start, the start and the last position.
 template <class Source>
 std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
   return {};
@@ -355,8 +355,8 @@ inline void check_window(const char* function, Index first_channel, Index rotary
                   rotary_dim, " channels from channel ", first_channel, " on");
 }
 
-/// Rejects ids that equal the coordinates of the table, one row per token: such ids would be looked up twice,
-/// row id of the table in place of row r.
+/// Rejects ids that equal the coordinates of the table, which has one row per token. Such ids would be looked
+/// up twice: row `id` of the table would replace row r.
 ///
 /// Throws:  std::invalid_argument if a token would get another coordinate than its id
 template <class S, class Source>

@@ -58,7 +58,7 @@ void transform_head(A* x, Index size) {
 ///
 /// The matrix is orthogonal, so q' . k' = q . k: scores do not change. An outlier channel is spread over all
 /// channels of the head, so `quantize` needs a smaller scale and rounds the other channels more finely. Call
-/// it between rotation and quantization, because it does not commute with rotations:
+/// it after the rotation and before quantization, because it does not commute with rotations:
 ///
 ///     rotate<Layout>(q, k, table, start);
 ///     hadamard_transform(q);
@@ -67,7 +67,7 @@ void transform_head(A* x, Index size) {
 ///
 /// Append transformed keys to a cache of rotated keys by `append(k, v)`, and attend with transformed queries
 /// by attention(q, cache, out). Values may be transformed too. Attention then returns transformed outputs.
-/// The matrix is its own inverse: a second transform gives the outputs themselves.
+/// The matrix is its own inverse: a second transform gives the original outputs.
 ///
 /// \param x        [batch, tokens, heads, head_dim] with head_dim a power of two; otherwise pass
 ///                 x.channels(...) with such a count

@@ -25,7 +25,7 @@
 #include <rope/tables/table.hpp>
 
 /// The root-mean-square norm of the heads of q and k (QK norm), alone or in one pass with the rotation that
-/// follows it. Its backward pass is in head_norm_gradient.hpp.
+/// follows it, and its backward pass.
 ///
 /// The backward pass of `normalize_heads`.
 
@@ -162,11 +162,11 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
 ///
 ///     y = R(norm(x))
 ///
-/// The norm is over the whole head. The rotation is of its rotated channels. For float and double the result
-/// has the bits of `normalize_heads` followed by `rotate`. 16-bit channels stay in float between norm and
-/// rotation and are rounded once, at the end. The two calls round them twice. Transformers rounds them five
-/// times: x / rms, its product with the weight (Gemma rounds these two together), and in the rotation both
-/// products and their sum.
+/// The norm is taken over the whole head, and the rotation applies to the rotated channels. For float and
+/// double the result has the bits of `normalize_heads` followed by `rotate`. 16-bit channels stay in float
+/// between norm and rotation and are rounded once, at the end. The two calls round them twice. Transformers
+/// rounds them five times: x / rms, its product with the weight (Gemma rounds these two together), and in the
+/// rotation both products and their sum.
 ///
 /// \param norm     see head_norm
 /// \param table, positions, threads  as in `rotate`

@@ -51,7 +51,7 @@ struct half_split {
 };
 
 /// A layout policy: `first` and `second` map pair i of `pairs` to its two channels. Together they must name
-/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above do.
+/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above work.
 template <class L>
 concept pair_layout = requires(Index i, Index pairs) {
   { L::first(i, pairs) } -> std::convertible_to<Index>;
@@ -91,7 +91,7 @@ bool same_layout(Index pairs) {
 }
 
 /// Equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for interleaved, a
-/// hash of the channels for others. Not the type or an address, because a cache may be passed to a shared
+/// hash of the channels for others. It is no type or address, because a cache may be passed to a shared
 /// library, where these differ.
 template <class Layout>
 std::uint64_t layout_fingerprint(Index pairs) {

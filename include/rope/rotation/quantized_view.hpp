@@ -268,7 +268,7 @@ void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const T
 /// \param out  of the same shape
 /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///
-/// A head with a NaN or an infinity gets a scale of NaN: exactly the queries that attend to it get NaN
+/// A head with a NaN or an infinity gets a scale of NaN, so exactly the queries that attend to it get NaN
 /// outputs. A head with all magnitudes below 2^-118 gets zeros and a scale of 0.
 ///
 /// Requires:  x and out share no memory

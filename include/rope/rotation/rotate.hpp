@@ -77,7 +77,7 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
       });
 }
 
-/// rotate_checked or, where the types differ, rotate_and_round.
+/// rotate_checked, or rotate_and_round if the types differ.
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_into_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
                          const placed_table<S>& table, const P& positions, const Threads& threads) {

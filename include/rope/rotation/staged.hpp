@@ -13,7 +13,7 @@
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
-/// Tensors of any rank and order of indices: a view if channels are the fastest index, otherwise a copy.
+/// Tensors of any rank and order of indices: a view if channels are contiguous, otherwise a copy.
 
 namespace rope::inline ROPE_ABI {
 

@@ -167,8 +167,8 @@ head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 
-/// Rows of heads, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
-/// is row b of `x` with the heads of key head h alone. A cache of such rows has other tokens for each head.
+/// Heads as rows, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
+/// has the heads of key head h in row b of `x`. A cache of such rows has different tokens for each head.
 ///
 ///     const auto rows = heads_as_batch(k, kv_heads);  // [batch * kv_heads, tokens, 1, head_dim]
 ///     rotate<Layout>(rows, table, start);
@@ -208,8 +208,8 @@ struct index_letters {
   }
 };
 
-/// The view of a tensor whose indices have these letters. The caller has checked the letters. For types that
-/// are not tensors a static_assert has already failed: the empty view avoids a second error message.
+/// The view of a tensor whose indices have these letters, which the caller has checked. For types that are
+/// not tensors, a static_assert has already failed: the empty view avoids a second error message.
 template <index_letters letters, class X>
 auto view_of_tensor(const char* name, X& x) {
   constexpr auto rank = static_cast<int>(sizeof(letters)) - 1;
@@ -243,8 +243,8 @@ auto view_of_tensor(const char* name, X& x) {
   }
 }
 
-/// The view of an mdspan whose indices have these letters, the first or the last of them a d. Other strides
-/// than that of the channels are the caller's, but indices of one letter must be contiguous.
+/// The view of an mdspan whose indices have these letters. The first or the last letter is d, with a stride
+/// of 1. Other strides may be arbitrary, but indices with the same letter must be contiguous.
 ///
 /// Throws:  std::invalid_argument, or std::length_error if the extents exceed the address space
 template <index_letters letters, class X>

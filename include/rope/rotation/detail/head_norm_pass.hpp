@@ -23,9 +23,9 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of channels_per_step begin with the first
-/// channel, whatever its address. An Eigen expression of the whole row would process the channels before the
-/// first aligned one as scalars, which -ffast-math may round differently.
+/// out[d] = x[d] r g[d] for d in [0, count). out may be x. Steps of channels_per_step begin with the first
+/// channel, for any address. An Eigen expression of the whole row would process the channels before the first
+/// aligned one as scalars, which -ffast-math may round differently.
 template <class A>
 void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
   using step = Eigen::Array<A, channels_per_step, 1>;

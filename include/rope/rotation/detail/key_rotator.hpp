@@ -23,7 +23,7 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Rotates keys by m R(step * count). Keeps the row of cos and sin for further tokens with the same count.
+/// Rotates keys by m R(step * count). Keeps the row of cos and sin for later tokens with the same count.
 template <class Layout, class T>
 class key_rotator {
   using A = arithmetic<T>;

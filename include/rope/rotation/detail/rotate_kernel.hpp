@@ -109,9 +109,9 @@ EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, const Row& row, Index fi
 }
 
 /// The table entries of `pairs` pairs from pair `first` on, in lane order, and the rotation of these pairs in
-/// one head. `in` points to the first of their channels in the head, `half` is the number of pairs of the
-/// row. rotate gets the values that read_early loaded: all steps of a block are read before the first is
-/// stored, because a compiler may not move a load before a store that might alias it.
+/// one head. `in` points to the first of their channels in the head, and `half` is the number of pairs of the
+/// row. `rotate` receives the values that read_early loaded: all steps of a block are read before the first
+/// one is stored, because a compiler may not move a load before a store that might alias it.
 template <class Layout, class T, class P>
 struct rotation_step;
 
@@ -232,7 +232,8 @@ inline constexpr bool has_two_floats = true;
 inline constexpr bool has_two_floats = false;
 #endif
 
-/// `count` steps one after another. Nested structures instead of an array: g++ -O2 keeps arrays in memory.
+/// `count` steps, one after another. Nested structures instead of an array, because g++ -O2 keeps arrays in
+/// memory.
 template <class Step, int count>
 struct rotation_steps {
   static constexpr Index pairs = count * Step::pairs, channels = count * Step::channels;
@@ -322,7 +323,7 @@ template <class T>
 inline constexpr bool rotates_in_packets<half_split, T, arithmetic<T>> =
     has_packets<T, packet<arithmetic<T>>>;
 
-/// Pairs of a block; 0 if they are rotated one at a time.
+/// Pairs of a block, or 0 if they are rotated one at a time.
 template <class Layout, class T>
 inline constexpr Index pairs_in_block = [] {
   using P = packet<arithmetic<T>>;
@@ -332,9 +333,9 @@ inline constexpr Index pairs_in_block = [] {
     return 0;
 }();
 
-/// Rotates interleaved heads that are contiguous but do not begin at a cache line, from the first line
-/// boundary on. Otherwise every packet as wide as a line would cross a line boundary. The row begins with the
-/// first pair after that boundary, so the last packets of a head also hold the first pairs of the next head.
+/// Rotates contiguous interleaved heads that do not begin at a cache line, from the first line boundary on.
+/// Otherwise every packet as wide as a line would cross a line boundary. The row begins with the first pair
+/// after that boundary, so the last packets of a head also contain the first pairs of the next head.
 ///
 /// \param before  pairs before the first line boundary
 template <class Layout, class P, class T, class S, bool inverse>

@@ -20,8 +20,8 @@
 
 /// The order in which a checked call of rotate reads and writes memory.
 ///
-/// Rows of a table that are computed once for all heads of a token: if the type of entries differs from the
-/// type of the arithmetic, or if the rows of an inverse are not those of the table times a constant.
+/// Table rows that are computed once for all heads of a token: if the type of entries differs from the
+/// arithmetic type, or if the rows of an inverse are not a constant times those of the table.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -35,7 +35,7 @@ bool has_inverse_square(double m) {
 /// Whether table entries are converted to the arithmetic type of channels T before they are used. A double
 /// entry rounded to float is the entry of a float table. But an entry beyond the range of float would become
 /// infinite, and its product with a channel of 0 NaN. For float channels, a table that may have such entries
-/// is therefore not converted, and products are formed in double. For 16-bit channels, only rows with such
+/// is therefore not converted, and products are computed in double. For 16-bit channels, only rows with such
 /// entries are not converted.
 ///
 /// \param m  the table's attention_factor
@@ -210,8 +210,8 @@ class rotation_plan {
 
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
 
-  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache: 16 MiB exceed
-  /// L2 and fit most shared L3.
+  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache. Data of 16
+  /// MiB exceeds L2 but fits most shared L3 caches.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
