@@ -23,7 +23,7 @@
 #include <rope/tables/query_key_tables.hpp>
 #include <rope/tables/table.hpp>
 
-/// Scaled dot-product attention, with the rotation of queries and keys or without it.
+/// Scaled dot-product attention, with or without rotation of queries and keys.
 ///
 /// Attention to int8 keys and values with one scale per token and head.
 
@@ -96,7 +96,7 @@ constexpr bool lacks_output() {
   return views[0] && views[1] && views[2] && !views[3];
 }
 
-/// Whether an argument follows out (the last view) and the tables, but is not attention_options.
+/// Whether an argument after out (the last view) and the tables is not attention_options.
 template <class... Arguments>
 constexpr bool lacks_options() {
   enum kind { view, tables, options, other };
@@ -134,7 +134,7 @@ constexpr bool lacks_options() {
 /// \param k        [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type if q is float
 /// \param v        [batch, keys, k.heads, value_dim]; the channel type of k
 /// \param out      [batch, queries, q.heads, value_dim]
-/// \param options  which keys are visible, how scores are formed, and optional outputs
+/// \param options  visible keys, formula of scores, and optional outputs
 /// \param threads  your threads, see base/parallel.hpp; small calls use the calling thread only
 ///
 /// The scale is multiplied by log2(e), and so are scores. A score, or a channel of q times the scale, that

@@ -166,10 +166,10 @@ struct attention_options {
   /// there is none. Padding has `no_keys`.
   std::span<double> log_sum_exp = {};
   /// [queries] shared by the rows, or [batch * queries], or empty: the keys of each query, by their index in
-  /// the row as in a mask, whatever their positions. Ranges replace the causal rule, so `causal` is not read,
-  /// and window and sinks must be 0. They may be empty, and must end within the keys of the call. Tiles of
-  /// keys outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges
-  /// of prefixes, chunks, blocks and documents.
+  /// the row as in a mask, for any positions. Ranges replace the causal rule, so `causal` is not read, and
+  /// window and sinks must be 0. They may be empty, and must end within the keys of the call. Tiles of keys
+  /// outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges of
+  /// prefixes, chunks, blocks and documents.
   std::span<const key_range> key_ranges = {};
   /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
   /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
@@ -244,7 +244,7 @@ inline void check_alignment(const char* function, const attention_options& optio
   for (std::size_t s = 0; s + 1 < asking.size(); ++s)
     check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
   if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
-    check_row("row", 0, shape.queries, shape.keys);  // like every other row
+    check_row("row", 0, shape.queries, shape.keys);  // checked like every other row
   for (std::size_t b = 0; b < options.key_counts.size(); ++b)
     check_row("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
               options.key_counts[b]);

@@ -139,7 +139,7 @@ auto score_matrix(const X& x) {
 }
 /// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.
 ///
-/// Requires:  what the mdspan shows outlives the view
+/// Requires:  the memory of the mdspan outlives the view
 /// Throws:    std::invalid_argument if it has no entry
 template <class X>
 requires(detail::strided_span<X, 2> || detail::strided_span<X, 4>) auto score_matrix(const X& x) {

@@ -33,7 +33,7 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Sums in double: that of row b, head h and key j is at data[b * batch_stride + h * head_stride + j].
+/// Sums in double. The sum of row b, head h and key j is at data[b * batch_stride + h * head_stride + j].
 struct weight_sums_view {
   double* data;
   Index batch_stride, head_stride;
@@ -87,10 +87,10 @@ class weight_sums_passes {
   }
 
  private:
-  /// The softmax of a query is joined from runs of keys, so that a run is a task, and a sum of many equal
-  /// terms loses few digits. Their number is limited, and with it the memory.
+  /// The softmax of a query is joined from runs of keys. A run is a task, and sums of many equal terms lose
+  /// few digits. The number of runs is limited, and with it the memory.
   static constexpr Index max_runs = 16;
-  /// Enough that the queries, which every task packs, are a thousandth of its work.
+  /// Large enough that packing the queries in every task is a thousandth of its work.
   static constexpr Index tiles_of_task = 8;
 
   static Index pieces(Index all, Index size) { return (all + size - 1) / size; }
@@ -219,8 +219,8 @@ inline double* cleared_weight_sums(std::size_t count) {
   return sums;
 }
 
-/// Where sums [batch, heads, keys] or [batch, key heads, keys] are added up before they are written to
-/// `sums`.
+/// The memory in which sums [batch, heads, keys] or [batch, key heads, keys] are added up before they are
+/// written to `sums`.
 ///
 /// Throws:  std::invalid_argument unless `sums` has one of the two lengths
 template <class A>
@@ -266,14 +266,14 @@ visibility checked_weight_sums(const head_view<const T>& q, const head_view<cons
 
 }  // namespace detail
 
-/// The attention that each key receives, of queries and keys that are already rotated or need no rotation:
-/// the sum of its weights over all queries, for every query head, or over the query heads of its key head
-/// too.
+/// The attention that each key receives from queries, with queries and keys that are already rotated or need
+/// no rotation. It is the sum of the key's weights over all queries, for every query head or summed over the
+/// query heads of its key head.
 ///
 ///     sum_j = sum_i w_ij,   w_i = softmax over visible j of  scale * q_i . k_j
 ///
-/// Methods that remove tokens from a cache choose them by these sums, over all queries so far (H2O) or over
-/// the newest ones (SnapKV, TOVA). cache/weights.hpp has this function for caches.
+/// H2O removes the tokens of a cache with the smallest sums over all queries so far. SnapKV and TOVA use the
+/// sums over the newest queries. cache/weights.hpp has this function for caches.
 ///
 ///     std::vector<float> sums(std::size_t(batch * kv_heads * keys));
 ///     attention_weight_sums(q, k, sums);

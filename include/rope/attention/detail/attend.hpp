@@ -50,13 +50,14 @@ void attend_split(const attention_call<T, Turn, C>& call, const decode_results<a
 /// Tasks per thread: enough that one slow task does not leave the other threads idle.
 inline constexpr Index tasks_per_thread = 4;
 
-/// The size of a piece if `all` is split into at most `pieces` equal ones. The last one may be smaller.
+/// The size of a piece if `all` is split into at most `pieces` equal ones. The last piece may be smaller.
 inline Index piece_of(Index all, Index pieces) {
   return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
 }
 
 /// Rows of a block if threads share `all` rows. A block packs every key that is visible to it, which takes as
-/// long as about 28 more rows. Blocks have fewer than 96 rows only if some threads would otherwise have none.
+/// long as about 28 more rows. Blocks have fewer than 96 rows only if some threads would otherwise have no
+/// work.
 inline Index rows_of_block(Index all, Index available, Index strip) {
   return available <= 1 ? all
                         : (std::max)({all / (tasks_per_thread * available),
@@ -126,7 +127,7 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
 }
 
 /// The largest number of query rows, tokens * group, for which attention is faster without packing keys and
-/// values. It is lower if integers, or pairs of bfloat16, are widened again for every four rows. It does not
+/// values. It is smaller if int8 or pairs of bfloat16 are widened again for every four rows. It does not
 /// depend on whether keys are float or 16-bit, because both must give the same bits.
 template <class A, class C>
 Index max_decode_rows(const attention_options& options) {

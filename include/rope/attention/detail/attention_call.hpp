@@ -17,10 +17,10 @@
 #include <rope/tables/query_key_tables.hpp>
 #include <rope/tables/table.hpp>
 
-/// A checked call of attention, which is the argument of every kernel, and the checks of its tables.
+/// The arguments of a checked call of attention, for every kernel, and the checks of its tables.
 ///
-/// Rotation of queries and keys in attention: of tokens while they are read, and of whole operands in the
-/// backward pass.
+/// Rotation of queries and keys in attention: of tokens while they are read, and of all heads in the backward
+/// pass.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -94,7 +94,7 @@ struct attention_call {
   Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
 };
 
-/// Queries without a visible key are not rotated, so their positions need no table row.
+/// Queries without a visible key are not rotated, so their positions need not be in the table.
 template <class Layout, class T, class C, class S>
 void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                      const query_key_tables<S>& tables, const visibility& rules) {
@@ -102,8 +102,8 @@ void check_rotations(const char* function, const head_view<const T>& q, const he
   check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_position_range()});
 }
 
-/// Rejects xPos tables without the causal rule: scores would grow with the distance of a key after its query.
-/// Ranges of keys replace that rule.
+/// Rejects xPos tables without the causal rule, because scores would grow with the distance of a key after
+/// its query. Key ranges replace that rule.
 ///
 /// Throws:  std::invalid_argument
 template <class Tables>

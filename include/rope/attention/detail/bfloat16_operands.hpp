@@ -24,7 +24,7 @@
 #include <rope/config.hpp>
 
 /// Operands of products in bfloat16 for the prefill and decode kernels. Queries and keys are not rounded:
-/// their bits are those in memory or after `rotate`, and the score factor multiplies their sums. Weights are
+/// they have the bits of memory or of `rotate`, and the score factor multiplies their sums. Weights are
 /// rounded.
 
 namespace rope::inline ROPE_ABI::detail {
@@ -39,8 +39,8 @@ inline void round_panel(const float* weights, Eigen::bfloat16* to) {
   }
 }
 
-/// Rounds `rows` rows of weights [rows, tile] for keys of `hull`. Keys are then multiplied in pairs, so a
-/// neighbour outside the hull gets a weight of zero.
+/// Rounds `rows` rows of weights [rows, tile] for keys of `hull`. Keys are then multiplied in pairs, so the
+/// weight of a partner outside the hull is set to zero.
 inline void round_weights(const tile_range& hull, Index rows, const float* weights,
                           Eigen::bfloat16* rounded) {
   using shape = panel_shape<float>;
@@ -73,7 +73,7 @@ class bfloat16_operands : public paired_operands<Eigen::bfloat16, Turn, Eigen::b
     }
   }
 
-  /// Whether a pair at an end of the hull has a key outside of it.
+  /// Whether a pair at an end of the hull has a key outside it.
   bool exceeds(const tile_range& hull) const {
     return hull.first % 2 == 1 || (hull.last % 2 == 1 && hull.last < count_);
   }
@@ -190,8 +190,8 @@ class bfloat16_decode_operands {
     return are_finite(call_.v, of_.b, kv, begin, hull);
   }
 
-  /// add_values for tiles with values that are not finite: keys hidden from a row count as zero. A row whose
-  /// values are all finite gets the bits of add_values.
+  /// add_values for tiles with values that are not finite: keys hidden from a row count as zero. If all
+  /// values of a row are finite, it has the bits of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();

@@ -105,8 +105,8 @@ class block_keys {
   }
 
  private:
-  /// Whether the ranges alone show that keys [begin, end) are visible to every query, so that no query is
-  /// checked on its own. True for most tiles of causal attention.
+  /// Whether the ranges alone show that keys [begin, end) are visible to every query. Then no single query is
+  /// checked. This holds for most tiles of causal attention.
   bool is_seen_by_all(Index begin, Index end) const {
     const bool by_keys = rules_.in_ranges() && !rules_.options().mask && !rules_.options().bias;
     return by_keys && begin >= seen_by_all_.first && end <= seen_by_all_.last &&
@@ -120,7 +120,7 @@ class block_keys {
     return range;
   }
 
-  /// \param held  the range of the positions of the keys of the tile, if they are unordered
+  /// \param held  the range of the tile's key positions, if they are unordered
   row_in_tile find_visible(Index t, Index h, Index count, const position_range& held) const {
     row_in_tile visible = keys_in_tile(keys_[t], begin_of_tile_, count);
     const Index head = first_head_ + h, token = first_ + t;

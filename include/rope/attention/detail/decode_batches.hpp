@@ -15,21 +15,21 @@
 /// The order in which decoding reads keys and values: batches of a few tokens, of one head or of all heads
 /// one after another, whichever is contiguous in memory. The next batch is prefetched while one is processed.
 ///
-/// The row of bench/ that needs batches is one query, bshd/1x4096x32+8x128: whole tiles of one head take 1.5
-/// times as long.
+/// Benchmark row that needs batches: one query, bshd/1x4096x32+8x128. Whole tiles of one head take 1.5 times
+/// as long.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The keys or values of one batch in a tile: runs of tokens at a regular stride, of the current head, and
-/// the memory that each run prefetches.
+/// The keys or values of one batch in a tile: runs of tokens at a regular stride, of the current head, each
+/// with the memory that it prefetches.
 template <class C>
 struct key_runs {
   static constexpr Index most = 8;
 
   Index b, head, begin;  // of row b; the tile begins with token `begin`
   Index count = 0;
-  tile_range run[most];  // the first `count` are set, here and below: setting all takes longer than using two
-  const C* rows[most];   // the first token of each
+  tile_range run[most];  // the first `count` are set, here and below: setting all takes longer than using 2
+  const C* rows[most];  // the first token of each
   stream_ahead ahead[most];
 
   Index first() const { return run[0].first; }
@@ -57,7 +57,7 @@ class decode_batches {
         heads_per_pass_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
         tokens_(tokens_of_batch(heads_per_pass_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
         run_((std::min)(tokens_, k.run_from(0))),
-        // int8 tokens have so few bytes that prefetching them a second time costs more than it saves.
+        // int8 tokens are so small that a second prefetch costs more than it saves.
         again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {}
 
   /// Heads of a pass, which alternate after every batch: all of them, or 1.
@@ -94,8 +94,8 @@ class decode_batches {
       batch.ahead[i] = ahead_from(x, next_.rows[i]);
     }
   }
-  /// Moves a batch of x to head first_head + `heads`. Each run then continues with the next run, and the last
-  /// one with the place given to prefetch_next, moved by `heads` heads.
+  /// Moves a batch of x to head first_head + `heads`. Each run then continues with the next run. The last one
+  /// continues at the place given to prefetch_next, moved by `heads` heads.
   void go_to(key_runs<C>& batch, const token_source<C>& x, Index first_head, Index heads) const {
     const Index step = (first_head + heads - batch.head) * x.head_stride;
     batch.head = first_head + heads;
@@ -105,14 +105,14 @@ class decode_batches {
   }
 
  private:
-  /// Whether all heads of a page are read before the next page. One head of a short page has too few bytes to
+  /// Whether all heads of a page are read before the next page. One head of a short page is too small to
   /// prefetch the next page in time, which may be anywhere in memory and needs a lookup. The next head of the
-  /// same page is adjacent. (The row of bench/ that needs it is decoding from pages of 16 keys,
-  /// 1x1024x32+32x64: head by head takes 1.10 to 1.16 times as long.)
+  /// same page is adjacent. (Benchmark row: decoding from pages of 16 keys, 1x1024x32+32x64. One head after
+  /// another takes 1.10 to 1.16 times as long.)
   ///
-  /// With 32 vector registers this does not pay from 4 queries per head on. With fewer registers it pays for
-  /// any number of queries if a page and the next one fit L2, and even for pages of twice the size if keys
-  /// and values fit L3.
+  /// With 32 vector registers, this is not faster from 4 queries per head on. With fewer registers it is
+  /// faster for any number of queries if a page and the next one fit L2, and even for pages of twice the size
+  /// if keys and values fit L3.
   static bool has_short_pages(const token_source<C>& k, Index heads, Index rows) {
     if (heads == 1 || k.head_stride <= k.token_stride || k.page_size() == 0) return false;
     constexpr Index unit = Index{1} << 12, size = Index(sizeof(C));
@@ -127,7 +127,7 @@ class decode_batches {
   ///
   /// \param head  bytes of a token of one head
   static Index tokens_of_batch(Index heads, Index head) {
-    // 64 int8 tokens have too few bytes to prefetch the next ones in time.
+    // 64 int8 tokens are too small to prefetch the next ones in time.
     if (is_quantized<C> && heads * head <= Index{1} << 11) return panel_shape<float>::tile;
     if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;

@@ -19,14 +19,14 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// Attention of a few queries to many keys: decoding. Keys and values stream from memory once for all query
+/// Attention of a few queries to many keys: decoding. Keys and values are read from memory once for all query
 /// heads of their group, in the order of memory, and nothing is packed. Keys are divided into splits of fixed
-/// size, each with its own softmax. Splits are merged in order at the end, so the result does not depend on
+/// size, each with its own softmax. Splits are merged in order at the end, so results do not depend on the
 /// threads.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The splits with a key visible to some query of their row, and the first split of every row, which includes
+/// The splits with a key visible to some query of their row, and the first split of every row, which contains
 /// its learned sink. They are ordered by row, then by key.
 struct seen_splits {
   struct split_of_row {
@@ -182,7 +182,7 @@ class decode_split {
   }
 
  private:
-  /// The number of strips of a head. One softmax processes one strip of rows.
+  /// The number of strips of a head. Each strip of rows has one softmax.
   Index strips() const { return (rows_ + shape::rows - 1) / shape::rows; }
   rows_of_head rows_in(Index strip) const {
     const Index first = strip * shape::rows;
@@ -227,7 +227,7 @@ class decode_split {
   }
 
   /// Copies the results of a head to the memory in which splits are merged. They are computed in memory of
-  /// this thread: if results of several threads were adjacent, one core would prefetch cache lines that
+  /// this thread. If results of several threads were adjacent, one core would prefetch cache lines that
   /// another core writes for every tile (32 + 8 heads, 1000 keys, two threads: 1.1 times the time).
   void leave_results(Index kv) const {
     const Index row = kv * call_.q.tokens * call_.group() + first_row_;
@@ -237,7 +237,7 @@ class decode_split {
     std::copy_n(from.sum, rows_, to.sum);
   }
 
-  /// \param after  the keys that are read after this tile
+  /// \param after  the keys that are read next
   void attend_tile(const block_keys& keys, Index head, Index heads, const key_place& after) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();

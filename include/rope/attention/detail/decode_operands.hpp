@@ -70,14 +70,14 @@ class decode_operands {
         call_, of_.b, t, kv * group + heads.first, heads.last - heads.first, static_cast<A>(factor), buffers_,
         [&](Index g) { return std::pair(query(kv, t * group + heads.first + g - of_.first_row), Index{1}); });
   }
-  /// Packs zeros for token t without a visible key.
+  /// Packs zeros for token t, which has no visible key.
   void clear_queries(Index kv, Index t) {
     const tile_range heads = of_.heads_of(t, call_.group());
     for (Index g = heads.first; g < heads.last; ++g)
       std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, A(0));
   }
 
-  /// scores [rows, tile] of run i of a batch. The first rows read its keys from memory, the others from the
+  /// scores [rows, tile] of run i of a batch. The first rows read its keys from memory, the others from a
   /// cache.
   void score(key_runs<C>& keys, Index i, A* scores) {
     const token_run<C> run = keys.tokens(i);
@@ -133,7 +133,7 @@ class decode_operands {
     }
   }
 
-  /// total [value_dim] += the sums that add_values left for a row
+  /// total [value_dim] += the sums of add_values for a row
   void add_sums(Index /*kv*/, Index /*row*/, const A* sums, A* total) const {
     channels_map<A>(total, call_.v.head_dim) += const_channels_map<A>(sums, call_.v.head_dim);
   }

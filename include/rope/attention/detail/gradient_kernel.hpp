@@ -31,10 +31,10 @@
 ///     dk_j = scale sum_i slopes_ij q_i
 ///     dv_j = sum_i w_ij g_i
 ///
-/// The sums dq belong to the block. The sums dk and dv of a tile are shared with other blocks, which add to
-/// them in a fixed order (detail/ordered_sums.hpp), so they do not depend on the number of threads.
+/// The sums dq belong to the block. Other blocks add to the sums dk and dv of a tile in a fixed order
+/// (sum_order below), so they do not depend on the number of threads.
 ///
-/// Tasks that add to shared sums in a fixed order, so that rounding does not depend on the threads. Every sum
+/// Tasks add to shared sums in a fixed order, so that rounding does not depend on the threads. Every sum
 /// belongs to one tile, and every task visits its tiles in ascending order. While a task works on tile n,
 /// later tasks may add to tiles below n.
 ///
@@ -43,7 +43,7 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The position of one task in the order of the tasks that share its sums.
+/// The place of one task in the order of the tasks that share its sums.
 class sum_order {
  public:
   static constexpr Index finished = (std::numeric_limits<Index>::max)();
@@ -52,7 +52,7 @@ class sum_order {
   sum_order(std::atomic<Index>* tiles, Index task) : tiles_(tiles), task_(task) {}
   sum_order(const sum_order&) = delete;
   sum_order& operator=(const sum_order&) = delete;
-  /// Also runs if the task ends by an exception, so that no task waits for it forever.
+  /// Runs even if the task ends by an exception, so that no task waits for it forever.
   ~sum_order() { publish(finished); }
 
   /// Announces that this task adds nothing more to tiles below `tile`.
@@ -109,7 +109,7 @@ class strip_slopes {
   /// Keys of the tile that may be visible to some row.
   const tile_range& hull() const { return strip_.hull; }
 
-  /// \param weights  [rows, tile], scores in the panels that the hull touches; everything is written
+  /// \param weights  [rows, tile], scores in the panels that the hull touches. Everything is written
   /// \param slopes   [rows, tile], products upstream . value there
   void run(A* weights, A* slopes, const score_factors& factors, const row_numbers& of) {
     for (Index r = 0; r < rows; ++r, weights += tile, slopes += tile)

@@ -96,7 +96,7 @@ struct attention_gradient_rows {
                    tape.d_q.at(b, token_of(row), head_of(row)));
   }
 
-  /// A sink takes part in the softmax with a value of zero: its slope is weight * (0 - g . o).
+  /// A sink is part of the softmax, with a value of zero: its slope is weight * (0 - g . o).
   void write_sinks(double* d_sink_logits) const {
     std::fill(d_sink_logits, d_sink_logits + group, 0.0);
     for (Index row = 0; row < count(); ++row) {
@@ -117,7 +117,7 @@ struct attention_gradient_rows {
     std::fill(m.products, m.products + m.rows, A(0));
     const A factor = static_cast<A>(factors.query);
     for (Index t = 0; t < tokens; ++t) {
-      if (keys.of(first + t).empty()) continue;  // such a query may hold anything
+      if (keys.of(first + t).empty()) continue;  // such a query may have any content
       for (Index g = 0; g < group; ++g) {
         const Index row = t * group + g;
         const auto channels = [&](const head_view<const T>& x) {

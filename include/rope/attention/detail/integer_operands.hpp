@@ -28,8 +28,8 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-// Queries, and the weights of a tile, are rounded to 16-bit integers with one scale. They multiply 8-bit keys
-// and values. Their size is limited so that a sum of products stays below 2^31.
+// Queries, and the weights of a tile, are rounded to 16-bit integers with one scale, and multiply int8 keys
+// and values. Their magnitude is limited so that a sum of products stays below 2^31.
 
 /// Rounds the channels of a query and returns their scale.
 inline float round_query(const float* channels, Index head_dim, std::int16_t* rounded) {

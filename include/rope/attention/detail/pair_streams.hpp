@@ -18,7 +18,7 @@
 /// The kernels of streams.hpp for types that are multiplied in pairs: in each step a lane multiplies two
 /// channels of a key, or one channel of two values.
 ///
-/// The row of bench/ that needs them is int8_products_beside_bfloat16/1x4096x32+8x128, which is slower with
+/// Benchmark row that needs them: int8_products_beside_bfloat16/1x4096x32+8x128, which is slower with
 /// products in float.
 ///
 /// `Products` is bfloat16_products or integer_products. Its `number` is the type of queries and weights,

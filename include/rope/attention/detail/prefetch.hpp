@@ -11,15 +11,14 @@
 
 /// Prefetching of keys and values while decoding.
 ///
-/// Processors do not prefetch decoding's reads by themselves: several keys are read at the same time, and the
-/// tokens of one head may be far apart in memory. So while one part is processed, the next one is prefetched
-/// line by line, in memory order. A processor may drop a prefetch, so if the tokens of a head are contiguous
-/// each line is prefetched again a few tokens before its use.
+/// Processors do not prefetch the reads of decoding by themselves, because several keys are read at the same
+/// time and the tokens of one head may be far apart. So while one part is processed, the next one is
+/// prefetched line by line, in memory order. A processor may drop a prefetch, so if the tokens of a head are
+/// contiguous each line is prefetched again a few tokens before its use.
 ///
-/// A row of bench/ that needs prefetching is one query, bhsd/1x1024x32+8x128 with the keys of many
-/// layers alternating. A row that needs the second prefetch is decoding from pages of 16 keys,
-/// 1x16384x32+8x128. If the heads of a token are contiguous, the second prefetch costs more than it saves.
-/// Loads in place of prefetches are slower.
+/// Benchmark row that needs prefetching: one query, bhsd/1x1024x32+8x128 with the keys of many layers. Row
+/// that needs the second prefetch: decoding from pages of 16 keys, 1x16384x32+8x128. If the heads of a token
+/// are contiguous, the second prefetch costs more than it saves. Loads instead of prefetches are slower.
 
 namespace rope::inline ROPE_ABI::detail {
 

@@ -95,9 +95,9 @@ class prefill_block {
   }
 
  private:
-  /// Sums of tiles are added up in runs, and sums of runs in a total. A sum of n equal terms may be off by n
-  /// roundings. In three stages it may be off by only (keys of a tile) + (tiles of a run) + (runs of the
-  /// call) roundings.
+  /// Sums of tiles are added up in runs, and sums of runs in a total. A plain sum of n equal terms may have n
+  /// roundings. In three stages there are at most (keys of a tile) + (tiles of a run) + (runs of the call)
+  /// roundings.
   static constexpr Index run_of_keys = 32 * shape::tile;
 
   /// Adds the sums of the current run to the total of the earlier runs.

@@ -267,10 +267,10 @@ void begin_softmax(const visibility& rules, const strip_rows& strip, const softm
   }
 }
 
-/// Channels divided by `divisor`. The address of a row decides which channels a loop processes in vectors and
-/// which one by one. In vectors -ffast-math divides differently (by an estimated reciprocal), and so does
-/// 32-bit NEON. There the reciprocal is computed once, outside of the loop. The loop only multiplies by it,
-/// which rounds equally with and without vectors.
+/// Channels divided by `divisor`. The address of a row decides which channels a loop processes as vectors and
+/// which one by one. For vectors, -ffast-math divides differently (by an estimated reciprocal), and so does
+/// 32-bit NEON. In these cases the reciprocal is computed once, before the loop. The loop only multiplies by
+/// it, which rounds equally in both.
 template <class A>
 auto divided(const const_channels_map<A>& channels, A divisor) {
 #if ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS

@@ -22,8 +22,8 @@
 /// A block of sums has up to four queries and a few keys or packets of channels, so that a loaded register
 /// serves several products. prefetch.hpp prefetches the next keys and values.
 ///
-/// The row of bench/ that needs them most is one query, bhsd/1x16x32+32x128. The prefill kernel takes several
-/// times as long for it, because it packs keys and values.
+/// Benchmark row that needs them most: one query, bhsd/1x16x32+32x128. The prefill kernel takes several times
+/// as long, because it packs keys and values.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -144,7 +144,7 @@ struct value_run {
 };
 
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for `packets` packets of channels
-/// from c on, over the values of all runs, one after the other. Sums stay in registers from run to run.
+/// from c on, over the values of all runs. Sums stay in registers from run to run.
 ///
 /// \tparam asks  whether to prefetch what is read after the runs; false if the runs were just read
 template <class A, int rows, int packets, bool asks, class V>

@@ -21,8 +21,8 @@
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 
-/// The memory of the tokens of keys or values: one view, or the pages of a pool. Kernels do not depend on
-/// which.
+/// The memory of the tokens of keys or values: one view, or the pages of a pool. Kernels do not depend on the
+/// choice.
 
 namespace rope::inline ROPE_ABI::detail {
 
