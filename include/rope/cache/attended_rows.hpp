@@ -20,9 +20,9 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// Stored tokens that `attention(q, rows, out)` reads: kv_cache, ring_cache, latent_cache, or a class of your
-/// own. Tokens 0, 1, ..., seen(b) - 1 were appended to row b. The row stores some of them, each in a slot.
-/// Its newest tokens are the queries.
+/// Stored tokens that `attention(q, rows, out)` reads: kv_cache, ring_cache, latent_cache, or your own class.
+/// Tokens 0, 1, ..., seen(b) - 1 were appended to row b. The row stores some of them, each in a slot. The
+/// queries are its newest tokens.
 ///
 ///     value_type                  channels of keys and values
 ///     batch()                     rows

@@ -72,7 +72,7 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///     cache.append_at(k, v, depths);
 ///     attention(q, cache, out, {.mask = score_matrix(seen, 1, 1, tokens, cache.size())});
 ///
-/// \param q       [rows, tokens, q.heads, head_dim]: the queries of the first rows of the cache, or of all
+/// \param q       [rows, tokens, q.heads, head_dim]: queries for the first rows of the cache, or for all
 /// \param cache   kv_cache, ring_cache, latent_cache or another class that satisfies attended_rows. Its
 ///                channels have the type of q or, for float q, a 16-bit type or std::int8_t; attention widens
 ///                them while reading. For a latent_cache head_dim is latent_dim + rotary_dim, value_dim is

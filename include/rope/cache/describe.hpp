@@ -50,9 +50,9 @@ std::string next_place(const Cache& cache, Index b) {
 ///     row 0: 46 of 64 tokens, from (0, 0, 0) to (22, 22, 22), text goes on at 23; rotated keys
 ///     row 1: no tokens of 64, text goes on at 0; raw keys of 8 bits; 0 of 46 queries without counts
 ///
-/// A ring holds the sinks and the newest of all tokens appended to it: `20 of 4000 seen tokens`. Its first
-/// token is the oldest one it holds. For the position of every token see positions(b) or coordinates(b) of
-/// the cache.
+/// A ring stores the sinks and the newest of all tokens appended to it: `20 of 4000 seen tokens`. Its first
+/// token is the oldest one that it stores. positions(b) or coordinates(b) of the cache return the position of
+/// every token.
 ///
 /// \param cache  kv_cache, ring_cache or latent_cache
 ///
@@ -66,7 +66,7 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
     if (cache.size(b) == 0) {
       text += "no tokens of " + std::to_string(cache.capacity());
     } else {
-      // Tokens of a ring are out of order, and rolled-back slots hold no token.
+      // Tokens of a ring are out of order, and rolled-back slots have no token.
       std::size_t first = 0, last = order.size() - 1;
       std::int64_t of = cache.capacity();
       if constexpr (rows_by_rank<Cache>) {

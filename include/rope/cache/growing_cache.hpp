@@ -83,7 +83,7 @@ class growing_cache {
   }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ in size; call size(b) then
   Index size() const { return rows().common_size(Cache::names.size); }
-  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row, as do all functions of b
+  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row, like all functions of b
   /// below
   Index size(Index b) const { return rows().size(rows().checked(Cache::names.size, b)); }
   /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range;
@@ -102,7 +102,7 @@ class growing_cache {
   }
   /// Number of tokens appended to row b and not removed since: size(b).  Throws: std::out_of_range
   std::int64_t seen(Index b) const { return size(b); }
-  /// Returns `options` for attention: this cache adds nothing to them.
+  /// Returns `options` unchanged, because this cache adds no rules.
   attention_options rules(const char* /*function*/, const attention_options& options) const {
     return options;
   }
@@ -112,14 +112,14 @@ class growing_cache {
   std::span<const std::int64_t> next_positions() const {
     return tokens_.next_positions(Cache::names.next_positions);
   }
-  /// How many of the `queries` queries each row has in a call of attention without counts, [batch]; empty:
+  /// The number of the `queries` queries in each row for a call of attention without counts, [batch]. Empty:
   /// all. Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
   /// The record from which query_counts is computed.
   const detail::newest_tokens& newest() const { return rows().newest(); }
-  /// How many tokens at the start of row b are at positions 0, 1, 2, ..., and how many in ascending order.
+  /// The numbers of tokens at the start of row b at positions 0, 1, 2, ..., and in ascending order.
   detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
 
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
@@ -165,14 +165,14 @@ class growing_cache {
     tokens_.remove(Cache::names.remove, first, count, row);
   }
 
-  /// Removes the tokens of a list, such as those of the lowest attention scores (H2O, SnapKV). Other tokens
-  /// move up and keep their positions or coordinates, and the next position of the row stays, even if its
-  /// newest token goes. `remove` of the newest tokens is a rollback instead: the next token takes their
-  /// positions.
+  /// Removes the tokens of a list, such as those with the smallest attention sums (H2O, SnapKV). Other tokens
+  /// move up and keep their positions or coordinates. The next position of the row does not change, even if
+  /// its newest token is removed. In contrast, `remove` of the newest tokens is a rollback: the next token
+  /// takes their positions.
   ///
   ///     cache.evict(std::vector{3, 5, 4});
   ///
-  /// With axes, the order of tokens is numbered anew, so a window counts the tokens that remain.
+  /// With axes, the remaining tokens are renumbered, so a window counts only them.
   ///
   /// \param indices  any integers in any order: indices of tokens in the row, not positions
   ///
@@ -183,7 +183,8 @@ class growing_cache {
     tokens_.evict(Cache::names.evict, indices, row);
   }
 
-  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys. Exact, and reads no key.
+  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys. It is exact and reads no
+  /// key.
   ///
   /// Throws:  as `remove`, also if a position would leave [-2^53, 2^53]; std::invalid_argument for rotated
   ///          keys
@@ -211,19 +212,20 @@ class growing_cache {
   }
   ROPE_DETAIL_ASK_FOR_TURNS();
 
-  /// Makes row `to` a copy of row `from`, positions included: several continuations of one prompt.
+  /// Makes row `to` a copy of row `from`, including positions, for several continuations of one prompt.
   ///
   ///     cache.copy_row(0, 2);
   ///
   /// Throws:  std::out_of_range if there is no such row
   void copy_row(Index from, Index to) { tokens_.copy_row(Cache::names.copy_row, from, to); }
 
-  /// Makes row `to` a copy of row `from` of another cache, positions included: a prompt that was processed in
-  /// a cache of its own joins a batch. Integers are copied with their scales, without another rounding.
+  /// Makes row `to` a copy of row `from` of another cache, including positions, so that a prompt which was
+  /// processed alone joins a batch. int8 keys and values are copied with their scales, without another
+  /// rounding.
   ///
   ///     cache.copy_row(prefilled, 0, 2);
   ///
-  /// If rows had tokens of different calls, the next attention before another `append` needs counts.
+  /// If rows then have tokens of different calls, the next attention before another `append` needs counts.
   ///
   /// Throws:  std::out_of_range if there is no such row, std::invalid_argument if the caches differ in the
   ///          shape of heads, storage() or axes, or other rows store keys of another rotation;
@@ -233,8 +235,8 @@ class growing_cache {
     tokens_.copy_row(Cache::names.cache, Cache::names.copy_row, other.tokens_, from, to);
   }
 
-  /// Makes every row b a copy of what row rows[b] was before the call, positions included: beam search, in
-  /// which some beams continue more than once and others end.
+  /// Makes every row b a copy of row rows[b] before the call, including positions, for beam search: some
+  /// beams continue more than once and others end.
   ///
   ///     const int parents[] = {1, 1, 0};
   ///     cache.reorder(parents);
@@ -246,7 +248,8 @@ class growing_cache {
   /// Cost:    one copy, or one swap, of every row that changes
   void reorder(const detail::row_list& rows) { tokens_.reorder(Cache::names.reorder, rows); }
 
-  /// Makes room for at least `capacity` tokens per row. Views and spans of the cache are no longer valid.
+  /// Increases the capacity to at least `capacity` tokens per row. Views and spans of the cache are no longer
+  /// valid.
   ///
   ///     cache.reserve(2 * cache.capacity());
   ///
@@ -265,9 +268,9 @@ class growing_cache {
   /// The stored values [batch, size(), kv_heads, value_dim]; valid until the cache changes. For a
   /// latent_cache, the latents, [batch, size(), 1, latent_dim], in the memory of the keys.  Throws: as keys()
   detail::stored_view<const T> values() const { return tokens_.values(Cache::names.values); }
-  /// keys() of row b alone, [1, size(b), ...].  Throws: std::out_of_range
+  /// keys() of row b only, [1, size(b), ...].  Throws: std::out_of_range
   detail::stored_view<const T> keys(Index b) const { return tokens_.keys(Cache::names.keys, b); }
-  /// values() of row b alone, [1, size(b), ...].  Throws: std::out_of_range
+  /// values() of row b only, [1, size(b), ...].  Throws: std::out_of_range
   detail::stored_view<const T> values(Index b) const { return tokens_.values(Cache::names.values, b); }
 
  private:

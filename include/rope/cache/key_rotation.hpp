@@ -15,18 +15,18 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// The rotation of the keys that a cache stores: store it next to saved keys, and compare it before they are
-/// appended again.
+/// The rotation of the keys in a cache. Store it with saved keys, and compare it before you append them
+/// again.
 ///
 ///     const key_rotation saved = cache.rotation();
 ///     const bool same = saved == restored.rotation_by<Layout>(table);
 ///     if (same) restored.append_rotated<Layout>(keys, values, table, positions);
 ///
-/// Four integers of 64 bits without padding. They have the same bits on every machine, with every compiler
-/// and for tables of float and of double. Two different rotations are equal with a chance of 2^-64.
+/// Four 64-bit integers without padding. They have the same bits on every machine, with every compiler and
+/// for float and double tables. Two different rotations are equal with a probability of 2^-64.
 ///
-/// In a cache with axes the value does not depend on the coordinates of tokens. A table of positions has
-/// `frequencies` 0 there, because it determines only the rotation of text; a table of coordinates sets both
+/// In a cache with axes, the value does not depend on the coordinates of tokens. There a table of positions
+/// has `frequencies` 0, because it determines only the rotation of text. A table of coordinates sets both
 /// hashes. The cache keeps the value of the table of coordinates once one was used.
 struct key_rotation {
   /// A hash of inv_freq, the attention_factor and how angles are computed. Without axes it is the fingerprint
@@ -40,8 +40,8 @@ struct key_rotation {
   /// The first rotated channel of a stored key.
   std::int64_t first_channel = 0;
 
-  /// Whether the rotation is known. It is not for raw keys, keys that were rotated before they were appended
-  /// by a call without a table, and in an empty cache; all members are then 0.
+  /// True if the rotation is known. It is unknown for raw keys, for keys that were rotated before `append`
+  /// without a table, and in an empty cache. All members are then 0.
   bool known() const { return frequencies != 0 || text != 0; }
 
   /// Whether all members are equal.

@@ -62,7 +62,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
     tokens_.put_on_axes("kv_cache", axes);
   }
 
-  /// Number of coordinates of a token; 0: it has one position instead.
+  /// Number of coordinates of a token, or 0 if it has one position instead.
   Index axes() const { return tokens_.coordinates().axes(); }
   /// Coordinates of the tokens of row b, [size(b), axes]; valid until the cache changes.  Throws:
   /// std::out_of_range
@@ -74,8 +74,8 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   const double* coordinates_of(Index b, std::int64_t token) const {
     return tokens_.coordinates().token(b, detail::to_index(token));
   }
-  /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row by row: for the table that rotates raw
-  /// keys.
+  /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row after row: for the table that rotates
+  /// raw keys.
   detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }
   /// Coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
@@ -168,9 +168,9 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
     tokens_.store("kv_cache::append_at", k, v, coordinates, counts, threads);
   }
 
-  /// Appends copies of keys that were rotated by `table` before: saved to disk, in another cache or on
-  /// another machine. They are then keys that the cache rotated: `append`, `attention`, `shift` and `rebase`
-  /// go on.
+  /// Appends copies of keys that `table` rotated before: saved to disk, in another cache or on another
+  /// machine. The cache then treats them as keys that it rotated: `append`, `attention`, `shift` and `rebase`
+  /// work.
   ///
   ///     restored.append_rotated<Layout>(keys, values, table, positions);
   ///
@@ -194,7 +194,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
                                                 detail::placed(table),
                                                 detail::place_source(positions, k.tokens), counts, threads);
   }
-  /// The table at the channel at which it rotates a stored key: its own.
+  /// The table at the channel at which it rotates a stored key: unchanged.
   template <class Table>
   auto placed(const char* /*function*/, const Table& table) const {
     return detail::placed(table);

@@ -104,7 +104,7 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   Index latent_dim() const { return tokens_.memory().first_new_channel(); }
   /// Channels of a rotated part.
   Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
-  /// Appends copies of new tokens. As in kv_cache, a cache that has rotated its parts rejects parts that were
+  /// Appends copies of new tokens. As in kv_cache, a cache that rotated its parts rejects parts that were
   /// rotated elsewhere.
   ///
   /// \param latent        [batch, tokens, 1, latent_dim]
@@ -171,8 +171,8 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
           detail::position_source(positions, latent.tokens), counts, threads);
   }
 
-  /// Appends copies of latents, and of parts that were rotated by `table` before: saved to disk, in another
-  /// cache or on another machine. They are then parts that the cache rotated, as in kv_cache.
+  /// Appends copies of latents, and of parts that `table` rotated before: saved to disk, in another cache or
+  /// on another machine. The cache then treats them as parts that it rotated, as in kv_cache.
   ///
   /// \param rotated_part  [batch, tokens, 1, rotary_dim]
   /// \param table         the table that rotated them; it is not applied again

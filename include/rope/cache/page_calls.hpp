@@ -29,14 +29,12 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 
-/// Writes new keys and values to pages.
-///
-/// Attention of the newest tokens of many sequences to keys and values in pages.
+/// Writes new keys and values to pages, and attends with the newest tokens of many sequences to pages.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// All argument checks for new tokens of pages, before the first token is written.
+/// All argument checks for new tokens in pages, before the first token is written.
 template <class K, class V, class T>
 void check_page_writes(const char* function, const head_view<K>& k, const head_view<V>& v,
                        const page_view<T>& pages, const newest_in_pages<T>& newest) {
@@ -96,7 +94,7 @@ constexpr bool misplaced_in_write_pages() {
 
 }  // namespace detail
 
-/// Copies the newest keys and values of every sequence to their pages.
+/// Copies the newest keys and values of each sequence to its pages.
 ///
 /// \param k        [1, tokens, kv_heads, head_dim] with query_offsets, [sequences + 1], as in attention to
 ///                 pages; or [sequences, tokens, ...] without. Already rotated if the model rotates keys,

@@ -22,9 +22,9 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// A view of keys and values in pages, as in an engine that serves many sequences at once and gives each of
-/// them whole pages. Token t of sequence s is token t % page_size of page blocks(s, t / page_size), and its
-/// position is t.
+/// A view of keys and values in pages, for an engine that serves many sequences and gives each of them whole
+/// pages. Token t of sequence s is token t % page_size of page blocks(s, t / page_size), and its position is
+/// t.
 ///
 ///     const page_view<float> pages({.keys = bhsd(key_pool, page_count, kv_heads, page_size, head_dim),
 ///                                   .values = bhsd(value_pool, page_count, kv_heads, page_size, value_dim)},
@@ -98,7 +98,7 @@ class page_view {
   Index page_size() const { return memory_.keys.tokens; }
   /// Tokens of a sequence.  Requires: sequence in [0, sequences()), as do the functions below
   Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
-  /// The page that holds token t of a sequence.  Requires: t in [0, length(sequence))
+  /// The page with token t of a sequence.  Requires: t in [0, length(sequence))
   Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
   /// The slot of token t in its page.
   Index slot(Index t) const { return t % page_size(); }
@@ -162,8 +162,8 @@ class page_view {
 
 namespace detail {
 
-/// Checks that no page is shared that holds a token to be changed: [first(s), first(s) + count(s)) of every
-/// sequence s.
+/// Checks that no page with a token to be changed is shared. These are tokens [first(s), first(s) + count(s))
+/// of every sequence s.
 ///
 /// Throws:  std::invalid_argument if a page that holds such a token is listed twice among the blocks that
 ///          hold tokens

@@ -21,15 +21,15 @@ namespace rope::inline ROPE_ABI {
 
 /// Whether a cache stores keys rotated or raw.
 enum class key_storage {
-  /// The key is stored rotated by its position and read as stored. A change of position or table rotates it
-  /// again, with one more rounding.
+  /// The key is rotated by its position before it is stored. A change of position or table rotates it again,
+  /// with one more rounding.
   rotated,
   /// The key is stored unrotated and rotated whenever it is read, by any table. Positions can change freely
   /// and exactly, and a schedule that depends on length (dynamic NTK, LongRoPE) works at every length.
   raw
 };
 
-/// Which position a key of a ring_cache is rotated by.
+/// The position that rotates a key of a ring_cache.
 enum class ring_positions {
   /// Its position in the sequence. The table must cover the whole sequence. This is attention with a sliding
   /// window and visible sinks, in less memory.
@@ -51,7 +51,7 @@ struct ring_policy {
   /// The maximum number of queries in one call of attention, and of tokens that can be rolled back. Each
   /// beyond the first costs a slot.
   Index chunk = 1;
-  /// Which position a key is rotated by.
+  /// The position that rotates a key.
   ring_positions positions = ring_positions::sequence;
 };
 
@@ -80,8 +80,8 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 
 }  // namespace detail
 
-/// How many coordinates a token of a kv_cache or ring_cache has, such as (time, height, width). A cache
-/// without axes has one integer position per token.
+/// The number of coordinates of a token in a kv_cache or ring_cache, such as 3 for (time, height, width). A
+/// cache without axes has one integer position per token.
 ///
 ///     kv_cache<float> cache(batch, capacity, kv_heads, head_dim, token_axes{3});
 ///     const auto prompt = qwen_vl_positions(runs, cache.next_positions()[0]);
@@ -126,7 +126,7 @@ struct token_axes {
 ///     cache.truncate(5, batch_row{2});
 struct batch_row {
   Index index;  // in [0, batch)
-  /// Whether to change every row; index is then not read. This is a separate flag so that an invalid index
+  /// Whether to change every row. index is then not read. This is a separate flag so that an invalid index
   /// throws.
   bool every = false;
 };

@@ -51,7 +51,7 @@ namespace rope::inline ROPE_ABI {
 template <class T>
 class ring_cache : public cache_shape<ring_cache<T>> {
  public:
-  using value_type = T;  // a channel as it is stored
+  using value_type = T;  // a stored channel
   /// The value in `positions` for a slot without a token, because it was rolled back or skipped: greater than
   /// every position.
   static constexpr std::int64_t no_position = detail::ring_rows::no_position;
@@ -94,7 +94,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     else
       return {};
   }
-  /// Tokens held in row b.  Throws: std::out_of_range if there is no such row, as do all functions of b below
+  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row, like all functions of b
+  /// below
   Index size(Index b) const { return rows().size(rows().checked(b)); }
   /// Position of the token in each slot of row b that was ever used, in the order of keys(b) and values(b);
   /// valid until the cache changes.  Throws: std::out_of_range; std::invalid_argument if tokens have
@@ -117,14 +118,14 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   std::span<const std::int64_t> next_positions() const {
     return tokens_.next_positions("ring_cache::next_positions");
   }
-  /// Number of coordinates of a token; 0: it has one position instead.
+  /// Number of coordinates of a token, or 0 if it has one position instead.
   Index axes() const { return tokens_.coordinates().axes(); }
   /// Coordinates slot by slot, [slots, axes]; valid until the cache changes.  Throws: std::out_of_range
   auto coordinates(Index b) const {
     const Index row = rows().checked(b);  // before any access to the row
     return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().used(row));
   }
-  /// Coordinates of one token, [axes].  Requires: there is such a row, and the token is held
+  /// Coordinates of one token, [axes].  Requires: there is such a row, and it stores the token
   const double* coordinates_of(Index b, std::int64_t token) const {
     return tokens_.coordinates().token(b, rows().slot(token));
   }
@@ -133,7 +134,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
     return tokens_.coordinates().next_coordinates("ring_cache::next_coordinates", tokens);
   }
-  /// How many of the `queries` queries each row has in a call of attention without counts, as in kv_cache.
+  /// The number of the `queries` queries in each row for a call of attention without counts, as in kv_cache.
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
@@ -189,14 +190,14 @@ class ring_cache : public cache_shape<ring_cache<T>> {
                                           detail::key_transform_of(table), counts, threads);
   }
 
-  /// Copies new tokens at the given positions: a ring that is restored, or that starts at token n. Positions
-  /// of a row ascend, from next_positions() or a later position on. Positions that are skipped have no token:
-  /// attention does not miss them, and they are not rolled back. A row that starts at or after `sinks` has no
-  /// sinks.
+  /// Copies new tokens at the given positions, for a ring that is restored or that starts at token n.
+  /// Positions of a row ascend, from next_positions() or a later position on. Skipped positions have no
+  /// token: attention works without them, and `truncate` returns to none of them. A row that starts at or
+  /// after `sinks` has no sinks.
   ///
   ///     ring.append_at<Layout>(k, v, table, 1000);
   ///
-  /// With axes, positions are coordinates on all axes, as in kv_cache, and tokens follow those before.
+  /// With axes, positions are coordinates on all axes, as in kv_cache, and tokens follow the earlier ones.
   ///
   /// \param positions  as in `rotate`
   ///
@@ -231,9 +232,9 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     tokens_.store("ring_cache::append_at", k, v, coordinates, counts, threads);
   }
 
-  /// Appends copies of keys that were rotated by `table` before: saved to disk, in another cache or on
-  /// another machine. They are then keys that the cache rotated: `append` and `attention` go on. Positions
-  /// ascend, as in append_at, so the tokens of a ring are saved in the order of their positions, not of their
+  /// Appends copies of keys that `table` rotated before: saved to disk, in another cache or on another
+  /// machine. The ring then treats them as keys that it rotated: `append` and `attention` work. Positions
+  /// ascend, as in append_at, so save the tokens of a ring in the order of their positions, not of their
   /// slots.
   ///
   /// \param k          as in `append` without a table
@@ -285,7 +286,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   void copy_row(const ring_cache& other, Index from, Index to) {
     tokens_.copy_row("ring_cache", "ring_cache::copy_row", other.tokens_, from, to);
   }
-  /// Makes every row b a copy of what row rows[b] was before the call.  Throws: as in kv_cache
+  /// Makes every row b a copy of row rows[b] before the call.  Throws: as in kv_cache
   void reorder(const detail::row_list& rows) { tokens_.reorder("ring_cache::reorder", rows); }
 
   /// Removes every token.
@@ -296,8 +297,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   /// The values of the same slots, [1, slots in use, kv_heads, value_dim].  Throws: std::out_of_range
   detail::stored_view<const T> values(Index b) const { return tokens_.values("ring_cache", b); }
 
-  /// Whether every key visible to a query at `position` of row b is still held, including its own if already
-  /// appended. False for positions before skipped ones once a later token was overwritten.  Throws:
+  /// Whether every key visible to a query at `position` of row b is still stored, including its own if
+  /// already appended. False for positions before skipped ones once a later token was overwritten.  Throws:
   /// std::out_of_range if there is no such row or position
   bool holds_window(Index b, std::int64_t position) const {
     rows().checked(b);
@@ -344,7 +345,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   void check_queries(const char* function, Index b, Index queries) const {
     if (const std::int64_t start = rows().run_start(rows().checked(b)); start > 0)
       check_run(function, b, queries, start);
-    // Sinks are never overwritten, and of the other queries the first one needs the oldest keys.
+    // Sinks are never overwritten. Of the other keys, the first query needs the oldest ones.
     const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
     if (oldest - first < queries && !holds_window(b, oldest))
       detail::throw_invalid(function, "the query at ", oldest,

@@ -20,7 +20,7 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 
-/// K-shift and change of schedule for rotated keys in your memory, with the bits of kv_cache::shift and
+/// K-shift and a change of schedule for rotated keys in your memory, with the bits of kv_cache::shift and
 /// kv_cache::rebase.
 
 namespace rope::inline ROPE_ABI {
@@ -85,8 +85,8 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const T
 ///
 ///     shift_keys<Layout>(keys.token_range(keep, count), -dropped, table);
 ///
-/// \param keys   [batch, tokens, heads, head_dim]; all of them are rotated
-/// \param table  the table that rotated the keys; no position has to be in it
+/// \param keys   [batch, tokens, heads, head_dim], all of which are rotated
+/// \param table  the table that rotated the keys; it need not have rows for their positions
 ///
 /// Throws:    std::invalid_argument if the rotated channels exceed the head, or the angles of the table are
 ///            not exact (source() is not a range of positions); the keys are then unchanged

@@ -30,7 +30,7 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// The extents of the weights of a call: keys are those of the row that holds the most.
+/// The extents of the weights of a call. The number of keys is that of the longest row.
 template <class Q, class Cache>
 attention_shape weights_shape(const head_view<Q>& q, const Cache& cache) {
   Index keys = 0;
@@ -39,7 +39,7 @@ attention_shape weights_shape(const head_view<Q>& q, const Cache& cache) {
   return {q.batch, q.tokens, keys, q.heads, q.head_dim};
 }
 
-/// The options of a call of which only weights are computed.
+/// The options of a call that computes only weights.
 inline attention_options without_outputs(attention_options options) {
   options.log_sum_exp = {};
   options.products = product_precision::full;
@@ -91,7 +91,7 @@ void find_weights_of_cache(const std::type_identity_t<head_view<const T>>& q, co
   });
 }
 
-/// The same, for weights in a list or in an Eigen object.
+/// The same, for weights in a list or an Eigen object.
 template <class Layout, class Q, class Cache, class W, class S, class Threads>
 void find_weights_in(const head_view<Q>& q, const Cache& cache, W& weights, const placed_table<S>* table,
                      const attention_options& options, const row_counts& counts, const Threads& threads) {
@@ -182,14 +182,14 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Ta
   detail::find_weights_in<Layout>(q, cache, weights, &rotation, options, counts, threads);
 }
 
-/// The attention that each token of a cache receives from queries that are already rotated, or need no
-/// rotation: the sum of its weights over the queries, for every query head, or over the query heads of its
-/// key head too.
+/// The attention that each token of a cache receives from queries that are already rotated or need no
+/// rotation. It is the sum of the token's weights over the queries, for every query head or summed over the
+/// query heads of its key head.
 ///
 ///     sum_j = sum_i w_ij,   w_i = softmax over visible j of  scale * q_i . k_j
 ///
-/// What to remove from a cache is chosen by these sums: those of all queries so far (H2O), or of the newest
-/// ones (SnapKV, TOVA); examples/thin_a_cache.cpp does it.
+/// H2O removes the tokens with the smallest sums over all queries so far. SnapKV and TOVA use the sums over
+/// the newest queries. examples/thin_a_cache.cpp is an example.
 ///
 ///     std::vector<float> sums(std::size_t(batch * kv_heads * cache.size()));
 ///     attention_weight_sums(q, cache, sums, {.queries_are_rotated = true});

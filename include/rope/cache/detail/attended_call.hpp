@@ -62,11 +62,11 @@ score_view<X> scores_of(score_view<X> x, Index b, Index number, Index queries, I
   return x;
 }
 
-/// The part of a call that one kernel call computes: queries from first_query on of rows [b, b + number), in
+/// The queries of a call that one kernel call processes: from first_query on, of rows [b, b + number), in
 /// query heads from first_head on.
 struct attended_part {
   Index b, number, first_query, first_head;
-  std::int64_t position, rank;  // of the query whose keys are copied by rank, or rank -1
+  std::int64_t position, rank;  // of the query whose keys are copied by rank; rank -1: none
 
   /// The slot of key j of the kernel call.
   template <class Rows>
@@ -85,8 +85,8 @@ class attended_call {
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
 
  public:
-  /// \param queries       the tokens of q that belong to each row; the last rows may have none
-  /// \param only_weights  whether kernels need keys alone; out then has heads without channels
+  /// \param queries       the tokens of q for each row; the last rows may have none
+  /// \param only_weights  whether kernels read only keys; out then has heads without channels
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
                 const placed_table<S>* table, const attention_options& options, const row_queries& queries,
                 const Threads& threads, bool only_weights = false)
@@ -187,7 +187,7 @@ class attended_call {
       if (count > 0) rows_.check_queries("attention", b, count);
   }
 
-  /// Finds the positions of all queries, which decide visibility.
+  /// Finds the positions of all queries, which determine the visible keys.
   void find_positions() {
     struct query_positions {};
     positions_ = workspace<query_positions, std::int64_t>(q_.batch * q_.tokens);
@@ -248,7 +248,7 @@ class attended_call {
   }
 
   /// The row of the table that rotates a key at position 0. For raw keys on axes, the table has a row for
-  /// every token, one row of the batch after the other.
+  /// every token, one batch row after another.
   std::int64_t row_of_zero(Index b) const {
     std::int64_t row = 0;
     if constexpr (rotates && rows_on_axes<Rows>)
@@ -267,7 +267,7 @@ class attended_call {
            values(first).is_followed_by(values(next), next - first);
   }
 
-  /// Whether every row has key_ranges of its own. Then those of joined rows must be contiguous.
+  /// Whether every row has its own key_ranges. Then the ranges of joined rows must be contiguous.
   bool ranges_differ_by_row() const { return static_cast<Index>(options_.key_ranges.size()) > q_.tokens; }
   /// The options of all queries of rows [b, b + number), whose log_sum_exp are contiguous.
   attention_options options_of(Index b, Index number, Index keys) const {
@@ -275,7 +275,7 @@ class attended_call {
     attention_options options = options_;
     options.bias = scores_of(options.bias, b, number, count, keys);
     options.mask = scores_of(options.mask, b, number, count, keys);
-    if (!options.key_ranges.empty())  // one list for all rows, or those of the rows one after the other
+    if (!options.key_ranges.empty())  // one list for all rows, or the lists of the rows one after another
       options.key_ranges =
           ranges_differ_by_row()
               ? part_of(options.key_ranges, queries_.place(b, 0), number * count)
@@ -345,9 +345,9 @@ class attended_call {
     }
   }
 
-  /// Places the keys visible to a query at positions 0, 1, 2, ... from the oldest to the query's own. A
-  /// kernel call processes one key head, so that the copy of the head stays in cache. With log_sum_exp it
-  /// processes all heads, whose sums are contiguous.
+  /// Assigns positions 0, 1, 2, ... to the keys visible to a query, from the oldest key to its own. A kernel
+  /// call processes one key head, so that the copy of the head stays in cache. With log_sum_exp it processes
+  /// all heads, whose sums are contiguous.
   template <class Visit>
   void attend_by_rank(Index b, const Visit& visit) const {
     if constexpr (rows_by_rank<Rows> && rotates) {

@@ -58,10 +58,10 @@ class axes_rows {
   Map of(Index b, Index size) const {
     return Map(row(b), size, axes_);
   }
-  /// Token t of row b, [axes].
+  /// Coordinates of token t of row b, [axes].
   const double* token(Index b, Index t) const { return row(b) + t * axes_; }
 
-  /// The coordinates of all tokens, row by row.
+  /// The coordinates of all tokens, row after row.
   template <class Rows>
   number_array<double> all(const Rows& rows) const {
     Index size = 0;
@@ -116,7 +116,7 @@ class axes_rows {
       find_largest(b, size > 0 || is_evicted(b), size, size + count);
     }
   }
-  /// Puts token t of row b at coordinate(a) on every axis a.
+  /// Sets token t of row b to coordinate(a) on every axis a.
   template <class CoordinateOf>
   void put(Index b, Index t, const CoordinateOf& coordinate) {
     for (Index a = 0; a < axes_; ++a) row(b)[t * axes_ + a] = static_cast<double>(coordinate(a));
@@ -127,7 +127,7 @@ class axes_rows {
     largest_[at(b)] = largest;
     next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
   }
-  /// Checks nothing: the functions that append check the positions of text.
+  /// Checks nothing, because the functions that append check the positions of text.
   void check_next(const char* /*function*/, Index /*tokens*/) const {}
   /// Reduces rows to their first `size` tokens.
   template <class Rows>
@@ -147,7 +147,7 @@ class axes_rows {
       find_largest(b, false, 0, size - (last - first));
     }
   }
-  /// Removes the listed tokens of rows, which still have size(b) tokens. largest(b) stays.
+  /// Removes the listed tokens of rows, which still have size(b) tokens. largest(b) does not change.
   template <class Rows>
   void evict(row_range range, const Rows& rows, const token_list& tokens) {
     for (Index b = range.first; b < last_of(range); ++b) {
@@ -234,7 +234,7 @@ class axes_rows {
   const double* row(Index b) const { return coordinates_.data() + b * capacity_ * axes_; }
   double* row(Index b) { return coordinates_.data() + b * capacity_ * axes_; }
 
-  /// Finds the largest coordinate of tokens [first, last) of row b, with `more` also of the earlier tokens.
+  /// Finds the largest coordinate of tokens [first, last) of row b. With `more`, includes the earlier tokens.
   void find_largest(Index b, bool more, Index first, Index last) {
     double largest = more ? largest_[at(b)] : -1.0;
     if (first < last) {

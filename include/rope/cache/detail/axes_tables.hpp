@@ -70,10 +70,10 @@ bool is_coordinate_table(const char* function, Index axes, const frequency_table
   return true;
 }
 
-/// The rotation of keys by a table in a cache with axes. `frequencies` is a hash of those on all axes. It is
-/// 0 for a table of positions, which determines only the rotation of text. `text` is the fingerprint of the
-/// table of positions that rotates text the same way (all coordinates of a token equal). It is 0 if a pair is
-/// rotated along several axes: no such table exists.
+/// The rotation of keys by a table in a cache with axes. `frequencies` is a hash of the frequencies on all
+/// axes. It is 0 for a table of positions, which determines only the rotation of text. `text` is the
+/// fingerprint of the table of positions with the same rotation of text, whose coordinates are equal on all
+/// axes. It is 0 if a pair is rotated along several axes, because no such table exists.
 template <class Layout, class S>
 key_rotation rotation_on_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();

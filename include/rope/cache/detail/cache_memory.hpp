@@ -30,8 +30,8 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Whether values have memory of their own, or are the first value_dim channels of the keys. New keys are
-/// then passed as the remaining channels.
+/// Whether values have their own memory, or are the first value_dim channels of the keys. New keys are then
+/// passed as the remaining channels.
 enum class value_place { own, in_keys };
 
 /// Invariant: slots that the owner has not written are indeterminate. A moved-from object has no extents.
@@ -74,7 +74,7 @@ class cache_memory {
       return values_.view(batch_, heads_, slots_, value_dim_);
   }
 
-  /// The first channel of a stored key that new keys fill.
+  /// The first channel of a stored key that new keys set.
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
   /// Bytes of `count` tokens.
   double bytes_of(Index count) const {
@@ -100,7 +100,7 @@ class cache_memory {
     write_values(v, b, first, count, slot);
   }
 
-  /// As write(), with the keys rotated by their positions in a batch of one.
+  /// Like write(), but rotates the keys by their positions in a batch of one.
   ///
   /// \param table  placed relative to the first channel of the new keys
   /// \param norm   checked, or no_norm
@@ -121,7 +121,7 @@ class cache_memory {
     }
   }
 
-  /// As above, for runs of tokens: runs(visit) calls visit(from, to, count) for each, in ascending order.
+  /// As above for runs of tokens: runs(visit) calls visit(from, to, count) for each run, in ascending order.
   template <class Runs>
   void move_down(Index b, const Runs& runs) {
     const auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
@@ -133,7 +133,7 @@ class cache_memory {
         });
     }
   }
-  /// Makes the channels of a slot of row b zero.
+  /// Sets the channels of a slot of row b to zero.
   void clear_slot(Index b, Index slot) {
     const auto clear = [](const auto* /*x*/, Index size, auto* y) {
       std::fill_n(y, size, std::remove_pointer_t<decltype(y)>(0));

@@ -31,7 +31,7 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// How many tokens of a row, from its first one on, are at positions 0, 1, 2, ... (`counted`), and how many
+/// The number of tokens at the start of a row that are at positions 0, 1, 2, ... (`counted`), and the number
 /// at positions that do not decrease (`ascending`).
 struct ordered_tokens {
   Index counted = 0, ascending = 0;
@@ -112,8 +112,8 @@ void check_new_positions(const char* function, Index batch, Index tokens, const 
                        range.smallest < -position_limit ? range.smallest : range.largest);
 }
 
-/// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows
-/// counts one row, so that it also has a size.
+/// The sizes and positions of the rows of a kv_cache. A batch without rows counts as one row, so that it also
+/// has a size.
 ///
 /// Invariant: next(b) is one more than the largest position of row b, evicted tokens included, 0 if the row
 ///            is empty. A moved-from object has no rows.
@@ -130,14 +130,14 @@ class cache_rows {
         newest_(batch) {}
 
   Index size(Index b) const { return at(b) < sizes_.size() ? sizes_[at(b)] : 0; }
-  /// Slots of row b that are in use.
+  /// Slots of row b in use.
   Index used(Index b) const { return size(b); }
   std::int64_t next(Index b) const { return next_[at(b)]; }
   std::span<const std::int64_t> next() const { return {next_.data(), at(batch_)}; }
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * capacity_), at(size(b))};
   }
-  /// How many positions(b) are counted and ascending.
+  /// The numbers of positions(b) that are counted and ascending.
   const ordered_tokens& order(Index b) const { return order_[at(b)]; }
   bool empty() const {
     for (const Index size : sizes_)
@@ -202,7 +202,7 @@ class cache_rows {
     newest_.append(tokens, counts);
   }
 
-  /// Throws:  std::out_of_range unless tokens [first, first + count) are held
+  /// Throws:  std::out_of_range unless tokens [first, first + count) are stored
   void check_tokens(const char* function, row_range rows, Index first, Index count) const {
     const Index held = size(rows.first);
     if (first < 0 || count < 0 || first > held || count > held - first)
@@ -233,8 +233,8 @@ class cache_rows {
     }
   }
 
-  /// Removes the tokens of an ascending list. next(b) stays. With `on_axes` the remaining tokens are numbered
-  /// 0, 1, 2, ...
+  /// Removes the tokens of an ascending list. next(b) does not change. With `on_axes` the remaining tokens
+  /// are renumbered 0, 1, 2, ...
   ///
   /// Requires:  rows of one size, at least one token in the list
   void evict(row_range rows, const token_list& tokens, bool on_axes) {
@@ -308,13 +308,13 @@ class cache_rows {
     if (other.size(from) > capacity_)
       throw_length(function, other.size(from), " tokens do not fit, a row holds ", Index{capacity_});
   }
-  /// Whether no row except `row` holds a token.
+  /// Whether no row except `row` stores a token.
   bool empty_but(Index row) const {
     for (std::size_t b = 0; b < sizes_.size(); ++b)
       if (b != at(row) && sizes_[b] > 0) return false;
     return true;
   }
-  /// Requires:  capacity is at least that of now, and a cache has checked the extents
+  /// Requires:  capacity is at least the present one, and a cache has checked the extents
   void reserve(Index capacity) {
     number_array<std::int64_t> larger(batch_ * capacity);
     for (Index b = 0; b < batch_; ++b) std::copy_n(row(at(b)), size(b), larger.data() + b * capacity);

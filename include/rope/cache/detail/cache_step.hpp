@@ -21,12 +21,12 @@
 #include <rope/rotation/layout.hpp>
 #include <rope/tables/table.hpp>
 
-/// Checks of one decoder step, which appends and then attends: errors of attention are found before append
-/// writes.
+/// Checks one decoder step, which appends and then attends, so that append writes nothing if attention would
+/// throw.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Heads of the queries, and the shape that the cache must have for them.
+/// Heads of the queries, and the required shape of the cache.
 struct step_shape {
   Index heads, kv_heads, head_dim, value_dim;
 };
@@ -89,8 +89,8 @@ bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, 
   return true;
 }
 /// Throws before anything is written if append or attention would reject `tokens` new tokens per row with
-/// heads of this shape. Errors of append alone, such as tokens that do not fit, are left to append, which
-/// checks before it writes.
+/// heads of this shape. append itself reports errors such as tokens that do not fit, which it checks before
+/// it writes.
 ///
 /// Throws:  as append and attention
 template <class Layout, class Cache, class S>

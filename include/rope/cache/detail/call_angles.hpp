@@ -21,8 +21,8 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 
-/// The table rows that rotate queries if tokens have coordinates. A table of coordinates must have those of
-/// the tokens. A table of positions rotates text.
+/// The table rows that rotate queries with coordinates. A table of coordinates must have those of the tokens.
+/// A table of positions can only rotate text.
 ///
 /// Copies of the keys visible to one query, rotated by their ranks among these keys.
 
@@ -48,7 +48,7 @@ void check_coordinates(const frequency_table<S>& table, Index row, const double*
                     of_table(row, a), " on axis ", a, " and the token at ", coordinates[a]);
 }
 
-/// Checks a table for raw keys, with a row for every token, one row of the batch after the other.
+/// Checks a table for raw keys, which has a row for every token, one batch row after another.
 ///
 /// Throws:  std::invalid_argument
 template <class Layout, class T, class Rows, class S>

@@ -15,7 +15,7 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/placed_table.hpp>
 
-/// Checks of the argument types of calls that store or rotate tokens: each error is reported in one sentence.
+/// Checks of argument types of calls that store or rotate tokens. Each reports an error with one sentence.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -24,19 +24,19 @@ inline constexpr bool is_quantized_view = false;
 template <class T>
 inline constexpr bool is_quantized_view<quantized_view<T>> = true;
 
-/// Views of new tokens that are stored as they are.
+/// Views of new tokens that are stored unchanged.
 template <class X>
 concept new_heads = is_head_view<X> || is_quantized_view<X>;
 
-/// In place of positions: new tokens are at the next positions, or at the coordinates of their table.
+/// Instead of positions: new tokens are at the next positions, or at the coordinates of their table.
 struct next_tokens {};
 
-/// Where tokens of append_rotated are.
+/// The positions of the tokens of append_rotated.
 template <class P>
 concept place_form =
     position_form<P> || std::is_same_v<P, token_coordinates> || std::is_same_v<P, next_tokens>;
 
-/// Positions as a source, others as they are.
+/// Positions as a source. Other arguments are unchanged.
 template <position_form P>
 auto place_source(const P& positions, Index tokens) {
   return position_source(positions, tokens);
@@ -44,7 +44,7 @@ auto place_source(const P& positions, Index tokens) {
 template <place_form P>
 requires(!position_form<P>) const P& place_source(const P& place, Index /*tokens*/) { return place; }
 
-/// How a cache stores a token: heads may be normalised before rotation and may have coordinates, latents may
+/// How a cache stores a token. Heads may be normalised before rotation and may have coordinates. Latents may
 /// not.
 enum class stored_as { heads, latents };
 
@@ -57,8 +57,8 @@ constexpr bool begins_with_table() {
   return tables[0];
 }
 
-/// Whether argument `place` of `More` exists and is not a `List`. The argument after the list is the threads,
-/// which another check reports.
+/// Whether argument `place` of `More` exists and is not a `List`. The next argument is threads, which another
+/// check reports.
 template <class List, class... More>
 constexpr bool lacks_list(std::size_t place) {
   constexpr bool lists[] = {std::is_convertible_v<More, List>..., false};
@@ -116,7 +116,7 @@ constexpr bool lacks_tables(std::size_t count) {
 
 }  // namespace rope::inline ROPE_ABI::detail
 
-/// As ROPE_DETAIL_ASK, for functions that need a table only with a layout, and have another name in messages.
+/// ROPE_DETAIL_ASK for functions that need a table only with a layout and have another name in messages.
 #define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name)                       \
   ROPE_DETAIL_ASK(function, name, (detail::lacks_tokens<Layout, Arguments...>()), \
                   (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))

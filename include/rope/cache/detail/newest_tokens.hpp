@@ -18,7 +18,7 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Tokens that a row lost: the `removed` tokens just before its newest `behind` tokens.
+/// Lost tokens of a row: the `removed` tokens just before its newest `behind` tokens.
 struct lost_tokens {
   Index behind, removed;
 
@@ -27,10 +27,9 @@ struct lost_tokens {
   friend bool operator==(const lost_tokens&, const lost_tokens&) = default;
 };
 
-/// Records which tokens of the last appends each row of a cache still has. While every row takes all tokens
-/// of every append, and every row loses the same tokens, the newest n tokens of all rows have the same
-/// indices in the appended views. Otherwise only the number of tokens of the last append in each row is
-/// recorded.
+/// Records which tokens of the last appends each row of a cache still has. If every row takes all tokens of
+/// every append, and all rows lose the same tokens, the newest n tokens of all rows have the same indices in
+/// the appended views. Otherwise it records only the number of tokens of the last append in each row.
 ///
 /// Invariant: the newest `even_` tokens of every row have the same indices in the appended views. If even_ is
 ///            0, the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last
@@ -105,8 +104,8 @@ class newest_tokens {
     even_ = all;
   }
 
-  /// How many of the `queries` tokens of a call each row has, [batch], as its newest tokens; empty: all of
-  /// them.
+  /// The number of the `queries` tokens of a call in each row, [batch], which are its newest tokens. Empty:
+  /// all of them.
   ///
   /// Throws:  std::invalid_argument if the record does not determine this
   std::span<const Index> counts(const char* function, Index queries) const {

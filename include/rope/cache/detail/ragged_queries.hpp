@@ -13,7 +13,7 @@
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/view.hpp>
 
-/// Assigns the tokens of a call to rows, either padded ([rows, tokens]) or concatenated with offsets.
+/// Assigns the tokens of a call to rows. They are padded ([rows, tokens]) or concatenated with offsets.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -28,7 +28,7 @@ class row_queries {
       : rows_(rows), tokens_(tokens), offsets_(offsets) {}
 
   Index asking() const { return rows_; }
-  /// Number of tokens of row b. first(b) is the index of the first of them in its row of the call.
+  /// Number of tokens of row b. first(b) is the index of its first token in its row of the call.
   Index count(Index b) const {
     return offsets_.empty() ? count_of(b, tokens_, counts_) : to_index(offset(b + 1) - offset(b));
   }

@@ -22,13 +22,13 @@
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 
-/// The tokens that each row of a ring holds, and their slots.
+/// The tokens in each row of a ring, and their slots.
 ///
 /// The coordinates of the tokens of a ring with axes.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The bookkeeping of a ring_cache: per row, the next token, and the token in each slot.
+/// The tokens of a ring_cache: per row, the next token, and the token in each slot.
 ///
 /// Invariant: of the tokens of row b before seen(b), the sinks and those from max(oldest, sinks) on are held,
 ///            except positions that append_at skipped. None is skipped from run_start(b) on.
@@ -61,12 +61,12 @@ class ring_rows {
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
                     (std::max)(std::int64_t{0}, seen(b) - oldest_[at(b)]));
   }
-  /// Slots of row b that were ever used. positions(b) has the token in each.
+  /// Slots of row b that were ever used. positions(b) has the token of each.
   Index used(Index b) const { return used_[at(b)]; }
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * slots_), at(used(b))};
   }
-  /// The first token of row b after which no position was skipped; 0 if none ever was.
+  /// The first token of row b after which no position was skipped, or 0 if none ever was.
   std::int64_t run_start(Index b) const { return run_start_[at(b)]; }
   /// Whether token `token` is in its slot.  Requires: token >= 0
   bool holds_token(Index b, std::int64_t token) const {
@@ -84,7 +84,7 @@ class ring_rows {
     if (token < policy_.sinks) return to_index(token);
     return to_index(policy_.sinks + (token - policy_.sinks) % ring);
   }
-  /// Whether row b has overwritten none of tokens [first, last); sinks never are.
+  /// Whether row b has overwritten none of tokens [first, last). Sinks are never overwritten.
   bool holds(Index b, std::int64_t first, std::int64_t last) const {
     first = (std::max)(first, std::int64_t{policy_.sinks});
     return first >= last || oldest_[at(b)] <= first;
@@ -125,7 +125,7 @@ class ring_rows {
     return {checked(row.index), row.index + 1};
   }
 
-  /// Calls write(b, t, 1, slot) for every new token that is not overwritten by the same append. These tokens
+  /// Calls write(b, t, 1, slot) for every new token that the same append does not overwrite. These tokens
   /// have different slots, so threads may write them in any order. If threads fail after overwriting recorded
   /// tokens, forget() is called.
   template <class Threads, class Positions, class Write, class Forget>
@@ -149,7 +149,7 @@ class ring_rows {
     otherwise.done = true;
   }
   /// Records new tokens, token t of row b at positions(b, t), which may read next(). Calls skipped(b, slot)
-  /// for every slot that is in use from now on without a token, because positions were skipped.
+  /// for every slot that is now in use without a token because positions were skipped.
   template <class Positions, class Skipped>
   void append(Index tokens, const row_counts& counts, const Positions& positions, const Skipped& skipped) {
     for (Index b = 0; b < batch_; ++b) {
@@ -264,10 +264,10 @@ class ring_rows {
   std::int64_t& position_in(Index b, Index slot) { return positions_(b * slots_ + slot); }
   /// The first token after the sinks that a row keeps whose newest token is `last`.
   std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots_ - policy_.sinks); }
-  /// Whether a new token is held once its append is over.
+  /// Whether a new token is still stored after its append.
   bool stays(std::int64_t i, std::int64_t kept) const { return i < policy_.sinks || i >= kept; }
-  /// Drops the tokens after the sinks and before `kept`. Because of skipped positions, newer tokens may not
-  /// overwrite them yet.
+  /// Drops the tokens after the sinks and before `kept`. If positions were skipped, newer tokens may not have
+  /// overwritten them.
   void drop_before(Index b, std::int64_t kept) {
     for (Index slot = policy_.sinks; slot < used(b); ++slot)
       if (std::int64_t& held = position_in(b, slot); held < kept) {
@@ -279,7 +279,7 @@ class ring_rows {
   moved_index batch_, slots_;
   ring_policy policy_;
   std::vector<std::int64_t> seen_;       // the next token of each row
-  std::vector<std::int64_t> oldest_;     // of the tokens after the sinks, the first that is held
+  std::vector<std::int64_t> oldest_;     // the first stored token after the sinks
   std::vector<Index> used_;              // slots of each row that were ever used
   std::vector<std::int64_t> run_start_;  // see run_start()
   newest_tokens newest_;
@@ -319,7 +319,7 @@ class ring_axes : public axes_rows {
   }
   /// Rolls rows back to `size` tokens.
   ///
-  /// Requires:  size is 0, or token size - 1 is held
+  /// Requires:  size is 0, or token size - 1 is stored
   void keep(const ring_rows& ring, row_range rows, std::int64_t size) {
     if (slots_ == 0) return;
     for (Index b = rows.first; b < rows.last; ++b)

@@ -27,7 +27,7 @@ inline Index checked_row(const char* function, std::int64_t b, Index batch) {
   return to_index(b);
 }
 
-/// A list of any integers, [batch], or an empty one: every row then has all tokens.
+/// A list of any integers, [batch], or an empty one, which means that every row has all tokens.
 ///
 /// Requires:  the list outlives the call
 class row_counts {
@@ -38,12 +38,12 @@ class row_counts {
 
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
-  /// The count of row b, or the nearest Index.
+  /// The count of row b, clamped to an Index.
   Index operator[](std::size_t b) const {
     using limits = std::numeric_limits<Index>;
     return static_cast<Index>(std::clamp<std::int64_t>(given(b), (limits::min)(), (limits::max)()));
   }
-  /// The count of row b as given in the list, for messages.
+  /// The count of row b in the list, for messages.
   std::int64_t given(std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
 
  protected:
@@ -69,7 +69,7 @@ class row_counts {
   std::int64_t (*read_)(const void*, Index) = nullptr;
 };
 
-/// A list of any integers, [batch]: the row that each row becomes a copy of.
+/// A list of any integers, [batch]: for each row, the row that it becomes a copy of.
 class row_list : public row_counts {
  public:
   template <integers_in_memory X>
@@ -88,14 +88,14 @@ inline void check_counts(const char* function, const row_counts& counts, Index b
       throw_invalid(function, "counts must be in [0, tokens] = [0, ", tokens, "], got ", counts.given(b));
 }
 
-/// How many of the `tokens` new tokens row b takes: all of them if counts are empty.
+/// The number of the `tokens` new tokens that row b takes: all of them if counts are empty.
 inline Index count_of(Index b, Index tokens, const row_counts& counts) {
   return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
 }
 
 /// Makes row `to` of a cache a copy of row `from`.
 ///
-/// \param rows   the bookkeeping of the cache, with used(b) slots in use in row b
+/// \param rows   the sizes of the rows: used(b) slots are in use in row b
 /// \param parts  the content of these slots
 ///
 /// Throws:  std::out_of_range if there is no such row
@@ -107,7 +107,7 @@ void copy_row(const char* function, Index from, Index to, Rows& rows, Parts&... 
   rows.copy_row(from, to);
 }
 
-/// Makes every row b of a cache a copy of what row from[b] was before the call.
+/// Makes every row b of a cache a copy of row from[b] before the call.
 ///
 /// Throws:  std::invalid_argument unless `from` has an entry for every row, std::out_of_range if an entry is
 ///          not a row
@@ -128,8 +128,8 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
       detail::copy_row(function, made_of, b, rows, parts...);
       b = made_of;
     }
-  // The remaining rows form cycles. Each swap puts one row in its place and moves the first row on to the
-  // next.
+  // The remaining rows form cycles. Each swap completes one row and moves the first row of the cycle to the
+  // next row.
   for (Index b = 0; b < batch; ++b) {
     Index to = b;
     while (source[at(to)] != b) {

@@ -79,8 +79,8 @@ void turn_stored(Turn& turn, const View& keys, Index b, Index slot, const By& by
   }
 }
 
-/// Whether heads of X can be stored as channels of type T with at most one rounding. Integers with scales are
-/// stored as they are.
+/// Whether heads of X can be stored as channels of type T with at most one rounding. int8 heads are stored
+/// unchanged.
 template <class X, class T>
 inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
 

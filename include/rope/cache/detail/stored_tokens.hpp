@@ -34,14 +34,14 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Whether new tokens are at a list of coordinates: token_coordinates, or a table of coordinates.
+/// Whether new tokens have a list of coordinates: token_coordinates, or a table of coordinates.
 template <class At>
 inline constexpr bool are_coordinates = requires(const At& at) {
   at.coordinate(Index{}, Index{});
 };
 
-/// Memory, rows and the rotation of the keys, changed together. Tables are placed in the head of a stored
-/// key. `function` is the name of the public function, for messages.
+/// Memory, rows and the rotation of the keys, which change together. Tables are placed in the head of a
+/// stored key. `function` is the name of the public function for messages.
 ///
 /// Invariant: the slots of row b that rows().positions(b) lists are written. A function that throws changes
 ///            nothing, except if threads fail while a ring overwrites tokens: the store is then empty. With
@@ -97,12 +97,12 @@ class stored_tokens {
     is_coordinate_table(function, coordinates_.axes(), table.table());
     return rotation_on_axes<Layout>(table);
   }
-  /// Throws:  std::invalid_argument if the cache holds keys of a known rotation
+  /// Throws:  std::invalid_argument if the cache stores keys of a known rotation
   void check_given(const char* function) const {
     if (rotates_keys())
       throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
   }
-  /// Stores keys as they are: raw, or rotated in a way that the cache does not know.
+  /// Stores keys unchanged: raw, or rotated in a way that the cache does not know.
   ///
   /// \param at  a source of positions, or token_coordinates
   template <class K, class V, class At, class Threads>
@@ -115,7 +115,7 @@ class stored_tokens {
     rotation_ = {};
     note(k.tokens, counts, at);
   }
-  /// Stores keys as they are, and records that `table` rotated them.
+  /// Stores keys unchanged, and records that `table` rotated them.
   ///
   /// \param at  a source of positions, token_coordinates, or next_tokens: as in store_next
   template <class Layout, class K, class V, class S, class At, class Threads>
@@ -143,8 +143,7 @@ class stored_tokens {
       note(k.tokens, counts, at);
     }
   }
-  /// Rotates new keys by a table of coordinates, with one row per token, or otherwise by their next
-  /// positions.
+  /// Rotates new keys: by a table of coordinates, with one row per token, or by their next positions.
   template <class Layout, class K, class V, class S, class Norm, class Threads>
   void store_next(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
                   const key_transform<S, Norm>& transform, const row_counts& counts, const Threads& threads) {
@@ -292,7 +291,7 @@ class stored_tokens {
     rows_.copy_row(other.rows_, from, to);
     if (other.rows_.used(from) > 0 && other_rotation) rotation_ = other.rotation_;
   }
-  /// \param from  row b becomes what row from[b] is
+  /// \param from  row b becomes a copy of row from[b]
   void reorder(const char* function, const row_list& from) {
     detail::reorder(function, from, memory_.batch(), rows_, memory_, coordinates_);
   }
@@ -317,8 +316,8 @@ class stored_tokens {
   }
 
  private:
-  /// Records the rotation of new keys. Of two equivalent ones, keeps the one with the frequencies on all
-  /// axes, if either has them.
+  /// Records the rotation of new keys. If it is equivalent to the recorded one, keeps the one with the
+  /// frequencies on all axes.
   template <class Layout, class S>
   void remember(const char* function, const placed_table<S>& table) {
     if (const key_rotation given = rotation_of<Layout>(function, table);
@@ -373,7 +372,7 @@ class stored_tokens {
         tokens, counts, threads, memory_.bytes_of(memory_.batch() * tokens),
         [&](Index b, Index t) { return position_in_row(at, b, t); }, write, [&] { clear(); });
   }
-  /// The position by which rows_ knows a new token. With axes, rows number their tokens.
+  /// The position of a new token in rows_. With axes, rows number their tokens.
   template <class At>
   std::int64_t position_in_row(const At& at, Index b, Index t) const {
     if constexpr (std::is_invocable_v<const At&, Index, Index> && !std::is_same_v<At, token_rows>)

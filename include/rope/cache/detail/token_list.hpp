@@ -17,15 +17,15 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Indices of tokens, any integers, as the caller gives them.
+/// Indices of tokens, any integers, as the caller passes them.
 class token_indices : public row_counts {
  public:
   template <integers_in_memory X>
   token_indices(const X& list) : row_counts("indices", list) {}
 };
 
-/// Different tokens of a row in ascending order, in the scratch memory of the thread: valid until the next
-/// list on this thread is made.
+/// Different tokens of a row in ascending order, in the scratch memory of the thread. Valid until the next
+/// list on this thread.
 class token_list {
  public:
   /// Throws:  std::out_of_range if an index is not in [0, held), std::invalid_argument if one is given twice
@@ -58,8 +58,8 @@ class token_list {
       visit(tokens_[i], tokens_[next - 1] + 1);
     }
   }
-  /// Calls visit(from, to, count) for each run of the other tokens of a row of `size` tokens that moves from
-  /// index `from` to the lower index `to`, in ascending order.
+  /// Calls visit(from, to, count) for each run of the remaining tokens of a row of `size` tokens that moves
+  /// from index `from` to the lower index `to`, in ascending order.
   template <class Visit>
   void for_each_kept(Index size, const Visit& visit) const {
     Index listed = 0;
