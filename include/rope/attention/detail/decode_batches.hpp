@@ -29,7 +29,7 @@ struct key_runs {
   Index b, head, begin;  // of row b; the tile begins with token `begin`
   Index count = 0;
   tile_range run[most];  // the first `count` are set, here and below: setting all takes longer than using 2
-  const C* rows[most];  // the first token of each
+  const C* rows[most];   // the first token of each
   stream_ahead ahead[most];
 
   Index first() const { return run[0].first; }
