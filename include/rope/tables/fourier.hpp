@@ -22,9 +22,9 @@
 #include <rope/tables/given_table.hpp>
 #include <rope/tables/table.hpp>
 
-/// FoPE, Fourier position embeddings. Layers before attention mix the frequencies of a channel, so one angle
-/// per pair describes it badly. FoPE gives every pair a learned mixture of all frequencies instead. It drops
-/// frequencies that do not complete a full turn in training: their pairs do not rotate.
+/// FoPE, Fourier position embeddings. Layers before attention mix the frequencies of a channel, so a single
+/// angle per pair is not enough. FoPE gives every pair a learned mixture of all frequencies instead. It drops
+/// frequencies without a full turn in training: their pairs do not rotate.
 ///
 /// Source: Hua et al. 2024, Fourier Position Embedding, arXiv:2412.17739; `FourierRotaryEmbedding` of vLLM
 

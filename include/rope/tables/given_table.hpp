@@ -20,15 +20,12 @@
 #include <rope/tables/table.hpp>
 
 /// Tables that are not made from frequencies: from angles that a network predicts for every token (learned
-/// rotations), or from cos and sin that another library computed. Row r is the rotation at position first +
-/// r.
-///
-/// Makes tables whose entries are given instead of computed from frequencies.
+/// rotations), or from cos and sin of another library. Row r is the rotation at position first + r.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The radius sqrt(cos^2 + sin^2) of a given pair is in [1 / largest_radius, largest_radius], so that the
-/// pair and its inverse are normal numbers of S and the square of the radius is one of double.
+/// The radius sqrt(cos^2 + sin^2) of a given pair is in [1 / largest_radius, largest_radius]. The pair and
+/// its inverse are then normal numbers of S, and the square of the radius is a normal double.
 template <class S>
 inline constexpr double largest_radius = std::is_same_v<S, float> ? 0x1p126 : 0x1p500;
 
@@ -77,14 +74,14 @@ struct given_entries {
     return table;
   }
 
-  /// Replaces the hash of the entries by a hash of the rule that made them: two tables of one rule are then
-  /// equal whatever their ranges of positions.
+  /// Replaces the hash of the entries by a hash of the rule that made them. Two tables of one rule are then
+  /// equal for any ranges of positions.
   template <class S>
   static void identify(frequency_table<S>& table, std::uint64_t rule) {
     table.fingerprint_ = mix(rule, 3);
   }
 
-  /// The frequencies that a table without frequencies reports: `pairs` zeros, and m.
+  /// The frequencies of a table made without frequencies: `pairs` zeros, and m.
   static frequencies origin(Index pairs, double attention_factor) {
     return frequencies::custom(number_array<double>(pairs, 1, 0.0), attention_factor);
   }
@@ -108,8 +105,8 @@ void check_same_shape(const char* function, const Cos& cos, const Sin& sin) {
 
 namespace rope::inline ROPE_ABI {
 
-/// How the columns of an angle, cos or sin matrix correspond to pairs. There is no default: a matrix read in
-/// the wrong form gives wrong angles or twice the pairs.
+/// The relation of the columns of an angle, cos or sin matrix to pairs. There is no default, because a matrix
+/// read in the wrong form gives wrong angles or twice the pairs.
 enum class table_form {
   half_width,    ///< [rows, pairs]      a0 a1 a2 ...          ONNX, FlashAttention, vLLM, candle
   concatenated,  ///< [rows, 2 pairs]    a0 a1 ... a0 a1 ...   Hugging Face `cat((freqs, freqs))`
@@ -118,11 +115,11 @@ enum class table_form {
 
 namespace detail {
 
-/// How far cos^2 + sin^2 of a pair may be from the table's common value, relative to it, for entries with
-/// unit roundoff u. A float or double entry has an error of at most 1 ulp from the cos or sin of another
-/// library and half an ulp from its product with m, together 3 u: a sum of squares has 6 u, the common value
-/// as much, and the sum formed here in double 2 u more. A 16-bit entry is a float that was rounded once, u: 2
-/// u and 2 u, and as much again where m was multiplied in 16 bits.
+/// The largest difference between cos^2 + sin^2 of a pair and the table's common value, relative to it, for
+/// entries with unit roundoff u. A float or double entry has an error of at most 1 ulp from the cos or sin of
+/// another library and half an ulp from its product with m, together 3 u: a sum of squares has 6 u, the
+/// common value as much, and the sum computed here in double 2 u more. A 16-bit entry is a float that was
+/// rounded once, u: 2 u and 2 u, and as much again if m was multiplied in 16 bits.
 template <class Entry>
 inline constexpr double radius_tolerance = std::is_same_v<Entry, double>        ? 16 * 0x1p-53
                                            : std::is_same_v<Entry, float>       ? 16 * 0x1p-24
@@ -164,7 +161,7 @@ inline double checked_angle(const char* function, double angle, Index r, Index i
   return angle;
 }
 
-/// m^2, the median of cos^2 + sin^2, if that of every pair is equal to it within radius_tolerance.
+/// m^2, the median of cos^2 + sin^2, if the sum of every pair is equal to it within radius_tolerance.
 ///
 /// Throws:  std::invalid_argument
 template <class Entry, class Cos, class Sin>
@@ -230,7 +227,7 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
       });
 }
 
-/// The table of learned rotations of which each rotates several pairs, with a list of frequencies.
+/// The table of learned rotations, each of which rotates several pairs, with a list of frequencies.
 ///
 ///     angle of pair a * ranges.size() + f  =  rotations(r, a) * ranges(f)
 ///
@@ -275,8 +272,8 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
 ///
 ///     const frequency_table<> table = table_of_cos_sin(cos, sin, table_form::concatenated);
 ///
-/// An attention_factor that is already multiplied into the entries stays there. The table reports the m that
-/// was measured, or exactly 1 if it is 1 within the precision of the entries.
+/// An attention_factor that is already multiplied into the entries stays there. The table reports the
+/// measured m, or exactly 1 if it is 1 within the precision of the entries.
 ///
 /// vLLM and FlashInfer store one matrix [cos, sin]: pass cache.leftCols(pairs), cache.rightCols(pairs) and
 /// half_width. timm stores sin first, in the repeated form.

@@ -24,17 +24,17 @@
 ///
 ///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
 ///
-/// The smallest |N x - K| of all N below a limit is that of a convergent of the continued fraction of x.
-/// Taken of x = 2^e 2 / pi for every e with N = n p < 2^(53 + b), this leaves, where k is not 0,
+/// For all N below a limit, the smallest |N x - K| belongs to a convergent of the continued fraction of x.
+/// For x = 2^e 2 / pi, every e, and N = n p < 2^(53 + b), and if k is not 0, this gives
 ///
 ///     b    d >      what a phase may be off by    and is
 ///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
 ///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
 ///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
 ///
-/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). Steps of 128 bits would be off
-/// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
-/// small as inv_freq * position: below 2^-60 rad the angle is multiplied instead of counted
+/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). With steps of 128 bits the error
+/// would be 2^-98, and a double entry would lose most of its digits. If k is 0, nothing cancels, and d is as
+/// small as inv_freq * position. Below 2^-60 rad the angle is therefore multiplied instead of counted
 /// (detail/table_rows.hpp).
 ///
 /// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
@@ -139,7 +139,7 @@ EIGEN_ALWAYS_INLINE constexpr fixed_pair<Word> fixed_sine_cosine(uint192 turn) {
           z - multiply_upper(z, alternating_sum(z, square, cosine_series<Word>))};
 }
 
-/// The float nearest to m * mantissa * 2^exponent, also if it is subnormal. The product must not be exactly
+/// The float nearest to m * mantissa * 2^exponent, even if it is subnormal. The product must not be exactly
 /// in the middle between two floats.
 ///
 /// Requires:  mantissa > 0; m > 0 and the product below 2^128 - 2^103
@@ -258,7 +258,7 @@ class binary_turns {
   }
 
  private:
-  std::uint64_t words_[9] = {};  // eight words, and zeros for what lies above them
+  std::uint64_t words_[9] = {};  // eight words, then zeros
   int unit_;                     // the lowest bit is 2^unit turns: at most -309
 };
 
@@ -324,7 +324,7 @@ namespace detail {
 /// An angle as a number of quarter turns and the distance to the nearest one, at most an eighth of a turn.
 struct quadrant_distance {
   std::uint64_t quadrant;  // modulo 4
-  std::uint64_t sign;      // of the distance: all bits where it is negative, else 0
+  std::uint64_t sign;      // of the distance: all bits if it is negative, otherwise 0
   uint192 magnitude;
 };
 
@@ -364,7 +364,7 @@ constexpr cos_sin nearest_float_cos_sin(uint192 turn, double m) {
 }
 
 /// m cos and m sin of an angle of at most an eighth of a turn, not yet rounded to S. A double has a relative
-/// error of 2^-52. Where that does not decide which of two floats is nearer, words of 128 bits do.
+/// error of 2^-52. If that does not determine the nearest float, 128-bit words do.
 template <class S>
 EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
   const cos_sin value = double_cos_sin(turn);
@@ -380,7 +380,7 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
 /// cos and sin of a phase: the nearest floats (S = float), or doubles.
 ///
 /// Integer arithmetic removes the nearest quarter turn, which leaves an angle x in [-pi/4, pi/4], and
-/// computes sin x and cos x (detail/fixed_sine_cosine.hpp).
+/// computes sin x and cos x.
 ///
 /// Accuracy:  S = float: correctly rounded, except for values within 2^-96 ulp of the middle between two
 ///            floats. S = double: 0.51 ulp. Equal bits on all processors (tests/oracle/table.test.cpp)

@@ -10,7 +10,7 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// A table for the queries and another one for the keys. Attention takes it wherever it takes one table.
+/// A table for the queries and another one for the keys. Attention accepts it in place of one table.
 ///
 ///     attention<half_split>(q, k, v, out, query_key_tables(query_table, key_table));
 ///

@@ -18,7 +18,7 @@
 #include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/table.hpp>
 
-/// Rows of cos and sin in the caller's memory, for decoding steps whose coordinates become known one by one.
+/// Rows of cos and sin in the caller's memory, for decoding steps with new coordinates.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -53,7 +53,7 @@ struct borrowed_table {
 ///
 /// \tparam S  float or double: the type of an entry
 ///
-/// Invariant: immutable: threads may share it, each with memory of its own. Empty after it was moved from.
+/// Invariant: immutable, so threads may share it, each with its own memory. Empty after it was moved from.
 /// Accuracy:  the bits of a frequency_table of the same coordinates or position
 template <class S = float>
 class row_maker {
@@ -142,7 +142,7 @@ class row_maker {
       detail::throw_invalid("row_maker::table", "the memory of ", rows,
                             " rows must have at least memory_size(", rows, ") = ", size, " bytes, got ",
                             memory.size());
-    // 2 * pairs entries of S are a multiple of 8 bytes, so what follows them is aligned as they are.
+    // 2 * pairs entries of S are a multiple of 8 bytes, so the following numbers are aligned too.
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     void* begin = memory.data() + (0 - address) % alignof(double);
     auto* entries = static_cast<S*>(begin);

@@ -100,7 +100,7 @@ class frequency_table {
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
 
-  /// Reports a rotary_dim in place of frequencies, at compile time.
+  /// Reports a rotary_dim instead of frequencies, at compile time.
   template <std::integral RotaryDim, std::integral... Counts>
   frequency_table(RotaryDim, Counts...) : frequency_table(frequencies(2), 0) {
     static_assert(
@@ -108,8 +108,7 @@ class frequency_table {
         "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count)");
   }
 
-  /// A table with every step in float, as float32 pipelines compute it, for results as close as possible to
-  /// theirs.
+  /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to theirs.
   ///
   ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
@@ -141,7 +140,7 @@ class frequency_table {
 
   frequency_table(const frequency_table&) = default;
   frequency_table(frequency_table&&) = default;
-  /// All or nothing.
+  /// Assigns everything or nothing.
   frequency_table& operator=(const frequency_table& other) { return *this = frequency_table(other); }
   frequency_table& operator=(frequency_table&&) = default;
 
@@ -174,9 +173,9 @@ class frequency_table {
   std::int64_t last() const { return first_ + rows(); }
   /// The m that is multiplied into every entry.
   double attention_factor() const { return frequencies_.attention_factor(); }
-  /// A hash that is equal for two tables that rotate every position alike; for other tables it is equal with
-  /// a chance of 2^-64. It covers inv_freq, attention_factor, how angles are computed, and given coordinates
-  /// or entries. The range of positions counts only for given entries.
+  /// A hash that is equal for two tables that rotate every position alike. For other tables it is equal with
+  /// a probability of 2^-64. It covers inv_freq, attention_factor, how angles are computed, and given
+  /// coordinates or entries. The range of positions counts only for given entries.
   std::uint64_t fingerprint() const { return fingerprint_; }
   /// The origin of the entries.
   table_source source() const { return source_; }
@@ -209,7 +208,7 @@ class frequency_table {
   /// Throws:  std::out_of_range
   bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }
 
-  /// The rows, for loops that have checked their positions.
+  /// The rows, for loops that have already checked their positions.
   detail::table_view<S> view() const {
     return {entries_.data(),
             pairs(),

@@ -22,8 +22,8 @@
 #include <rope/tables/given_table.hpp>
 #include <rope/tables/table.hpp>
 
-/// xPos: rotary embedding whose scores also decay with distance. In addition to its rotation every pair grows
-/// or shrinks exponentially with the position, keys inversely to queries:
+/// xPos: rotary embedding whose scores also decay with distance. In addition to its rotation, every pair
+/// grows or shrinks exponentially with the position, and keys do so inversely to queries:
 ///
 ///     query at p:  growth_i(p) R(angle_i(p)),     key at p:  R(angle_i(p)) / growth_i(p)
 ///     growth_i(p) = exp(rate_i (p - center) / scale_base)
@@ -31,7 +31,7 @@
 /// A score therefore has the factor exp(rate_i (p_query - p_key) / scale_base). With rate < 0 it is less than
 /// 1 for every key before the query and more than 1 for every key after it: xPos is for causal attention. The
 /// center cancels only if queries and keys share it. Libraries that derive the center from the length of a
-/// call get other scores with a cache than without. Here the center is a constant of the model.
+/// call compute different scores with and without a cache. Here the center is a constant of the model.
 
 namespace rope::inline ROPE_ABI {
 
@@ -76,9 +76,9 @@ struct xpos_growth {
 ///     attention(q, cache.keys(), cache.values(), out);
 ///     attention<half_split>(q, k, v, out, tables);         // of unrotated queries and keys
 ///
-/// Positions are absolute and the center is fixed, so cached keys stay valid while a sequence grows, also
-/// when the tables are rebuilt for more positions: their fingerprints do not depend on the range. `unrotate`
-/// inverts the growth too, and `rotate_gradient` includes it in the gradient.
+/// Positions are absolute and the center is fixed, so cached keys stay valid while a sequence grows. They
+/// stay valid even if tables are rebuilt for more positions, because fingerprints do not depend on the range.
+/// `unrotate` inverts the growth too, and `rotate_gradient` includes it in the gradient.
 ///
 /// \tparam S  float or double: the type of a table entry
 ///
@@ -116,20 +116,20 @@ class xpos {
   xpos& operator=(const xpos& other) { return *this = xpos(other); }  // all or nothing
   xpos& operator=(xpos&&) = default;
 
-  /// What queries rotate by: entries m growth cos and m growth sin.
+  /// The table of queries, with entries m growth cos and m growth sin.
   const frequency_table<S>& queries() const { return queries_; }
-  /// What keys rotate by: entries m cos / growth and m sin / growth.
+  /// The table of keys, with entries m cos / growth and m sin / growth.
   const frequency_table<S>& keys() const { return keys_; }
 
-  /// Both tables placed in the head, where they turn channels [first_channel, first_channel + rotary_dim).
-  /// This object must outlive what is returned.
+  /// Both tables placed in the head, where they rotate channels [first_channel, first_channel + rotary_dim).
+  /// This object must outlive the result.
   struct placed {
     static constexpr bool needs_causal = true;  // as above
-    placed_table<S> query_table;                // what queries() returns
-    placed_table<S> key_table;                  // what keys() returns
-    /// What queries rotate by.
+    placed_table<S> query_table;                // the result of queries()
+    placed_table<S> key_table;                  // the result of keys()
+    /// The table of queries.
     const placed_table<S>& queries() const { return query_table; }
-    /// What keys rotate by.
+    /// The table of keys.
     const placed_table<S>& keys() const { return key_table; }
   };
   /// Both tables placed in the head.
@@ -141,7 +141,7 @@ class xpos {
 
   /// The position of growth 1.
   double center() const { return growth_.center; }
-  /// Positions in which pair i grows by exp(rate_i).
+  /// The number of positions in which pair i grows by exp(rate_i).
   double scale_base() const { return growth_.scale_base; }
   /// The rate of every pair, [pairs]; valid while this object lives.
   template <class Map = typename frequency_table<S>::double_map>

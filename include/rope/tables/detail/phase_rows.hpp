@@ -15,7 +15,7 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/phase.hpp>
 
-/// The phases of all pairs of a table's row, at a position or at a row of coordinates.
+/// The phases of all pairs for a row of a table, at a position or at coordinates.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -72,7 +72,7 @@ class row_angles {
   const pair_frequency& frequency(Index pair, Index axis) const { return frequencies_(pair, axis); }
 
   /// The upper 64 bits of the phases of pairs [first, first + block), with an error of at most four units per
-  /// axis. Beyond the last pair the values are those of frequency 0.
+  /// axis. Beyond the last pair, the values are those of frequency 0.
   template <class Row>
   EIGEN_ALWAYS_INLINE void find_upper(const Row& coordinates, Index first, std::uint64_t* turns) const {
     for (Index k = 0; k < block; ++k) turns[k] = 0;

@@ -16,7 +16,7 @@
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 
-/// Checks of the numbers that a table is made from.
+/// Checks of the arguments of a table.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -29,7 +29,7 @@ constexpr bool at_most(Integer value, std::int64_t most) {
     return static_cast<std::int64_t>(value) <= most;
 }
 
-/// A position as a signed integer of 64 bits.
+/// A position as a signed 64-bit integer.
 ///
 /// Throws:  std::length_error if an unsigned position exceeds its range: it would become negative
 template <std::integral Position>

@@ -14,16 +14,16 @@
 #include <rope/tables/detail/phase_rows.hpp>
 #include <rope/tables/phase.hpp>
 
-/// Rows of a table: how loops read them, and how they are computed from phases.
+/// Rows of a table: their layout for loops, and their computation from phases.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Makes tables of entries that are given: detail/given_entries.hpp.
+/// Makes tables of given entries, in tables/given_table.hpp.
 struct given_entries;
-/// Makes tables in memory of the caller's: tables/row_maker.hpp.
+/// Makes tables in the caller's memory, in tables/row_maker.hpp.
 struct borrowed_table;
 
-/// The entries of a table and the properties that a rotation reads.
+/// The entries of a table, and the properties that a rotation needs.
 template <class S>
 struct table_view {
   const S* entries;  // row r: cos [pairs], then sin [pairs]
@@ -31,7 +31,7 @@ struct table_view {
   std::int64_t first;              // position of row 0
   bool given;                      // entries were given: cos^2 + sin^2 may differ from pair to pair
   bool unit;                       // attention_factor is 1, or at_origin already accounts for it
-  const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; else null
+  const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; otherwise null
 
   /// cos [pairs] of a position; sin [pairs] follows.  Requires: the table has the position
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
@@ -51,11 +51,12 @@ EIGEN_ALWAYS_INLINE void write_phase(phase p, double m, S& cos, S& sin) {
   sin = static_cast<S>(value.sin);
 }
 
-// Small angles: learned frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40. A phase is a
-// multiple of 2^-192 turn, so it has fewer significant bits than a double if the angle is below 2^-140 rad.
+// Small angles occur with learned frequencies near zero, a schedule divided by 1e30, or coordinates of 1e-40.
+// A phase is a multiple of 2^-192 turn, so it has fewer significant bits than a double if the angle is below
+// 2^-140 rad.
 
-/// The unit of products of small angles, [rad]. A product below 2^-1022 rad would be subnormal: it would lose
-/// digits, which m sin shows if m is large. In this unit it is a normal number.
+/// The unit of products of small angles, [rad]. A product below 2^-1022 rad would be subnormal and lose
+/// digits, which shows in m sin if m is large. In this unit it is a normal number.
 inline constexpr double small_unit = 0x1p-120;
 
 /// inv_freq * coordinate in units of small_unit.
@@ -110,7 +111,7 @@ template <class Row, class S>
 EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const Row& coordinates, double m,
                                      S& cos, S& sin) {
   double sum = 0, largest = 0;  // of the products, in units of small_unit
-  Index count = 0, axis = 0;    // how many are not 0, and the axis of the last of them
+  Index count = 0, axis = 0;    // how many are not 0, and the axis of the last such one
   for (Index a = 0; a < angles.axes() && angles.axes() > 1; ++a) {
     const double product =
         product_in_small_units(angles.frequency(pair, a).inv_freq, static_cast<double>(coordinates(a)));
@@ -144,7 +145,7 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, S* co
   for (Index i = 0; i < angles.pairs(); ++i) write_entry(angles, i, coordinates, m, cos[i], sin[i]);
 }
 
-/// m cos and m sin of a block of pairs in doubles, and for which pairs they do not decide the nearest float.
+/// m cos and m sin of a block of pairs in doubles, and the pairs whose nearest float they do not determine.
 struct float_block {
   static constexpr Index size = row_angles::block;
   /// The relative error of an entry is below 2^-37: 2^-37.5 of the polynomial of the sine, 2^-40 of angles
@@ -186,7 +187,7 @@ struct float_block {
       const std::uint64_t quadrant = (turns[k] + (sign_bit >> 2)) >> 62, rest = turns[k] - (quadrant << 62);
       const auto s = bit_cast<std::uint64_t>(m * sines[k]), c = bit_cast<std::uint64_t>(m * cosines[k]);
       const std::uint64_t exchanged = (s ^ c) & (0 - (quadrant & 1));
-      // 0 where a value is close to the middle between two floats, or the distance is small.
+      // 0 if a value is close to the middle between two floats, or the distance is small.
       const std::uint64_t s_apart = (s - (middle - places)) & outside,
                           c_apart = (c - (middle - places)) & outside;
       doubtful[k] = ((s_apart - 1) | (c_apart - 1) | (((rest + smallest) & distances) - 1)) >> 63;
