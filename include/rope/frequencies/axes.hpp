@@ -22,7 +22,7 @@
 ///
 ///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
 ///
-/// and the constructions here differ only in where they put the numbers. For three pairs on two axes:
+/// and the functions here differ only in which numbers they put where. For three pairs on two axes:
 ///
 ///     axial                 on_axes               along_directions
 ///     one block per axis,   one schedule, dealt   one schedule, each pair
@@ -31,9 +31,8 @@
 ///       f1  .                 .   f1                f1 u10  f1 u11
 ///       .   g0                f2  .                 f2 u20  f2 u21
 ///
-/// A scheme that is none of them is frequencies::custom(inv_freq) and needs nothing else from the library.
-/// axes_variants.hpp has along_directions and rarer assignments; vision_axes.hpp and video_axes.hpp name the
-/// schemes of released models.
+/// For any other scheme, frequencies::custom(inv_freq) is enough. axes_variants.hpp has along_directions and
+/// rarer assignments, and vision_axes.hpp the schemes of released models.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -42,7 +41,7 @@ inline void require_one_axis_schedule(const char* function, const frequencies& s
   if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
 }
 
-/// The sum of the sections, checked: at least one section, none negative, and a sum below 2^31.
+/// The checked sum of the sections: at least one section, none negative, and a sum below 2^31.
 inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
   if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
@@ -56,7 +55,7 @@ inline Index sum_of_sections(const char* function, const std::vector<Index>& sec
   return sum;
 }
 
-/// `axial` of `count` blocks, block b being blocks[b * step]: a step of 0 takes the first one for all axes.
+/// `axial` of `count` blocks. Block b is blocks[b * step], so a step of 0 uses the first one for all axes.
 inline frequencies axial_of(const frequencies* blocks, Index count, Index step) {
   if (count == 0) throw_invalid("axial", "give one block per axis, got none");
   const double factor = blocks->attention_factor();
@@ -83,9 +82,9 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
 
 }  // namespace detail
 
-/// One block of pairs after the other, each rotated by axes of its own: pairs 0 .. n - 1 by the axes of the
-/// first block, the next by those of the second, ... A block is any `frequencies`, so every axis may have its
-/// own width, base, scaling or unit.
+/// Blocks of pairs, each rotated by its own axes: pairs 0 .. n - 1 by the axes of the first block, the next
+/// ones by those of the second, ... A block is any `frequencies`, so every axis may have its own width, base,
+/// scaling or unit.
 ///
 ///     const frequencies time(16, 256), height(56, 256), width(56, 256);
 ///     const frequencies f = axial({time, height, width});
@@ -93,13 +92,12 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
 /// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
 ///
 /// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
-/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp and
-///          video_axes.hpp
+/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
   return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
 }
 
-/// The same block for each of `axes` axes: rotary_dim is axes * block.rotary_dim().
+/// The same block for each of `axes` axes. rotary_dim() is axes * block.rotary_dim().
 ///
 ///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
 ///
@@ -122,7 +120,7 @@ inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 
   return axial(blocks);
 }
 
-/// The axis that rotates each pair. An assignment of your own works wherever the functions below do.
+/// The axis that rotates each pair. Your own assignment works wherever the functions below do.
 ///
 ///     const axis_assignment in_turn = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
 ///     const frequencies f = on_axes(frequencies(8), in_turn);
@@ -149,7 +147,7 @@ inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
   return assignment;
 }
 
-/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The other pairs go to axis 0.
+/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The remaining pairs go to axis 0.
 ///
 ///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
 ///
@@ -174,7 +172,7 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   return assignment;
 }
 
-/// Height and width alternate over the fast pairs, and time has the slow ones: 1 2 1 2 ... 0 0, with axes
+/// Height and width alternate over the fast pairs, and the slow pairs go to time: 1 2 1 2 ... 0 0, with axes
 /// (time, height, width).
 ///
 ///     const axis_assignment ernie = height_width_then_time(22, 20);
@@ -197,14 +195,14 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
   return assignment;
 }
 
-/// One schedule whose pairs are dealt out: pair i keeps its frequency and rotates by one axis.
+/// One schedule whose pairs are assigned to axes: pair i keeps its frequency and rotates by one axis.
 ///
 ///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
 ///
 ///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
 ///
-/// Where all coordinates of a token are equal, as they are for text, the rotation has the same bits as that
-/// of the schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
+/// If all coordinates of a token are equal, as for text, the rotation has the same bits as that of the
+/// schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
 ///
 /// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
 ///          pair ("sections do not add up") or one outside its range

@@ -13,14 +13,14 @@
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
 
-/// The rarer ways from one schedule to several axes, used like those of axes.hpp.
+/// Rarer ways to assign one schedule to several axes, used like those of axes.hpp.
 
 namespace rope::inline ROPE_ABI {
 
-/// What ggml makes of interleaved sections (time, height, width, extra): as interleaved_sections, but the
-/// pairs that are left go to the extra axis, whose position is 0 for text. The two differ where there is such
-/// a tail: of [24, 20, 20, 0], pairs 61 and 62 follow time in Hugging Face transformers and do not rotate in
-/// ggml. ggml_frequencies also takes sections that do not add up to the pairs.
+/// Interleaved sections (time, height, width, extra) as in ggml. Like interleaved_sections, but the remaining
+/// pairs go to the extra axis, whose position is 0 for text. The two differ if there are remaining pairs: of
+/// [24, 20, 20, 0], pairs 61 and 62 rotate by time in Hugging Face transformers and do not rotate in ggml.
+/// ggml_frequencies also takes sections that do not add up to the pairs.
 ///
 /// \param sections  exactly four; the pairs of an axis may be fewer than its section
 ///
@@ -38,15 +38,15 @@ inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& secti
   return assignment;
 }
 
-/// Every axis has its pairs spread over the whole schedule. Pairs are dealt out from the fastest to the
-/// slowest. Each goes to the axis that has received the smallest fraction of its section so far, the first of
-/// several such axes; no axis receives two pairs in a row unless the others have all of theirs.
+/// Spreads the pairs of each axis over the whole schedule. Pairs are assigned from the fastest to the
+/// slowest. Each goes to the axis that has received the smallest fraction of its section so far, or to the
+/// first of several such axes. No axis receives two pairs in a row unless the others have all of theirs.
 ///
 ///     spread_sections({3, 2, 2})    0 1 2 0 1 2 0
 ///     spread_sections({4, 8})       0 1 0 1 0 1 0 1 1 1 1 1
 ///
-/// Two sections are (height, width). Three are (time, height, width): the slowest pair then is one of time,
-/// which is set aside first and counts in no fraction.
+/// Two sections are (height, width). Three are (time, height, width): the slowest pair is then one of time,
+/// which is assigned first and not counted in fractions.
 ///
 ///     const axis_assignment axes = spread_sections({24, 20, 20});
 ///
@@ -64,7 +64,7 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
   axis_assignment assignment{{}, static_cast<Index>(axes)};
   std::vector<Index> all = sections, placed(axes, 0);
   if (time_ends) --all[0];
-  std::size_t last = axes;  // the axis of the pair before: none yet
+  std::size_t last = axes;  // the axis of the previous pair; initially none
   const auto left = [&](std::size_t axis) { return all[axis] > placed[axis]; };
   while (static_cast<Index>(assignment.axis_of_pair.size()) < pairs - (time_ends ? 1 : 0)) {
     std::size_t next = axes;
@@ -86,7 +86,7 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
 ///
 ///     inv_freq(i, a) = f_i * directions(i, a)
 ///
-/// \param directions  [pairs, axes], float or double; of length 1 if f is to stay the speed of a pair
+/// \param directions  [pairs, axes], float or double; of length 1 to keep the frequencies of f
 ///
 /// Throws:  std::invalid_argument if the schedule has more than one axis, directions has not one row per
 ///          pair, or a product is not finite and below 2^64 in magnitude

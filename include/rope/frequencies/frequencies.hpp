@@ -34,8 +34,8 @@ class inverse_powers {
 
 }  // namespace detail
 
-/// The schedule of one axis that a scaling changes: the original one, or the result of earlier scalings.
-/// Formulas are evaluated in wide_real and rounded to double once, at the end.
+/// A schedule on one axis, which a scaling changes: the original one, or the result of earlier scalings.
+/// Formulas are computed in wide_real and rounded to double once, at the end.
 ///
 ///     struct half_speed {  // a rule of your own
 ///       void apply(schedule& axis) const { axis.inv_freq /= 2; }
@@ -47,7 +47,7 @@ struct schedule {
   number_array<wide_real> inv_freq;  // [rotary_dim / 2], rad per unit of position
   double attention_factor = 1;       // m, the magnitude of the rotation
 
-  /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
+  /// The original schedule with this base: inv_freq(i) = base^(-2 i / rotary_dim).
   void restart(wide_real new_base) {
     base = new_base;
     inv_freq.resize(rotary_dim / 2);
@@ -55,7 +55,7 @@ struct schedule {
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = powers(i);
   }
 
-  /// Exchanges the base for base * factor and keeps what other rules have done:
+  /// Multiplies the base by factor and keeps the changes of other rules:
   /// inv_freq(i) *= factor^(-2 i / rotary_dim).
   void multiply_base(wide_real factor) {
     base *= factor;
@@ -64,14 +64,14 @@ struct schedule {
   }
 };
 
-/// A rule that changes a schedule: one of scaling.hpp, or a user's own type. It throws std::invalid_argument
-/// if its fields or the schedule do not fit.
+/// A rule that changes a schedule: one of scaling.hpp, or your own type. It throws std::invalid_argument if
+/// its fields or the schedule are invalid.
 template <class X>
 concept frequency_scaling = requires(const X& scaling, schedule& axis) {
   scaling.apply(axis);
 };
 
-/// The rotation speed of every pair, and the magnitude that YaRN and LongRoPE put on the rotation.
+/// The frequency of every pair, and the factor by which YaRN and LongRoPE multiply the rotation.
 ///
 /// The angle of pair i at position p (one coordinate p_a per axis a) is sum_a p_a * inv_freq(i, a)  [rad].
 ///
@@ -82,7 +82,7 @@ concept frequency_scaling = requires(const X& scaling, schedule& axis) {
 ///            attention_factor is finite and positive. Immutable; empty once it was moved from.
 class frequencies {
  public:
-  /// Doubles [pairs, axes] of the frequencies.
+  /// The frequencies, doubles [pairs, axes].
   using inv_freq_map = number_array<double>::const_map_type;
 
   /// The original schedule, on one axis.
@@ -94,7 +94,8 @@ class frequencies {
   ///
   /// Throws:    std::invalid_argument unless rotary_dim is even, positive and at most 65536, and base finite
   ///            and greater than 1; std::length_error if the pairs exceed the address space
-  /// Accuracy:  the nearest double, but for values within 2^-50 ulp of the middle between two; the same bits
+  /// Accuracy:  the nearest double, except for values within 2^-50 ulp of the middle between two; the same
+  ///            bits
   ///            everywhere (tests/oracle/scaling.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   template <std::convertible_to<Index> Integer>
@@ -103,11 +104,11 @@ class frequencies {
     require_integer<Integer>();
   }
 
-  /// The original schedule changed by one scaling, or by several in the order given.
+  /// The original schedule after one scaling, or several in the given order.
   ///
   ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
   ///
-  /// Throws:    as above; std::invalid_argument if a rule refuses its fields
+  /// Throws:    as above; std::invalid_argument if a rule rejects its fields
   /// Accuracy:  0.51 ulp of the formula, with the same bits everywhere
   template <std::convertible_to<Index> Integer, frequency_scaling First, frequency_scaling... Rest>
   frequencies(Integer rotary_dim, double base, const First& first, const Rest&... rest)
@@ -133,7 +134,7 @@ class frequencies {
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     number_array<double> inv_freq(pairs, 1);
     for (Index i = 0; i < pairs; ++i) {
-      // volatile: three roundings in every build, whether or not it contracts or regroups (-ffast-math)
+      // volatile: three roundings in every build, even if it contracts or regroups (-ffast-math)
       const volatile double added = static_cast<double>(i) * step, half_turns = 1.0 + added;
       inv_freq(i, 0) = std::numbers::pi * half_turns;
     }
@@ -151,7 +152,7 @@ class frequencies {
     return frequencies(number_array<double>(pairs, 1, 1.0), 1.0);
   }
 
-  /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
+  /// Your own frequencies: learned ones, another schedule, or more than one axis.
   ///
   /// \param inv_freq          [pairs] vector or [pairs, axes] matrix, float or double, rad per unit of
   ///                          position; zero and negative values are allowed
@@ -171,13 +172,13 @@ class frequencies {
       return frequencies(number_array<double>(inv_freq.derived().template cast<double>()), attention_factor);
   }
 
-  /// The same, and the memory of the array becomes that of the frequencies.
+  /// The same, but takes over the memory of the array.
   static frequencies custom(number_array<double>&& inv_freq, double attention_factor = 1.0) {
     return frequencies(std::move(inv_freq), attention_factor);
   }
 
   /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
-  template <class Map = inv_freq_map>  // a program that does not ask need not compile Eigen's map
+  template <class Map = inv_freq_map>  // programs that do not call it do not compile Eigen's map
   Map inv_freq() const {
     return Map(inv_freq_.data(), pairs(), axes());
   }
@@ -189,8 +190,8 @@ class frequencies {
   Index rotary_dim() const { return 2 * pairs(); }
   /// Number of coordinates of a position.
   Index axes() const { return inv_freq_.cols(); }
-  /// The factor m that a table multiplies into its cos and sin; scores of rotated queries and keys grow by
-  /// m^2. It is never part of the softmax scale.
+  /// The factor m of cos and sin in a table. Scores of rotated queries and keys have the factor m^2. It is
+  /// never part of the softmax scale.
   double attention_factor() const { return attention_factor_; }
 
  private:

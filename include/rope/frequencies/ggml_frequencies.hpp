@@ -18,11 +18,11 @@
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
 
-/// The frequencies that the arguments of ggml_rope_ext and ggml_rope_multi describe, without a model file.
+/// The frequencies of ggml_rope_ext and ggml_rope_multi from their arguments, without a model file.
 
 namespace rope::inline ROPE_ABI {
 
-/// The `mode` of ggml: GGML_ROPE_TYPE_NORMAL and so on. It also fixes the layout, which frequencies do not
+/// The `mode` of ggml, such as GGML_ROPE_TYPE_NORMAL. It also determines the layout, which frequencies do not
 /// have: `normal` is interleaved, the others are half_split.
 enum class ggml_rope_type {
   normal,  // one axis
@@ -32,8 +32,8 @@ enum class ggml_rope_type {
   vision   // four axes, the frequencies of every section start over; 2 * n_dims channels rotate
 };
 
-/// The arguments of ggml_rope_ext and ggml_rope_multi, under their names and in their order; the positions
-/// are those of the table. The defaults are those of ggml_rope.
+/// The arguments of ggml_rope_ext and ggml_rope_multi, with their names and in their order. The positions are
+/// those of the table. The defaults are those of ggml_rope.
 ///
 ///     const ggml_rope_parameters yarn = {.n_dims = 128,     .n_ctx_orig = 32768, .freq_base = 1e6,
 ///                                        .freq_scale = 0.25, .ext_factor = 1,     .beta_fast = 32,
@@ -55,16 +55,17 @@ struct ggml_rope_parameters {
 
 namespace detail {
 
-/// Which coordinate a pair rotates by, and at which power of base^(-2 / n_dims).
+/// The coordinate that rotates a pair, and its power of base^(-2 / n_dims).
 struct ggml_pair {
   Index axis, power;
 };
 
-/// The pairs of ggml_rope_multi. Sections that end before the pairs do are repeated; what is left of them
-/// after the last pair is cut off.
+/// The pairs of ggml_rope_multi. If sections have fewer pairs, they are repeated, and cut after the last
+/// pair.
 ///
-/// Every axis counts the pairs since its section began anew. Only `vision` lets it begin anew, and only the
-/// first of the axes that begin at one pair: a section that begins where an empty one does goes on counting.
+/// For every axis, the pairs are counted from the start of its section. Only `vision` restarts the count, and
+/// only for the first of the axes that begin at one pair. A section that begins at the same pair as an empty
+/// one continues the count.
 inline std::vector<ggml_pair> ggml_pairs_of(const ggml_rope_parameters& p, Index pairs) {
   const auto& sections = p.sections;
   std::array<Index, 4> begins = {}, powers = {};
@@ -103,8 +104,9 @@ class ggml_blend {
   }
 
  private:
-  /// The pair that makes `rotations` full turns over L0 positions. With a base of 1 all pairs make the same
-  /// number: the bound then lies beyond all pairs, on the side that it approaches as the base goes to 1.
+  /// The pair that makes `rotations` full turns over L0 positions. With a base of 1, all pairs make the same
+  /// number of turns: the bound is then beyond all pairs, on the side that it approaches as the base goes to
+  /// 1.
   static wide_real pair_of(const ggml_rope_parameters& p, double rotations) {
     const wide_real ratio = log(wide_real(p.n_ctx_orig) / (2 * wide_real::pi() * wide_real(rotations)));
     const wide_real log_base = log(wide_real(p.freq_base));
@@ -173,9 +175,9 @@ inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
 ///     m     = attn_factor if ext_factor is 0; else attn_factor (1 + 0.1 ln(1 / freq_scale))
 ///
 /// e_i is i. In the mode `vision` it counts from the first pair of the section. Sections are repeated until
-/// every pair has an axis, and the last repetition is cut; a list that is longer than the pairs is cut too.
-/// With low above high, as where beta_slow exceeds beta_fast, pairs up to low keep f_i and the next ones are
-/// scaled. A base below 1 reverses the order of the bounds.
+/// every pair has an axis, and the last repetition is cut. A list longer than the pairs is cut too. If low is
+/// above high, as for a beta_slow above beta_fast, pairs up to low keep f_i and the next ones are scaled. A
+/// base below 1 reverses the order of the bounds.
 ///
 ///     const frequencies f = ggml_frequencies({.n_dims = 128,
 ///                                             .sections = {24, 20, 20, 0},

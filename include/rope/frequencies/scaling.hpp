@@ -13,24 +13,21 @@
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 
-/// How released models stretch their frequencies to contexts longer than they were trained on: one struct per
-/// rule, given to `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the
-/// rule, d is rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws
-/// std::invalid_argument for a field outside its range.
+/// Schedules of released models for contexts longer than in training: one struct per rule, passed to
+/// `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the rule, d is
+/// rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws std::invalid_argument
+/// for a field outside its range.
 ///
 /// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
-/// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
-/// than in training, as where a shorter context is stretched over the original one. transformers (with a
-/// warning), ggml and MLX accept such factors too.
-///
-/// The frequency rule whose factors were found by a search, one for each pair; used like those of
-/// scaling.hpp.
+/// the original one. Below 1 it multiplies them by 1 / s with the same formula: the angle between neighbours
+/// is larger than in training, as if a shorter context were stretched over the original one. transformers
+/// (with a warning), ggml and MLX accept such factors too.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-// Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
-// turns that it makes over the L0 positions of training. d is rotary_dim.
+// The pairs at which a rule changes from one schedule to another. Each is given by its number of full turns
+// over the L0 positions of training. d is rotary_dim.
 
 /// The pair, as a real number, that makes `rotations` full turns over L0 positions.
 inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
@@ -39,15 +36,15 @@ inline wide_real pair_of_rotations(double rotations, const schedule& axis, doubl
          (2 * log(axis.base));
 }
 
-/// The pairs between which a blend runs.
+/// The first and the last pair of a blend.
 struct blend_bounds {
   wide_real low;
   wide_real high;
 };
 
-/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and kept in [0, d - 1]. Where
-/// they are equal, high is 0.001 above low, as in Hugging Face transformers. Where no pair of [0, d - 1] lies
-/// between, low > high.
+/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and limited to [0, d - 1]. If
+/// they are equal, high is 0.001 above low, as in Hugging Face transformers. If no pair of [0, d - 1] is
+/// between them, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
                                   double original_max_position) {
   wide_real low = pair_of_rotations(fast, axis, original_max_position);
@@ -71,9 +68,9 @@ inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
 }
 
-/// Exchanges the base for base * multiplier, which must be above 1.
+/// Multiplies the base by multiplier. The product must be above 1.
 ///
-/// \param field  for the message: the rule and its field, from whose `value` the multiplier was made
+/// \param field  for the message: the rule and its field, whose `value` gave the multiplier
 inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
   if (axis.base * multiplier <= 1)
     ROPE_THROW(std::invalid_argument,
@@ -81,11 +78,11 @@ inline void multiply_base(schedule& axis, wide_real multiplier, const char* fiel
   axis.multiply_base(multiplier);
 }
 
-/// Exchanges the base for b * factor^(d / (d - 2)), for which the slowest pair rotates `factor` times slower
-/// while pair 0 keeps its frequency.
+/// Multiplies the base by factor^(d / (d - 2)): the slowest pair then rotates `factor` times slower, and pair
+/// 0 keeps its frequency.
 ///
 /// \param rule   for the messages
-/// \param field  the rule again, and what it calls the factor
+/// \param field  the rule again, and its name for the factor
 inline void stretch_base(schedule& axis, wide_real factor, const char* rule, const char* field) {
   if (axis.rotary_dim <= 2) throw_invalid(rule, "rotary_dim must be at least 4, got ", axis.rotary_dim);
   const auto d = wide_real(axis.rotary_dim);
@@ -113,7 +110,7 @@ struct linear_scaling {
 };
 
 /// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
-/// which hold the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
+/// which have the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
 ///
 ///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
 ///
@@ -178,7 +175,7 @@ struct dynamic_ntk_scaling {
     detail::require_field(detail::is_finite(length) && length >= 0,
                           "dynamic_ntk_scaling: length must not be negative", length);
     if (length > max_position) {
-      // 1 + s (L - max_position) / max_position, which cancels nothing.
+      // 1 + s (L - max_position) / max_position, which has no cancellation.
       const wide_real limit = wide_real(max_position);
       const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
       detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
@@ -196,7 +193,7 @@ struct dynamic_ntk_scaling {
 ///                 else g(1)
 ///     g(k)      = 0.1 k ln s + 1, and 1 for s < 1
 ///
-/// An attention_factor that is given is m itself. The softmax scale of DeepSeek is separate, see
+/// A given attention_factor is m itself. The softmax scale of DeepSeek is separate, see
 /// yarn_softmax_multiplier.
 ///
 ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
@@ -214,12 +211,12 @@ struct yarn_scaling {
   std::optional<double> mscale = {};            // not negative
   std::optional<double> mscale_all_dim = {};    // not negative
 
-  /// The pairs between which the blend runs, as real numbers.
+  /// The range of pairs of the blend, as real numbers.
   using blend_bounds = detail::blend_bounds;
   /// `low` and `high` of the formula above.
   ///
   /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
-  /// Throws:    std::invalid_argument if low > high: no pair lies between
+  /// Throws:    std::invalid_argument if low > high: no pair is between
   blend_bounds bounds(const schedule& axis) const {
     const auto [low, high] =
         detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
@@ -270,7 +267,7 @@ struct yarn_scaling {
   wide_real wide_growth(double k) const { return factor < 1 ? 1 : k * log(wide_real(factor)) / 10 + 1; }
 };
 
-/// What DeepSeek's models multiply into the softmax scale 1 / sqrt(head_dim) beside YaRN:
+/// The factor of DeepSeek's models on the softmax scale 1 / sqrt(head_dim), in addition to YaRN:
 ///
 ///     g(mscale_all_dim)^2 with the g of yarn_scaling, and 1 without mscale_all_dim
 ///
@@ -280,8 +277,8 @@ inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
   return g * g;
 }
 
-/// Llama 3.1: wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated, those below L0 /
-/// high_freq_factor kept, those between blended.
+/// Llama 3.1: frequencies with wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated,
+/// those with wavelengths below L0 / high_freq_factor are kept, and those between are blended.
 ///
 ///     f_i = (1 - z) f_i / s + z f_i
 ///     z   = (L0 / w_i - low_freq_factor) / (high_freq_factor - low_freq_factor)
@@ -322,8 +319,8 @@ struct llama3_scaling {
   }
 };
 
-/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the rest is not rotated. Unlike a partial
-/// rotary, the pairs span the whole rotary_dim.
+/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the others are not rotated. Unlike with
+/// partial rotation, the pairs extend over the whole rotary_dim.
 ///
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
 ///
@@ -356,8 +353,7 @@ struct proportional_scaling {
 ///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
 ///     s = factor if given; else max_position / L0
 ///
-/// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
-/// began with.
+/// m does not depend on the list. If a cached sequence grows beyond L0, it must keep its first list.
 ///
 ///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
 ///                                    .original_max_position = 4096, .max_position = 131072,

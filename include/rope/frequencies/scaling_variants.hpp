@@ -12,8 +12,8 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
 
-/// The rarer frequency rules, used like those of scaling.hpp. Some, as resonance_scaling, are meant to follow
-/// another rule.
+/// The rarer frequency rules, used like those of scaling.hpp. Some, such as resonance_scaling, are applied
+/// after another rule.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -56,7 +56,7 @@ struct alpha_scaling {
   }
 };
 
-/// The `ntk` rule of vLLM: every pair is slowed, the last one by exactly s.
+/// The `ntk` rule of vLLM: every pair is slower, the last one by exactly s.
 ///
 ///     without mixed_b:  f_i = (b s)^(-2 i / d) / s^(2 / d)
 ///     with mixed_b:     f_i = f_i / exp(a (i + 1)^mixed_b),  a = ln(s) / (d / 2)^mixed_b
@@ -89,8 +89,8 @@ struct mixed_ntk_scaling {
   }
 };
 
-/// NTK-by-parts: blends linear with NTK between c(1.25) and c(0.75), and that with the original between c(16)
-/// and c(2), where c is that of yarn_scaling. m stays 1.
+/// NTK-by-parts: blends linear with NTK between c(1.25) and c(0.75), and the result with the original
+/// schedule between c(16) and c(2). c is that of yarn_scaling. m stays 1.
 ///
 ///     g_i = l_i + (n_i - l_i) (1 - ramp_i(c(1.25), c(0.75))) ntk_factor,   l_i = f_i / s,  n_i = NTK with s
 ///     f_i = g_i + (f_i - g_i) (1 - ramp_i(c(16), c(2))) extrapolation_factor
@@ -168,14 +168,14 @@ struct resonance_scaling {
   }
 };
 
-/// How the slowest pairs end in clipped_scaling.
+/// The form of the slowest pairs in clipped_scaling.
 enum class clipping {
   soft,  // fading out
   hard   // at once
 };
 
-/// CoPE, clipped RoPE: the slowest n = min(low_count, pairs) pairs fade out along half a cosine, the last one
-/// stops.
+/// CoPE, clipped RoPE: the frequencies of the slowest n = min(low_count, pairs) pairs decrease along half a
+/// cosine to 0.
 ///
 ///     f_(pairs - n + j) *= (1 + cos(pi j / (n - 1))) / 2,   j = 0 .. n - 1
 ///

@@ -15,9 +15,9 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
 
-/// The two-axis frequencies of released vision models. Axis 0 is the height (row) and axis 1 the width
-/// (column) of a patch in every function here, whatever order the model itself writes them in, so that
-/// grid_positions({height, width}) fits all of them.
+/// The two-axis frequencies of released vision models. In every function, axis 0 is the height (row) of a
+/// patch and axis 1 its width (column), for any order in the model itself, so that grid_positions({height,
+/// width}) fits all of them.
 ///
 ///     model            frequencies                   layout        coordinates
 ///     Pixtral          pixtral_frequencies           half_split    grid_positions, grid_ids
@@ -32,8 +32,8 @@
 ///                      100)                                        columns of patches, the second by rows
 ///
 /// `build_rope_2d` of llama.cpp is qwen_vl_vision_frequencies, or pixtral_frequencies with `interleave_freq`,
-/// for NORMAL pairs (interleaved). Its NEOX pairs lie within each half of the head, as in Gemma 4: there,
-/// rotate the two windows of channels one after the other, by tables of one axis.
+/// for NORMAL pairs (interleaved). Its NEOX pairs are within each half of the head, as in Gemma 4. Rotate
+/// these two ranges of channels one after another, by tables of one axis.
 ///
 ///     rotate<half_split>(queries.channels(0, half), by_column);
 ///     rotate<half_split>(queries.channels(half, half), by_row);
@@ -74,7 +74,7 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Refuses a head_dim that does not give each of two axes an even number of channels.
+/// Rejects a head_dim that does not give each of two axes an even number of channels.
 ///
 /// Throws:  std::invalid_argument
 inline void require_two_axes_fit(const char* function, Index head_dim) {
@@ -102,7 +102,7 @@ inline frequencies width_first(const frequencies& height_first) {
 
 }  // namespace detail
 
-/// Pixtral: one schedule over the whole head; the height has its even frequencies, the width its odd ones.
+/// Pixtral: one schedule over the whole head. The height has its even frequencies, the width its odd ones.
 ///
 ///     f_j = base^(-2 j / head_dim)
 ///     pair i: f_2i by the height,   pair head_dim / 4 + i: f_(2i + 1) by the width
@@ -131,7 +131,7 @@ inline frequencies qwen_vl_vision_frequencies(Index head_dim, double base = 1000
   return axial(frequencies(head_dim / 2, base), 2);
 }
 
-/// Llama 4, its vision tower: as Qwen-VL, but the first half rotates by the width. Coordinates start at 1:
+/// The vision tower of Llama 4: as Qwen-VL, but the first half rotates by the width. Coordinates start at 1:
 ///
 ///     const auto positions = with_unrotated_tokens(grid_positions({side, side}, {1, 1}), 0, 1);
 ///
@@ -155,13 +155,14 @@ inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.
   return detail::width_first(axial(frequencies(head_dim / 2, base), 2));
 }
 
-/// rope-vit, mixed: what the learned frequencies of one head start from. Each speed comes twice, along two
-/// directions at a right angle, and every head has its own `angle`.
+/// rope-vit, mixed: the initial values of the learned frequencies of one head. Each frequency occurs twice,
+/// along two perpendicular directions, and every head has its own `angle`.
 ///
 ///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
 ///     pair j: f_j along `angle` from the width axis,  pair head_dim / 4 + j: f_j along angle + pi / 2
 ///
-/// Trained ones are frequencies::custom of [fy, fx] per head; rotate_heads rotates every head by its own.
+/// For trained ones, pass [fy, fx] of each head to frequencies::custom. rotate_heads rotates every head by
+/// its own.
 ///
 /// \param angle  of the head [rad], random in [0, 2 pi) in training
 ///
@@ -183,7 +184,7 @@ inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, doub
   return frequencies::custom(std::move(inv_freq));
 }
 
-/// DINOv3, by a base: wavelengths from 1, which is half the image in coordinates of [-1, 1], up to almost
+/// DINOv3, by a base: wavelengths from 1, which is half the image in coordinates of [-1, 1], to almost
 /// `base`.
 ///
 ///     inv_freq_k = 2 pi / base^(4 k / head_dim),  k < head_dim / 4;  height first
@@ -197,7 +198,7 @@ inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
   return axial(detail::geometric_periods(head_dim / 4, 1, wide_real(base), head_dim / 4), 2);
 }
 
-/// DINOv3, by its wavelengths: a geometric series from min_period to max_period.
+/// DINOv3, by wavelengths: a geometric series from min_period to max_period.
 ///
 ///     inv_freq_k = 2 pi / (min_period (max_period / min_period)^(k / (head_dim / 4 - 1)));  height first
 ///
@@ -215,7 +216,7 @@ inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double
                2);
 }
 
-/// How the bands of timm_pixel_frequencies are spread over the frequencies.
+/// The spacing of the bands of timm_pixel_frequencies.
 enum class pixel_bands { octaves, evenly_spaced };
 
 /// timm in pixels, and EVA: bands for coordinates of [-1, 1].
@@ -248,7 +249,8 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
   return axial(frequencies::custom(std::move(inv_freq)), 2);
 }
 
-/// How Wan and Cosmos split a head: height and width 2 floor(head_dim / 6) channels each, time the rest.
+/// The channels of each axis in Wan and Cosmos: height and width have 2 floor(head_dim / 6) channels each,
+/// time the others.
 ///
 ///     128 -> 44 42 42,  96 -> 32 32 32,  64 -> 24 20 20
 ///
@@ -282,8 +284,8 @@ inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) 
   return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
 }
 
-/// The factor by which Cosmos stretches each axis (`rope_scale`): the slowest pair of an axis rotates
-/// that many times slower, as with ntk_scaling.
+/// The factor of Cosmos for each axis (`rope_scale`): the slowest pair of an axis rotates that many times
+/// slower, as with ntk_scaling.
 ///
 ///     Cosmos 1       7B                {2, 1, 1}
 ///                    14B               {2, 2, 2}
@@ -303,7 +305,7 @@ struct cosmos_stretch {
 
 namespace detail {
 
-/// One axis of Cosmos: ntk_scaling, with errors in the words of cosmos_frequencies.
+/// One axis of Cosmos: ntk_scaling, with error messages of cosmos_frequencies.
 struct cosmos_axis_scaling {
   double stretch;
 
@@ -316,7 +318,7 @@ struct cosmos_axis_scaling {
 
 }  // namespace detail
 
-/// Cosmos: video_widths, the base of each axis stretched; half_split over the whole head.
+/// Cosmos: video_widths, with a scaled base for each axis. The layout is half_split over the whole head.
 ///
 ///     base_a = base stretch_a^(width_a / (width_a - 2))
 ///
@@ -334,14 +336,14 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
   return detail::axial_of(blocks, 3, 1);
 }
 
-/// LTX-Video: one growing list of frequencies, each of them for time, then height, then width. The list
-/// spans the channels of all heads: rotate them as one head of inner_dim channels, before they are split.
+/// LTX-Video: one list of increasing frequencies, each of them for time, then height, then width. The list
+/// covers the channels of all heads: rotate them as one head of inner_dim channels, before they are split.
 ///
 ///     n = floor(inner_dim / (2 axes)),  g_k = pi / 2 base^(k / (n - 1))
 ///     pairs: those that are left do not rotate, then g_0 time, g_0 height, g_0 width, g_1 time, ...
 ///
-/// A coordinate is 2 x - 1, where x is the time as a fraction of 20 s, or the place as a fraction of 2048
-/// pixels. Audio of LTX-2 has the axis of time alone.
+/// A coordinate is 2 x - 1, with x the time as a fraction of 20 s, or a pixel coordinate as a fraction of
+/// 2048. Audio of LTX-2 has only the axis of time.
 ///
 /// \param inner_dim  even and at least 2 axes; the first inner_dim % (2 axes) channels do not rotate
 /// \param axes       positive
@@ -367,8 +369,8 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index
   return frequencies::custom(std::move(inv_freq));
 }
 
-/// The frequencies of each head, from a list that spans the channels of all heads: the `split` form of LTX-2,
-/// whose pairs lie within a head.
+/// The frequencies of each head, from a list for the channels of all heads: the `split` form of LTX-2, in
+/// which each pair is within a head.
 ///
 ///     const auto of_heads = frequencies_of_heads(ltx_frequencies(4096), 32);
 ///     std::vector<frequency_table<>> tables;
