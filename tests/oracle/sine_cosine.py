@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The coefficients of the sines and cosines in include/rope/tables/detail, by the exchange algorithm of Remez.
+"""The coefficients of the sines and cosines in include/rope/tables, by the exchange algorithm of Remez.
 
     tests/oracle/sine_cosine.py            prints them, and the largest relative error of each polynomial
     tests/oracle/sine_cosine.py --check    also fails unless the headers have them
@@ -7,7 +7,7 @@
 Polynomials in z = x^2 for |x| <= pi / 4, the first coefficients of which are those of Taylor:
 
     sin x / x ~ 1 + a_1 z + a_2 z^2 + ...                cos x ~ 1 + b_1 z + ...           (table_rows.hpp)
-    sin x / x ~ 1 - s_1 h^2 + s_2 h^4 - ...              h = x / 2, in units of 2^-64      (fixed_sine_cosine.hpp)
+    sin x / x ~ 1 - s_1 h^2 + s_2 h^4 - ...              h = x / 2, in units of 2^-64      (phase.hpp)
     cos x     ~ 1 - 2 h^2 + 2 c_1 h^4 - 2 c_2 h^6 + ...
 
 Needs mpmath.
@@ -19,7 +19,7 @@ from mpmath import mp, mpf
 
 mp.prec = 240
 END = (mp.pi / 4) ** 2  # of z
-HEADERS = pathlib.Path(__file__).parents[2] / "include/rope/tables/detail"
+HEADERS = pathlib.Path(__file__).parents[2] / "include/rope/tables"
 
 
 def sine(z):
@@ -74,10 +74,10 @@ def of_cosine(c, k):
 def main():
     one, half = mpf(1), mpf(1) / 2
     for header, name, function, given, count, rounded in (
-            ("table_rows.hpp", "sine", sine, [one], 4, to_double),
-            ("table_rows.hpp", "cosine", cosine, [one], 5, to_double),
-            ("fixed_sine_cosine.hpp", "sine", sine, [one], 7, of_sine),
-            ("fixed_sine_cosine.hpp", "cosine", cosine, [one, -half], 7, of_cosine)):
+            ("detail/table_rows.hpp", "sine", sine, [one], 4, to_double),
+            ("detail/table_rows.hpp", "cosine", cosine, [one], 5, to_double),
+            ("phase.hpp", "sine", sine, [one], 7, of_sine),
+            ("phase.hpp", "cosine", cosine, [one, -half], 7, of_cosine)):
         coefficients = minimax(function, given, count)
         texts = []
         for k in range(len(given), len(coefficients)):
