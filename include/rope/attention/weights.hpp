@@ -52,7 +52,7 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
     largest = any ? (std::max)(largest, score) : score;
     any = true;
   }
-  // Tile by tile: one sum over all keys would round once per key, and in the same direction for equal keys.
+  // The sum is taken in tiles: a single sum would round once per key, in the same direction for equal keys.
   constexpr Index tile = 128;
   double sum = has_sink ? std::exp(sink - largest) : 0;
   for (Index begin = 0; begin < keys; begin += tile) {

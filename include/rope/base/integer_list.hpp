@@ -127,7 +127,7 @@ concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
   requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
 };
 
-/// The element type that data() of a container, or an array, points to.
+/// The element type of an array, or of the memory at data() of a container.
 template <class X>
 using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
 

@@ -25,20 +25,20 @@
 /// thread and grow with the number of tokens. Each is as large as the largest call so far required. There is
 /// one per channel type T (with arithmetic type A). Sizes are in bytes:
 ///
-///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
+///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), if d_weight is not empty
 ///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
-///     attention_gradient           what its Cost says
-///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
-///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
+///     attention_gradient           see its Cost
+///     attention with a cache       sizeof(T) q.size(), if the cache stores rotated keys
+///     append<Layout>               sizeof(T) k.size(), if the cache is narrower than T
 ///     rotate_to of float to 16 bits  the larger of 64 KiB and 4 heads head_dim, per thread
 ///     attention_weight_sums        8 sums.size() + 2 sizeof(A) batch q.tokens q.heads (runs + 1), with
 ///                                  ceil(keys / 4096) runs, at most 16
 ///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
 ///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
-///                                  c of the context (of x again in self-attention); 8 n heads where
-///                                  log_sum_exp is asked for in segments or of a ring's chunks; the
-///                                  probabilities of a segment where those are
-///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
+///                                  c of the context (of x again in self-attention); 8 n heads more for the
+///                                  log_sum_exp of segments or of a ring's chunks; the probabilities of a
+///                                  segment more if they are reported
+///     its gradient                 twice that, 8 n heads, the scratch of attention_gradient, and with norms
 ///                                  sizeof(T) (n heads + c kv_heads) head_dim
 ///
 /// with size() = batch * tokens * heads * head_dim. Each thread that takes part in a call also keeps a block
@@ -173,8 +173,8 @@ T* workspace(Index count) {
 ///     all->arrive_and_wait();
 ///
 /// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
-///            that such a call has started. Program parts that are compiled for other instruction sets or
-///            floating-point models have scratch of their own, and a release_scratch() of their own
+///            that such a call has started. Parts of a program compiled for other instruction sets or
+///            floating-point models have their own scratch and their own release_scratch()
 inline void release_scratch() { detail::scratch_piece::release_all(); }
 
 }  // namespace rope::inline ROPE_ABI

@@ -54,8 +54,8 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///     attention(q, cache, out, {.queries_are_rotated = true});
 ///
 /// The queries are the tokens appended last: query i of row b is at the position of token size(b) - tokens +
-/// i, or size(b) - counts[b] + i with counts. The cache remembers the counts of an append. A call without
-/// counts then has a query for every token of that append, and row b has those that it took. Visibility
+/// i, or size(b) - counts[b] + i with counts. The cache remembers the counts of an append. In a call without
+/// counts, row b then has a query for each token that it took in that append. Visibility
 /// depends on positions: `causal` admits keys that are not after the query, and `window` limits the
 /// difference between the two positions. A ring_cache adds its own window and sinks.
 ///
@@ -78,15 +78,15 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///                them while reading. For a latent_cache head_dim is latent_dim + rotary_dim, value_dim is
 ///                latent_dim, and options.scale is required
 /// \param out     [batch, tokens, q.heads, value_dim]
-/// \param options  a bias or mask is [batch, heads, tokens, keys] with keys = the tokens of the longest row;
-///                 entry j belongs to the j-th token that the row holds, whatever its position. One array of
+/// \param options  a bias or mask is [batch, heads, tokens, keys] with keys = the tokens of the longest row.
+///                 Entry j is for the j-th token that the row stores, at any position. One array of
 ///                 `capacity` entries per row serves every step as
 ///                 {.data = array, .batch = batch, .keys = cache.size(), .batch_stride = capacity,
 ///                 .key_stride = 1}. Key ranges count the tokens of the row in the same order
 /// \param counts  any integers, [rows] or empty: row b has counts[b] queries, its newest tokens, and zeros
-///                are written for the rest. Empty: the counts of the last append, less the tokens that a row
-///                has lost since. If all rows took and lost the same tokens in several appends, q may also
-///                have fewer or more tokens than the last append
+///                are written for the rest. Empty: the counts of the last append, without tokens that a row
+///                lost since. If all rows took and lost the same tokens in several appends, q may also have
+///                fewer or more tokens than the last append
 ///
 /// Requires:  out shares no element with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
@@ -97,7 +97,7 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///            key_ranges; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes only the order of sums
 /// Cost:      that of attention. Adjacent rows at positions 0, 1, 2, ... with equal numbers of queries share
-///            one kernel call, whatever their lengths; other rows take one call each. Keys and values are
+///            one kernel call, for any lengths, and other rows take one call each. Keys and values are
 ///            read in place, except for ring_positions::cache, which copies those visible to a query, one
 ///            head at a time. Allocates nothing after the first call of this size on the thread
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class Threads = this_thread>

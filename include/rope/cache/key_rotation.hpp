@@ -9,9 +9,8 @@
 #include <rope/rotation/layout.hpp>
 #include <rope/tables/table.hpp>
 
-/// The rotation of stored keys as a value.
-///
-/// The rotation by a table, and the error messages for calls that would rotate them differently.
+/// The rotation of stored keys as a value, the value for a table, and the error messages for calls that would
+/// rotate the keys of a cache differently.
 
 namespace rope::inline ROPE_ABI {
 

@@ -29,7 +29,7 @@ namespace rope::inline ROPE_ABI {
 ///     attention<Layout>(q, cache, out, table);
 ///
 /// `append(k, v)` takes rotated keys, and attention(q, cache, out) takes rotated queries. A token's position
-/// is one more than the largest that its row held, 0 in a new or cleared row, unless `append_at` sets
+/// is one more than the largest that its row ever had, 0 in a new or cleared row, unless `append_at` sets
 /// another; `shift` changes it.
 /// Tokens of images have several coordinates: see token_axes in policy.hpp. Memory is [batch,
 /// kv_heads, capacity, head_dim], so the keys of one head are contiguous. growing_cache.hpp has the functions
@@ -176,7 +176,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   ///
   /// \param k          as in `append` without a table
   /// \param table      the table that rotated k. It is not applied again, and no position has to be in it;
-  ///                   compare rotation_by<Layout>(table) with the rotation() that was stored beside k
+  ///                   compare rotation_by<Layout>(table) with the rotation() that was stored with k
   /// \param positions  as in append_at, or token_coordinates; `{}`: the next positions, or the coordinates of
   ///                   a table of coordinates
   ///

@@ -66,7 +66,7 @@ placed_table<S> behind_latent(const char* function, const frequency_table<S>& ta
 /// In decoding, the projections from latents to keys and values are absorbed into queries and outputs. With
 /// k_h = [U_h c ; r] and v_h = V_h c for head h and the shared rotated part r,
 ///
-///     q_absorbed_h = [U_h^T q_h ; the part of q_h that turns],      output of head h = V_h out_h
+///     q_absorbed_h = [U_h^T q_h ; the rotated part of q_h],         output of head h = V_h out_h
 ///
 /// You compute these two products, and attention (attention.hpp) does the rest:
 ///

@@ -169,7 +169,7 @@ ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, "write_pages", (detail::misplaced_in_wri
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Sequences in pages as attended_rows: their tokens are at positions 0, 1, 2, ...
+/// Makes sequences in pages satisfy attended_rows. Their tokens are at positions 0, 1, 2, ...
 template <class P>
 class rows_in_pages {
  public:

@@ -44,10 +44,10 @@ namespace rope::inline ROPE_ABI {
 /// \tparam T  a channel type, or std::int8_t, as in kv_cache. 16-bit caches also take float keys and values,
 ///            rounded once
 ///
-/// Invariant: of the n tokens appended to row b, the sinks and tokens [max(oldest, sinks), n) are held, with
-///            oldest <= max(0, n + 1 - window), so all keys visible to the next query are held; positions
-///            that append_at skipped have no token. A function that throws leaves the cache unchanged, except
-///            if your threads fail while tokens are overwritten: the cache is then empty.
+/// Invariant: of the n tokens appended to row b, the sinks and tokens [max(oldest, sinks), n) are stored,
+///            with oldest <= max(0, n + 1 - window), so all keys visible to the next query are stored.
+///            Positions that append_at skipped have no token. A function that throws leaves the cache
+///            unchanged, except if your threads fail while tokens are overwritten: the cache is then empty.
 template <class T>
 class ring_cache : public cache_shape<ring_cache<T>> {
  public:
@@ -239,7 +239,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   ///
   /// \param k          as in `append` without a table
   /// \param table      the table that rotated k. It is not applied again, and no position has to be in it;
-  ///                   compare rotation_by<Layout>(table) with the rotation() that was stored beside k
+  ///                   compare rotation_by<Layout>(table) with the rotation() that was stored with k
   /// \param positions  as in append_at, or token_coordinates; `{}`: the next positions, or the coordinates of
   ///                   a table of coordinates
   ///

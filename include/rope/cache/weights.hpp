@@ -145,7 +145,7 @@ void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q
 /// \param q        [rows, tokens, q.heads, head_dim], as in attention
 /// \param cache    kv_cache, ring_cache, latent_cache or another class that satisfies attended_rows
 /// \param weights  [rows, q.heads, tokens, keys], float (double for double), as for views; overwritten. keys
-///                 is the number of tokens of the row that holds the most, in a ring_cache the largest
+///                 is the number of tokens of the longest row, in a ring_cache the largest
 ///                 order(b).size(). Key j of row b is its token j, or, in a ring_cache, the token
 ///                 order(b)[j]. Entries without a query or a key are 0
 /// \param options  those of attention; log_sum_exp is not written, and products are always full
@@ -196,9 +196,9 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Ta
 ///
 /// \param q      [rows, tokens, q.heads, head_dim], as in attention
 /// \param sums   [rows, q.heads, keys] or [rows, kv_heads, keys], float (double for double); overwritten. Its
-///               length decides which of the two. keys is the number of tokens of the row that holds the
-///               most. Key j of row b is its token j, or, in a ring_cache, the token order(b)[j]. Tokens that
-///               no query sees have a sum of 0
+///               length decides which of the two. keys is the number of tokens of the longest row. Key j of
+///               row b is its token j, or, in a ring_cache, the token order(b)[j]. Tokens that no query sees
+///               have a sum of 0
 /// \param options, counts  as in attention_weights
 ///
 /// Throws:    std::invalid_argument as attention does, or if sums has another length; sums is then unchanged

@@ -22,7 +22,7 @@
 ///
 ///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
 ///
-/// and the functions here differ only in which numbers they put where. For three pairs on two axes:
+/// and the functions here differ only in the entries that are not 0. For three pairs on two axes:
 ///
 ///     axial                 on_axes               along_directions
 ///     one block per axis,   one schedule, dealt   one schedule, each pair

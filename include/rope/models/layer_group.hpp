@@ -61,7 +61,7 @@ struct layer_group {
   Index head_dim;       // channels of a query or key head
   Index first_channel;  // the first channel that rotates
   rope::frequencies frequencies;  // inv_freq [rad per position] and attention_factor
-  double softmax_multiplier = 1;  // of scale, beside 1 / sqrt(head_dim); 1 except with the YaRN of DeepSeek
+  double softmax_multiplier = 1;  // of the scale 1 / sqrt(head_dim); 1 except with the YaRN of DeepSeek
   double scale = 0;               // of q . k before the softmax: attention_options::scale
   double softcap = 0;             // attention_options::softcap; 0: off
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal

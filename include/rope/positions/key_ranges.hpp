@@ -137,8 +137,8 @@ inline std::vector<key_range> chunk_ranges(Index chunk, const row_tokens& row) {
 ///
 /// \return  [tokens]
 ///
-/// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given, are
-///          one per segment in [0, tokens of the segment]
+/// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given,
+///          have one entry per segment, in [0, tokens of the segment]
 /// Cost:    O(tokens)
 template <position_list X, position_list Y = std::vector<std::int64_t>>
 std::vector<key_range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {

@@ -60,7 +60,7 @@ inline vision_run merged_patches(Index frames, Index height, Index width, Index 
   return {frames, height / merge, width / merge, frame_step};
 }
 
-/// A video of Qwen3-VL: every frame is an image of its own, after the text of its timestamp.
+/// A video of Qwen3-VL: every frame is a separate image, after the text of its timestamp.
 ///
 /// \param text_tokens  [frames], the number of text tokens before each frame
 ///

@@ -90,7 +90,8 @@ Index tokens_of_omni_prompt(const char* function, const Runs& runs) {
   return total;
 }
 
-/// The coordinates of all runs. both(walk, run) adds those of a video with sound and sets walk.prompt.next.
+/// The coordinates of all runs. both(walk, run) adds the coordinates of a video with sound and sets
+/// walk.prompt.next.
 template <class Scalar, class Runs, class Both>
 prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs, Scalar start,
                                           const Both& both) {
@@ -148,8 +149,7 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
         const auto time_of = [&](Index i) { return walk.time_of(i / frame, run.video); };
         const auto sound_time = [](Index i) { return std::int64_t{i}; };
         Index seen = 0, heard = 0;
-        // If the time of a token lies several chunks later, the token ends one chunk and the next token
-        // another.
+        // A token whose time is several chunks later ends only one chunk. The next token ends another one.
         for (std::int64_t end = chunk; seen < pictures || heard < run.audio_tokens; end += chunk) {
           const Index see = detail::end_of_chunk(seen + (end > chunk ? 1 : 0), pictures, end, time_of);
           const Index hear =

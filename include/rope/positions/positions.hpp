@@ -51,7 +51,7 @@ struct row_starts {
 template <position_list X>
 row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 
-/// A ragged batch of concatenated sequences. Segment s holds tokens offsets[s] .. offsets[s + 1] - 1
+/// A ragged batch of concatenated sequences. Segment s has tokens offsets[s] .. offsets[s + 1] - 1
 /// (`cu_seqlens`). The position of a token is its distance from the start of its segment, plus starts[s] if
 /// starts are given.
 ///

@@ -126,7 +126,7 @@ class row_maker {
 
   /// The table at coordinates, one row per token, in the caller's memory. It equals frequency_table(of,
   /// coordinates) and can be used wherever a table can. It refers to the row_maker and to the memory, which
-  /// must outlive it and stay unchanged. A copy of the table has memory of its own.
+  /// must outlive it and stay unchanged. A copy of the table has its own memory.
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; its coefficients are read twice
   /// \param memory       at least memory_size(rows) bytes, at any address, which the coordinates do not share

@@ -58,8 +58,8 @@ void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_b
 ///                              sums [value_panels, rows, width] = shrink * sums + weights * values of the
 ///                              hull; the weights may be overwritten
 ///     add_visible_values(rows, weights, softmax, sums)
-///                              the same where values that rows do not see are not numbers: a row all of
-///                              whose values are numbers gets the bits of add_values
+///                              the same if hidden values may be no numbers: a row with only numbers has
+///                              the bits of add_values
 ///     in_order(sums, room)     the sums of a panel in the order of channels
 template <class X, class A>
 concept prefill_products = requires(X& x, Index n, const tile_range& hull, A* numbers, const A* shrink,

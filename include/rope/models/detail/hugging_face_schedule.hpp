@@ -43,7 +43,7 @@ inline std::vector<Index> sliced_sections(const std::vector<Index>& sections, In
   return cut;
 }
 
-/// mrope_section under its names, as written.
+/// The numbers of mrope_section, or of its older names, unchanged.
 template <class J>
 std::optional<std::vector<double>> given_sections(json_reader<J>& rope, const hugging_face_record& defaults,
                                                   const char*& key) {

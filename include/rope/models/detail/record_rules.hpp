@@ -17,7 +17,7 @@ namespace rope::inline ROPE_ABI::detail {
 constexpr bool is_zero(double x) { return !(x < 0) && !(x > 0); }
 constexpr bool is_one(double x) { return is_zero(x - 1); }
 
-/// The first rule that is broken; empty where all are kept.
+/// The first broken rule, or empty if none is broken.
 constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   const bool per_type = r.form == dictionary_form::per_type,
              compressed = r.form == dictionary_form::compressed,
@@ -104,7 +104,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   return {};
 }
 
-/// Whether a record says nothing beside its name and that it does not rotate.
+/// Whether a record has only a name and the fact that nothing rotates.
 constexpr bool says_nothing(const gguf_record& r) {
   const gguf_record silent;
   return r.layout == silent.layout && r.alibi_layers == 0 && !r.last_channels && r.period == 0 &&
