@@ -137,8 +137,9 @@
 #define ROPE_DETAIL_MATH ieee
 #endif
 
-// Whether EIGEN_DEFAULT_DENSE_INDEX_TYPE, which Eigen defines and which may be several words, is `int`. Only
-// then its first word, pasted to ROPE_DETAIL_INDEX_OF_, is the name of a macro, which puts `intindex` second.
+// Whether EIGEN_DEFAULT_DENSE_INDEX_TYPE, which Eigen defines and which may be several words, is `int`. The
+// first word is appended to ROPE_DETAIL_INDEX_OF_. Only for `int` this makes the name of a macro, whose
+// expansion selects `intindex`.
 #define ROPE_DETAIL_INDEX_OF_int ~, intindex
 #define ROPE_DETAIL_SECOND(a, b, ...) b
 #define ROPE_DETAIL_SAME(x) x  // makes MSVC's own preprocessor count the arguments again

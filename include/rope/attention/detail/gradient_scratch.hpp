@@ -45,8 +45,8 @@ struct gradient_shape {
   /// Keys of a tile: whole panels, and whole strips.
   static constexpr Index tile = 96;
   static_assert(tile % width == 0 && tile % rows == 0);
-  /// Queries of a block, unless one token has more: whole strips. Weights, slopes, and three times the
-  /// channels of a block fit L2 for head_dim 128.
+  /// Query rows of a block, in whole strips, unless a single token has more. Weights, slopes, and three times
+  /// the channels of a block fit L2 for head_dim 128.
   static constexpr Index block = 240;
 
   static constexpr Index panels(Index channels) { return (channels + width - 1) / width; }

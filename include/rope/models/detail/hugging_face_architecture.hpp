@@ -214,7 +214,7 @@ class parts_of_config {
   /// Whether the file has neither a text model of a known architecture nor its own sizes.
   bool is_bare() { return chain_.size() == 1 && !has_sizes(chain_.front()); }
 
-  /// The dictionaries of the file that could be imported alone, to end an error with them, or nothing.
+  /// The end of an error message: the dictionaries of the file that could be imported alone, or nothing.
   std::string hint() const {
     std::string known, others;
     for (const auto& item : whole_->items()) {

@@ -12,7 +12,7 @@
 
 /// Facts that a config.json leaves out because its architecture implies them: one record per architecture. A
 /// record has the defaults of the configuration and attention classes of Hugging Face transformers for absent
-/// keys. For models with their own classes, the code of vLLM has them (TeleChat 3, openPangu).
+/// keys. For models with their own classes, the defaults are those of vLLM's code (TeleChat 3, openPangu).
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19
 

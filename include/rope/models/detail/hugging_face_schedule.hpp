@@ -176,7 +176,7 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
   return type;
 }
 
-/// The keys of the longest context.
+/// The config keys for the longest context.
 inline constexpr const char* context_keys[] = {"max_position_embeddings", "n_positions", "seq_length",
                                                "max_seq_len"};
 
