@@ -72,7 +72,7 @@ def steps_of(low, high):
 
 
 def curves(name, title, note, series, y_label, steps=None, dashed=()):
-    """{name: [(tokens, y), ...]}, one line each with its name beside its end; the lines across are at `steps`."""
+    """{name: [(tokens, y), ...]}, one line each with its name at its end. The lines across are at `steps`."""
     plot = Plot(title, note, right=190)
     points = [p for line in series.values() for p in line]
     if not points:
@@ -157,7 +157,7 @@ def print_worst(rows):
     for yardstick, compared in yardsticks.items():
         compared.sort(key=lambda row: row.ratio(yardstick))
         below = "" if yardstick in LIMITS else f", {sum(row.ratio(yardstick) < FLOOR for row in compared)} below {FLOOR}"
-        print(f"\nspeed beside {yardstick}: {len(compared)} rows{below}; the worst:")
+        print(f"\nspeed compared with {yardstick}: {len(compared)} rows{below}; the worst:")
         for row in compared[:8]:
             print(f"  {row.text(yardstick):34} {row.ns:12.4g} ns  {row.build:14} {row.name}")
 
@@ -169,7 +169,7 @@ def worst(rows, yardstick):
 def table_of_builds(rows):
     """The worst row of each group, a column for each build."""
     builds = sorted({row.build for row in rows})
-    lines = ["| rows | beside | " + " | ".join(builds) + " |", "|---|---|" + "---|" * len(builds)]
+    lines = ["| rows | compared with | " + " | ".join(builds) + " |", "|---|---|" + "---|" * len(builds)]
     for (group, yardstick), compared in pairs_of(rows).items():
         cells = []
         for build in builds:
@@ -197,7 +197,7 @@ def table_of_fixed_costs(rows):
 
 
 def table_of_groups(rows):
-    lines = ["| rows | beside | worst | row | median, rows |", "|---|---|---|---|---|"]
+    lines = ["| rows | compared with | worst | row | median, rows |", "|---|---|---|---|---|"]
     for (group, yardstick), compared in pairs_of(rows).items():
         lowest = worst(compared, yardstick)
         median = statistics.median(row.ratio(yardstick) for row in compared)
@@ -227,9 +227,9 @@ def reached(rows, groups, yardstick):
 
 
 def short_table(page):
-    """The table of README.md, from the tables of bench/README.md: what rope is compared with, and its speed beside that."""
-    shapes = cells_of(page, "| rows | beside | c", 2)
-    groups = cells_of(page, "| rows | beside | worst |", 2)
+    """The table of README.md, from the tables of bench/README.md: the other code of each row, and the speed of rope compared with it."""
+    shapes = cells_of(page, "| rows | compared with | c", 2)
+    groups = cells_of(page, "| rows | compared with | worst |", 2)
     peers = cells_of(page, "| time over that of rope |", 1)
     torch = cells_of(page, "| PyTorch 1.13.1 |", 1)
 
