@@ -28,11 +28,11 @@ endmacro()
 # The rotated channels that the indexer of `record` gives.
 macro(say_indexer)
   if(indexer MATCHES "first_half_split")
-    list(APPEND words "the indexer turns the first channels of its heads, half_split")
+    list(APPEND words "the indexer rotates the first channels of its heads, half_split")
   elseif(indexer MATCHES "first_interleaved")
-    list(APPEND words "the indexer turns the first channels of its heads, interleaved")
+    list(APPEND words "the indexer rotates the first channels of its heads, interleaved")
   elseif(indexer MATCHES "last_interleaved")
-    list(APPEND words "the indexer of compressed_sparse_attention turns the last channels of its heads, interleaved")
+    list(APPEND words "the indexer of compressed_sparse_attention rotates the last channels of its heads, interleaved")
   endif()
 endmacro()
 
@@ -66,28 +66,28 @@ endfunction()
 set(text "<!-- written by cmake/models_page.cmake -->
 # What the imports know of each architecture
 
-A `config.json` or a GGUF file leaves out what the code of its architecture implies. These tables are what
-[import_hugging_face](hugging_face.hpp) and [import_gguf](gguf.hpp) put in its place. A blank cell is the common rule: all
-channels of a head turn, in every layer, by base 10000; head_dim is hidden_size / num_attention_heads; scores are multiplied
-by 1 / sqrt(head_dim). Where a file has `qk_rope_head_dim` (DeepSeek and its kin), that many channels turn, the last of a head.
-An architecture that is in neither table is refused unless the caller names its layout, and nothing else about it is guessed.
+A `config.json` or a GGUF file leaves out facts that the code of its architecture implies. [import_hugging_face](hugging_face.hpp) and
+[import_gguf](gguf.hpp) take them from these tables. A blank cell means the common rule: all channels of a head rotate, in every layer,
+with base 10000. head_dim is hidden_size / num_attention_heads. Scores are multiplied by 1 / sqrt(head_dim). If a file has
+`qk_rope_head_dim` (DeepSeek and similar models), that many channels rotate, the last ones of a head. An architecture that is in neither
+table throws unless the caller names its layout, and nothing else about it is guessed.
 
-The same model may be `half_split` in one format and `interleaved` in the other: converters to GGUF permute the rows of
-its weights. *In GGUF* is what llama.cpp makes of a model of Hugging Face, with the layout where that changes; blank where its
-converter does not know the name.
+A model may be `half_split` in one format and `interleaved` in the other, because converters to GGUF permute the rows of its weights.
+*In GGUF* is the name that llama.cpp gives to a model of Hugging Face, with the layout if that changes. It is blank if the converter does
+not support the name.
 
-Of the ${class_count} configuration classes of text that transformers has with a rotation, the file that the class itself writes imports and says
-what the class says for ${class_agree}; ${class_refused} are refused with a reason, and none is read otherwise.
+transformers has ${class_count} configuration classes of text models with a rotation. The file that the class itself writes imports and agrees with
+the class for ${class_agree} of them. ${class_refused} throw with a reason, and none is read incorrectly.
 
 ## Hugging Face
 
-Names as in `model_type`, without `_`, `-` and a trailing `text`. *Base* and *head_dim* are those of a file that does not say.
-Files with `alibi: true`, `qk_rope_head_dim: 0`, and baichuan of 40 layers are refused, because nothing rotates in them, unless
-`model_without_rope::describe` is passed: then they import as a model without groups.
+Names as in `model_type`, without `_`, `-` and a trailing `text`. *Base* and *head_dim* are those of a file without these keys.
+Files with `alibi: true`, `qk_rope_head_dim: 0`, and baichuan of 40 layers throw, because nothing rotates in them. With
+`model_without_rope::describe` they import as a model without groups.
 
-Of a file with several parts the language model is read: `text_config`, `thinker_config`, `llm_config`, `language_config`,
-`language_model` or `decoder`, also one in another. What such a dictionary leaves out (sizes, heads, layers, context) has the default
-of its class. Whatever is assumed, overruled or not read, and speaks of positions, is in the warnings by the name of its key.
+From a file with several parts the language model is read: `text_config`, `thinker_config`, `llm_config`, `language_config`,
+`language_model` or `decoder`, which may be nested. Keys that such a dictionary leaves out (sizes, heads, layers, context) have the
+defaults of its class. Warnings name every key about positions that was assumed, overruled or not read.
 
 | architecture | layout | in GGUF | base | head_dim | what else |
 |---|---|---|---|---|---|
@@ -181,10 +181,10 @@ foreach(record IN LISTS records)
   field(own_rule "")
   set(words "")
   if(base STREQUAL "0")
-    set(base "the file says")
+    set(base "from the file")
   endif()
   if(nested_head_dim)
-    string(APPEND words "in a text_config head_dim ${nested_head_dim}, base ${nested_base} and window ${nested_window} where they are absent")
+    string(APPEND words "in a text_config head_dim ${nested_head_dim}, base ${nested_base} and window ${nested_window} if they are absent")
   endif()
   if(double_head)
     set(head_dim "attention_head_dim, or 2 hidden_size / num_attention_heads")
@@ -194,9 +194,9 @@ foreach(record IN LISTS records)
     set(local_base "")
   endif()
   if(last_channels)
-    list(APPEND words "the last ${partial_rotary_factor} of the channels turn, or qk_rope_head_dim of them")
+    list(APPEND words "the last ${partial_rotary_factor} of the channels rotate, or qk_rope_head_dim of them")
   else()
-    say(partial_rotary_factor "the first ${partial_rotary_factor} of the channels turn")
+    say(partial_rotary_factor "the first ${partial_rotary_factor} of the channels rotate")
   endif()
   if(full_every)
     math(EXPR place "${full_offset} + 1")
@@ -211,7 +211,7 @@ foreach(record IN LISTS records)
       string(APPEND which ", and so does the first of all")
     endif()
     if(full_rotate STREQUAL "false")
-      string(APPEND which ", and does not turn where others slide")
+      string(APPEND which ", and does not rotate if others slide")
     endif()
     list(APPEND words "${which}")
   endif()
@@ -221,26 +221,26 @@ foreach(record IN LISTS records)
   elseif(NOT full_type STREQUAL "full_attention")
     list(APPEND words "layers of type ${full_type} attend fully, those of type ${other_type} slide")
   endif()
-  say(dense_first "the first first_k_dense_replace layers are dense and turn, unless prefix_dense_sliding_window_pattern is not 1")
-  say(local_base "base ${local_base} where layers slide")
-  say(full_head_dim "heads of ${full_head_dim} where layers attend fully")
+  say(dense_first "the first first_k_dense_replace layers are dense and rotate, unless prefix_dense_sliding_window_pattern is not 1")
+  say(local_base "base ${local_base} in sliding layers")
+  say(full_head_dim "heads of ${full_head_dim} in layers that attend fully")
   if(form STREQUAL "compressed")
     list(APPEND words "the rope dictionary is for layers of compressed keys, with base compress_rope_theta, or ${filled_base}, and YaRN with m = 1")
   endif()
   if(form STREQUAL "base_by_type")
-    list(APPEND words "rope_theta and partial_rotary_factors may be lists, of which the last of a layer type counts, and rope_scaling is for layers that attend fully")
+    list(APPEND words "rope_theta and partial_rotary_factors may be lists, in which the last entry of a layer type counts, and rope_scaling is for layers that attend fully")
   endif()
   if(one_base)
     list(APPEND words "0 in layer_rope_theta is a layer that does not rotate")
   elseif(form STREQUAL "base_per_layer")
-    list(APPEND words "layer_rope_theta overrules the base, layer by layer, and 0 in it is a layer that does not turn")
+    list(APPEND words "layer_rope_theta replaces the base of each layer, and 0 means that the layer does not rotate")
   endif()
   if(from_end AND no_rope_every)
-    list(APPEND words "without it layer 1 of every ${no_rope_every} does not turn, counted back from the last")
+    list(APPEND words "without it layer 1 of every ${no_rope_every} does not rotate, counted back from the last")
   else()
-    say(no_rope_every "every layer ${no_rope_every} does not turn")
+    say(no_rope_every "every layer ${no_rope_every} does not rotate")
   endif()
-  say(crosses "layers of cross_attention_layers, or 3, 8, ..., 38, attend to images and do not turn")
+  say(crosses "layers of cross_attention_layers, or 3, 8, ..., 38, attend to images and do not rotate")
   if(scale STREQUAL "one")
     list(APPEND words "scores times 1")
   elseif(scale STREQUAL "half_head")
@@ -249,15 +249,15 @@ foreach(record IN LISTS records)
     if(NOT scale_number)
       set(scale_number head_dim)
     endif()
-    list(APPEND words "scores times 1 / sqrt(query_pre_attn_scalar), which is ${scale_number} where absent")
+    list(APPEND words "scores times 1 / sqrt(query_pre_attn_scalar), which is ${scale_number} if absent")
   elseif(scale STREQUAL "attention_multiplier")
     list(APPEND words "scores times attention_multiplier")
   elseif(scale MATCHES "key_multiplier|qk_scale_factor")
-    list(APPEND words "scores times ${scale} / sqrt(head_dim): ${scale_number} / sqrt(head_dim) where it is absent")
+    list(APPEND words "scores times ${scale} / sqrt(head_dim): ${scale_number} / sqrt(head_dim) if it is absent")
   endif()
   say(softcap "softcap ${softcap}")
   if(queries MATCHES "temperature")
-    list(APPEND words "queries of layers that do not turn times 1 + attn_scale ln(1 + floor((p + 1) / floor_scale)), unless attn_temperature_tuning is false: attn_scale 0.1 and floor_scale 8192 where absent")
+    list(APPEND words "queries of layers that do not rotate times 1 + attn_scale ln(1 + floor((p + 1) / floor_scale)), unless attn_temperature_tuning is false: attn_scale 0.1 and floor_scale 8192 where absent")
   elseif(queries STREQUAL "beta")
     list(APPEND words "queries times 1 + llama_4_scaling_beta ln(1 + floor(p / original_max_position_embeddings))")
   elseif(queries STREQUAL "log_n")
@@ -278,7 +278,7 @@ foreach(record IN LISTS records)
   elseif(slides STREQUAL "even_below_max_window_layers")
     set(which "layers of even number before max_window_layers slide, or before ${max_window_layers}")
   elseif(slides STREQUAL "without_rope")
-    set(which "layers that do not turn slide if the file has a window")
+    set(which "layers that do not rotate slide if the file has a window")
   endif()
   if(slides_if_asked)
     if(which)
@@ -288,37 +288,37 @@ foreach(record IN LISTS records)
     endif()
   endif()
   say(which "${which}")
-  say(types_slide "layer_types may say which layers slide")
+  say(types_slide "layer_types may list the sliding layers")
   say(latent "a file must have qk_rope_head_dim")
   if(sliding_window)
     string(REPLACE "-" "" assumed "${sliding_window}")
-    list(APPEND words "window ${assumed} where the key is absent")
+    list(APPEND words "window ${assumed} if the key is absent")
   endif()
   if(causal STREQUAL "false")
     list(APPEND words "an encoder: not causal")
   endif()
   if(window MATCHES "each_side")
-    list(APPEND words "a window is that of each side of a query")
+    list(APPEND words "a window counts each side of a query")
   endif()
-  say(original_max_position "original_max_position_embeddings ${original_max_position} where absent")
+  say(original_max_position "original_max_position_embeddings ${original_max_position} if absent")
   if(swa_keys)
-    list(APPEND words "hybrid_layer_pattern has 1 for a layer that slides; rope_theta, swa_rope_theta and partial_rotary_factor hold where a dictionary has none; only layers that slide have sink logits, unless add_swa_attention_sink_bias and add_full_attention_sink_bias have other values")
+    list(APPEND words "hybrid_layer_pattern has 1 for a layer that slides; rope_theta, swa_rope_theta and partial_rotary_factor are for dictionaries without them; only layers that slide have sink logits, unless add_swa_attention_sink_bias and add_full_attention_sink_bias have other values")
   else()
     say(sink_logits "has sink logits")
   endif()
   say_indexer()
   say(mrope_interleaved "axes of M-RoPE alternate")
-  say(backwards "turns by minus the position, so its frequencies are negative")
-  say(mrope_time_last "mrope_section is height, width and time, of which the first two alternate")
+  say(backwards "rotates by minus the position, so its frequencies are negative")
+  say(mrope_time_last "mrope_section is height, width and time, and the first two alternate")
   if(mrope_time_last)
     list(APPEND words "without mrope_section time has freq_allocation pairs, or 20, unless rope_3d is false")
   endif()
-  say(mrope_spread "with mrope_interleaved the pairs of every axis are spread by its share, time has the last pair too")
-  say(mrope_side "without mrope_section height and width have ${mrope_side} pairs each as far as they fit, time the others")
+  say(mrope_spread "with mrope_interleaved the pairs of every axis are spread by its share, and time has the last pair too")
+  say(mrope_side "without mrope_section height and width have ${mrope_side} pairs each if they fit, and time the others")
   say(xdrope "mrope_section may be called xdrope_section")
-  say(turns_if "nothing turns without ${turns_if}")
+  say(turns_if "nothing rotates without ${turns_if}")
   say(own_rule "a file must have the rope dictionary")
-  say(more_in_lists "lists of layers may go on with those of multi-token prediction")
+  say(more_in_lists "lists of layers may include those of multi-token prediction")
   say(note "${note}")
   name_in_gguf(${architecture} ${layout} in_gguf)
   list(JOIN words "; " words)
@@ -328,10 +328,10 @@ endforeach()
 string(APPEND text "
 ## GGUF
 
-Names as in `general.architecture`; what llama.cpp has fixed in its code. YaRN has betas 32 and 1 whatever a file says, and the
-keys `rope.scaling.yarn_*` have no effect, but where the table says so. Layers slide only where the table says which: elsewhere
+Names as in `general.architecture`, with facts that are fixed in the code of llama.cpp. YaRN has betas 32 and 1, and the keys
+`rope.scaling.yarn_*` have no effect, unless the table lists them. Layers slide only if the table lists them. For other architectures
 `attention.sliding_window`, `attention.sliding_window_pattern`, `rope.freq_base_swa` and `rope.dimension_count_swa` have no effect,
-and a warning names them. A window that is not known has a warning with the key that is missing.
+and a warning names them. If a window is unknown, a warning names the missing key.
 
 | architecture | layout | what else |
 |---|---|---|
@@ -390,7 +390,7 @@ foreach(record IN LISTS records)
   field(sink_logits "")
   field(sinks_slide "")
   set(words "")
-  say(last_channels "the last channels turn")
+  say(last_channels "the last channels rotate")
   if(period)
     set(which "the last of every ${period} layers attends fully")
     if(full_first)
@@ -403,7 +403,7 @@ foreach(record IN LISTS records)
       string(APPEND which " in models of ${period_layers} layers")
     endif()
     if(full_rotate STREQUAL "false")
-      string(APPEND which ", and does not turn where others slide")
+      string(APPEND which ", and does not rotate if others slide")
     endif()
     list(APPEND words "${which}")
   endif()
@@ -413,7 +413,7 @@ foreach(record IN LISTS records)
       string(APPEND which ", where a number starts with the layer that attends fully")
     endif()
     if(full_rotate STREQUAL "false")
-      string(APPEND which ", and layers that attend fully do not turn")
+      string(APPEND which ", and layers that attend fully do not rotate")
     endif()
     list(APPEND words "${which}")
   endif()
@@ -422,14 +422,14 @@ foreach(record IN LISTS records)
   endif()
   say(all_slide "every layer that attends slides if the file has a window")
   say(window_varies "some versions of llama.cpp do not read attention.sliding_window")
-  say(default_window "window ${default_window} where the key is absent")
-  say(fixed_window "window ${fixed_window} whatever attention.sliding_window says")
-  say(dense_rotate "the first leading_dense_block_count layers turn all the same")
-  say(rope_pattern "layers that attention.rope_pattern has 0 for do not turn")
-  say(half_of_full "layers that attend fully turn half of rope.dimension_count")
-  say(whole_head "all channels turn whatever rope.dimension_count says")
+  say(default_window "window ${default_window} if the key is absent")
+  say(fixed_window "window ${fixed_window} for any attention.sliding_window")
+  say(dense_rotate "the first leading_dense_block_count layers rotate nevertheless")
+  say(rope_pattern "layers with 0 in attention.rope_pattern do not rotate")
+  say(half_of_full "layers that attend fully rotate half of rope.dimension_count")
+  say(whole_head "all channels rotate, for any rope.dimension_count")
   say(unscaled "nothing is scaled")
-  say(fixed_base "base ${fixed_base} whatever rope.freq_base says")
+  say(fixed_base "base ${fixed_base} for any rope.freq_base")
   say(alpha "rope.scaling.alpha stretches the base")
   say(compressed "layers of attention.compress_ratios 0 slide, and are not scaled: the others have attention.compress_rope_freq_base, and YaRN with m = 1")
   say(needs_swa_base "rope.freq_base_swa must be there")
@@ -447,9 +447,9 @@ foreach(record IN LISTS records)
   endif()
   say(beta_fast "beta_fast ${beta_fast}")
   say(scores_grow "scores times (m (1 + 0.1 k ln(factor)))^2, k being the log multiplier or 0")
-  say(finetuned "nothing turns where rope.scaling.finetuned is false")
+  say(finetuned "nothing rotates if rope.scaling.finetuned is false")
   if(sliding STREQUAL "same")
-    list(APPEND words "layers that slide turn like the others, whatever rope.freq_base_swa says")
+    list(APPEND words "sliding layers rotate like the others, for any rope.freq_base_swa")
   elseif(sliding STREQUAL "plain")
     list(APPEND words "layers that slide: rope.freq_base_swa, or the base of the others, not scaled, m = 1")
   elseif(sliding STREQUAL "bare")
@@ -462,19 +462,19 @@ foreach(record IN LISTS records)
     list(APPEND words "layers that slide are scaled like the others")
   endif()
   if(attends_every)
-    list(APPEND words "every layer ${attends_every}, or as many as full_attention_interval says, attends, and no other")
+    list(APPEND words "every layer ${attends_every}, or as given by full_attention_interval, attends, and no other")
   endif()
   if(no_rope_first)
-    list(APPEND words "layer 1 of every ${no_rope_every} does not turn if the file has a window")
+    list(APPEND words "layer 1 of every ${no_rope_every} does not rotate if the file has a window")
   else()
-    say(no_rope_every "every layer ${no_rope_every} does not turn")
+    say(no_rope_every "every layer ${no_rope_every} does not rotate")
   endif()
-  say(half_split_sections "half_split where there are M-RoPE sections")
+  say(half_split_sections "half_split if there are M-RoPE sections")
   say(interleaved_sections "axes of M-RoPE alternate")
   if(scale STREQUAL "one")
     list(APPEND words "scores times 1")
   elseif(scale STREQUAL "of_key")
-    list(APPEND words "scores times attention.scale where the file has it")
+    list(APPEND words "scores times attention.scale if the file has it")
   elseif(scale STREQUAL "output_key")
     list(APPEND words "scores times attention.output_scale, or 1 / sqrt(128)")
   endif()
@@ -485,7 +485,7 @@ foreach(record IN LISTS records)
   elseif(temperature STREQUAL "of_context")
     list(APPEND words "queries times 1 + attention.temperature_scale ln(1 + floor(p / rope.scaling.original_context_length))")
   elseif(temperature STREQUAL "fixed")
-    list(APPEND words "queries of layers that do not turn times 1 + 0.1 ln(1 + floor((p + 1) / 8192))")
+    list(APPEND words "queries of layers that do not rotate times 1 + 0.1 ln(1 + floor((p + 1) / 8192))")
   endif()
   if(window STREQUAL "chunks")
     list(APPEND words "the window is a chunk")
@@ -524,7 +524,7 @@ foreach(record IN LISTS refused)
   elseif(kind STREQUAL "other_turn")
     string(APPEND refused_others "  - ${architecture} ${reason}\n")
   elseif(kind STREQUAL "parts")
-    string(APPEND refused_others "  - ${architecture} has parts that say each for itself: ${reason}\n")
+    string(APPEND refused_others "  - ${architecture} has parts with their own descriptions: ${reason}\n")
   elseif(kind STREQUAL "no_turn")
     list(APPEND without_of_hugging_face "${architecture} (${reason})")
   else()
@@ -533,36 +533,36 @@ foreach(record IN LISTS refused)
 endforeach()
 list(JOIN without_of_hugging_face ", " without_of_hugging_face)
 string(APPEND text "
-Nothing turns in these, which have something else, or in baichuan of 40 layers (ALiBi biases). They are refused unless
+Nothing rotates in these architectures, which have something else, and in baichuan of 40 layers (ALiBi biases). They throw unless
 `model_without_rope::describe` is passed, with which they import as a model without groups: ${without}.
 
 ## Not in these tables
 
-- Refused unless the caller names the layout, because files and class disagree or too little is known:
-${refused_text}- dflash of GGUF is refused whatever layout is named: with hyper-connections it turns as deepseek4, without them half-split channels,
-  and neither is read.
-- deepseek41 of GGUF is refused whatever layout is named: its layers share the compressed keys of others, which no option of attention
-  stands for.
-- gptj of GGUF is a name that llama.cpp has no code for, so what its files say is not known: name its layout to have them read as those of
-  any architecture.
-- Refused in Hugging Face, because nothing turns, unless `model_without_rope::describe` is passed:
+- These throw unless the caller names the layout, because files and class disagree or too little is known:
+${refused_text}- dflash of GGUF throws for every layout: with hyper-connections it rotates like deepseek4, without them half-split channels, and neither
+  is read.
+- deepseek41 of GGUF throws for every layout: its layers share the compressed keys of others, for which attention has no option.
+- gptj of GGUF is a name without code in llama.cpp, so the meaning of its files is unknown. Name its layout to read them like those of an
+  unknown architecture.
+- These throw in Hugging Face unless `model_without_rope::describe` is passed, because nothing rotates:
   ${without_of_hugging_face}.
-- Refused in Hugging Face whatever layout is named, because no head of queries and keys turns by one position, or no option says who sees what:
-${refused_others}- Refused in Hugging Face whatever layout is named, because tokens have rows and columns; what makes their frequencies
-  is in [vision_axes](../frequencies/vision_axes.hpp) and [axes](../frequencies/axes.hpp):
+- These throw in Hugging Face for every layout, because heads of queries and keys are not rotated by one position, or no option gives the
+  visible keys:
+${refused_others}- These throw in Hugging Face for every layout, because tokens have rows and columns.
+  [vision_axes](../frequencies/vision_axes.hpp) and [axes](../frequencies/axes.hpp) make their frequencies:
 
 | architecture | frequencies |
 |---|---|
 ${refused_axes}
 - Positions that depend on content (PaTH, contextual CoPE, TAPA): no table of cos and sin exists before the tokens are read.
-- LieRE and ComRoPE turn blocks of more than two channels by the exponential of learned matrices: their angles are weights of a
-  checkpoint, not numbers of its description, and no pair of channels turns alone.
-- M-RoPE sections that do not add up to the pairs are refused, but for those that alternate in a config.json: they are cut as the
-  classes of Qwen3-VL slice them, with a warning. In a GGUF file they are refused too; `ggml_interleaved_sections` is what ggml does.
+- LieRE and ComRoPE rotate blocks of more than two channels by the exponential of learned matrices. Their angles are weights of a
+  checkpoint, not numbers of its description, and no single pair of channels is rotated.
+- M-RoPE sections that do not add up to the pairs throw. Only alternating sections of a config.json are cut as the classes of Qwen3-VL
+  cut them, with a warning. In a GGUF file they throw too, and `ggml_interleaved_sections` does the same as ggml.
 - The rope type `yarn_log`: no public source has it. Released files of TeleChat 3 have `telechat3-yarn`, which is YaRN with
   m = 0.07 ln(factor) + 1.
-- The towers of vision and sound beside a language model: `vision_config` and `audio_config` are not read, and a warning names the keys
-  of theirs that speak of positions or windows. What `quantization_config` scales are weights.
+- The towers for vision and sound of a language model: `vision_config` and `audio_config` are not read, and a warning names their keys
+  about positions or windows. Scales in `quantization_config` are scales of weights.
 ")
 
 if(CHECK)

@@ -95,7 +95,7 @@ void plot(svg::picture& figure, double top, const description& file, const rope:
   if (scaled) curve(svg::format("by the base %.0f alone", group.base), original, colours.grey);
   curve(scaled ? "as the model turns" : "as the model turns, not scaled", group.frequencies, colours.blue);
   if (pairs.stopped > 0)
-    panel.legend(svg::format("%d pairs do not turn", static_cast<int>(pairs.stopped)), "none");
+    panel.legend(svg::format("%d pairs do not rotate", static_cast<int>(pairs.stopped)), "none");
   if (trained > 0)
     panel.level(svg::format("trained on %.0f tokens", trained), trained, colours.vermilion, "2 3");
   if (reach > 0)

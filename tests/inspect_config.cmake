@@ -111,7 +111,7 @@ expect("${new}" "C++ after #include <rope/rope.hpp>\n  using model_layout = rope
 # A model in which nothing turns is described, alone and beside another.
 file(WRITE ${SCRATCH}/gpt2.json [[{"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_positions": 1024}]])
 expect("${SCRATCH}/gpt2.json" "none in any layer: this model has learned positions")
-expect("${SCRATCH}/gpt2.json;${old}" "where tokens are is told by learned positions in gpt2.json and by rotation in llama_3_8b.json")
+expect("${SCRATCH}/gpt2.json;${old}" "positions are encoded by learned positions in gpt2.json and by rotation in llama_3_8b.json")
 # A file that cannot be read stops none of the others, and is not forgotten.
 expect("${SCRATCH}/no_such_file.json;${old}" "no_such_file.json\": cannot be read;== ${old}\n")
 run(code text ${SCRATCH}/no_such_file.json ${old})

@@ -506,7 +506,7 @@ TEST_CASE("options that a cache decides are refused", "[cache]") {
   refused("dropout is for training; set it to 0 for attention to a cache, got 0.5", cache,
           [](auto& o) { o.dropout = 0.5; });
   refused(
-      "a ring_cache overwrites old keys, so a bias or a mask cannot tell which are which; use a kv_cache, or "
+      "a ring_cache overwrites old keys, so a bias or a mask cannot be matched to keys; use a kv_cache, or "
       "leave it empty, got a bias",
       ring, [&](auto& o) { o.bias = score_matrix(bias.data(), 1, 1, 1, 3); });
   refused(
@@ -539,7 +539,7 @@ TEST_CASE("products that channels do not have are refused before a row without q
     const int counts[] = {0, last};
     CHECK(throws_saying<std::invalid_argument>(
         [&] { attention(x.q(2, 1), cache, x.out(2, 1), {.products = product_precision::integers}, counts); },
-        "rope::attention: products of integers need quantized keys and values"));
+        "rope::attention: integer products need quantized keys and values"));
     CHECK(x.untouched());
   }
 }

@@ -431,7 +431,8 @@ TEST_CASE("ranges, shifts and rows that do not exist are refused and nothing cha
     far.shift(0, 5, delta);
     CHECK(far.positions(0)[4] == 4 + delta);
   }
-  refused(invalid, "shift: rotated keys are turned by a table", [&] { given.shift(0, 5, 1); });
+  refused(invalid, "shift: pass the layout and the table to shift rotated keys",
+          [&] { given.shift(0, 5, 1); });
   refused(invalid, "append: raw keys are rotated when they are read; append them without a layout and table",
           [&] {
             const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);

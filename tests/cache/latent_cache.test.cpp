@@ -260,7 +260,7 @@ TEST_CASE("a latent_cache refuses what does not fit and stays as it was", "[cach
   // Tables.
   refused(
       invalid, [&] { append(c, r, narrow); },
-      "latent_cache::append: the table must turn the 4 channels from channel 6 on, which are the rotated "
+      "latent_cache::append: the table must rotate the 4 channels from channel 6 on, which are the rotated "
       "part, "
       "got one of 2 channels from channel 6 on");
   refused(
@@ -337,23 +337,24 @@ TEST_CASE("a latent_cache refuses what does not fit and stays as it was", "[cach
       range, [&] { cache.shift<half_split>(0, 1, std::int64_t{1} << 54, table); },
       "latent_cache::shift: positions must stay within 2^53");
   refused(
-      invalid, [&] { cache.shift(0, 1, 1); }, "latent_cache::shift: rotated keys are turned by a table");
+      invalid, [&] { cache.shift(0, 1, 1); },
+      "latent_cache::shift: pass the layout and the table to shift rotated keys");
   refused(
       invalid, [&] { cache.shift<half_split>(0, 1, 1, others); }, "got a table with different angles");
   refused(
       invalid, [&] { cache.shift<half_split>(0, 1, 1, narrow); },
-      "latent_cache::shift: the table must turn the 4");
+      "latent_cache::shift: the table must rotate the 4");
   refused(
       invalid, [&] { cache.rebase<half_split>(others, table); }, "got a table with different angles");
   refused(
       invalid, [&] { cache.rebase<half_split>(table, narrow); },
-      "latent_cache::rebase: the table must turn the 4");
+      "latent_cache::rebase: the table must rotate the 4");
   refused(
       invalid, [&] { cache.rebase<half_split>(table, float_angles); }, "but is not in the second");
   refused(
       invalid, [&] { cache.check_table<half_split>(others); }, "latent_cache: give the layout and the table");
   refused(
-      invalid, [&] { cache.check_table<half_split>(narrow); }, "latent_cache: the table must turn the 4");
+      invalid, [&] { cache.check_table<half_split>(narrow); }, "latent_cache: the table must rotate the 4");
   {
     latent_cache<float> floats(batch, capacity, latent_dim, rotary_dim);
     floats.append<half_split>(c, r, float_angles);
@@ -400,7 +401,7 @@ TEST_CASE("a latent_cache refuses what does not fit and stays as it was", "[cach
       "latent_cache: give the layout and the table");
   refused(
       invalid, [&] { attend(narrow, attention_options{.scale = 1}); },
-      "attention: the table must turn the 4 channels");
+      "attention: the table must rotate the 4 channels");
   refused(
       invalid, [&] { attend(table, attention_options{.scale = 1, .dropout = 0.5}); },
       "dropout is for training");

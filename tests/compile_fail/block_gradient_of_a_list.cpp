@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*multi_head_attention_gradient: behind the gradients comes a table where the block rotates
+// EXPECT: error: .*multi_head_attention_gradient: after the gradients pass a table if the block rotates
 
 #include <vector>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*multi_head_attention::project_context: behind the batch comes a table where it rotates
+// EXPECT: error: .*multi_head_attention::project_context: after the batch pass a table if it rotates
 
 #include <rope/rope.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*cross_attention_gradient: behind the gradients comes a table where the block rotates, with
+// EXPECT: error: .*cross_attention_gradient: after the gradients pass a table if the block rotates, with
 
 #include <rope/rope.hpp>
 

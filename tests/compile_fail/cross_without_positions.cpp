@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*multi_head_attention::cross: behind out comes a table where it rotates, with positions of x
+// EXPECT: error: .*multi_head_attention::cross: after out pass a table if it rotates, with positions of x
 
 #include <rope/rope.hpp>
 

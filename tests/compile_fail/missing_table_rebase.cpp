@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*rebase: give the table that the keys were rotated by
+// EXPECT: error: .*rebase: pass the table that rotated the keys
 
 #include <rope/rope.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*write_pages: behind k and v come the pages
+// EXPECT: error: .*write_pages: after k and v pass the pages
 
 #include <cstdint>
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*attention: behind out come the tables
+// EXPECT: error: .*attention: after out pass the tables
 
 #include <rope/rope.hpp>
 

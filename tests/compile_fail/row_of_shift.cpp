@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*shift: behind delta come the table of keys that are stored rotated.* then batch_row.b. for
+// EXPECT: error: .*shift: after delta pass the table of keys that are stored rotated.* then batch_row.b. for
 
 #include <rope/rope.hpp>
 

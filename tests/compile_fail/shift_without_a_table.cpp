@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*shift: behind delta come the table of keys that are stored rotated, with their layout
+// EXPECT: error: .*shift: after delta pass the table of keys that are stored rotated, with their layout
 
 #include <rope/rope.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*multi_head_attention::forward: behind out comes a table
+// EXPECT: error: .*multi_head_attention::forward: after out pass a table
 
 #include <rope/rope.hpp>
 

@@ -455,7 +455,7 @@ class stepper final : public Base {
                      [&] { block({}).forward(x, cache_, out, tables().of_more_pairs); });
       default: {
         std::vector<T> probabilities(3, T(-77));
-        wrong("a step does not tell its probabilities", [&] {
+        wrong("a step cannot report probabilities", [&] {
           step_of(block({}).reporting({.probabilities = probabilities}), x, out, turned, table,
                   detail::row_counts(counts));
         });

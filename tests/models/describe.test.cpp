@@ -209,7 +209,7 @@ TEST_CASE("the report of a model of which no layer rotates is what it has instea
   const auto turning = import_hugging_face(
       json{{"model_type", "nomic_bert"}, {"hidden_size", 768}, {"num_attention_heads", 12}});
   const std::vector<std::string> differences = {
-      "where tokens are is told by learned positions in GGUF and by rotation in Hugging Face"};
+      "positions are encoded by learned positions in GGUF and by rotation in Hugging Face"};
   CHECK(compare_models(bert, turning) == differences);
   CHECK(compare_models(turning, bert).size() == 1);
   CHECK(compare_models(bert, bert).empty());
@@ -220,11 +220,11 @@ TEST_CASE("the report of a group counts pairs that are apart without a range", "
   Eigen::ArrayXXd inv_freq = group.frequencies.inv_freq();
   inv_freq(3, 0) = inv_freq(9, 0) = 0;
   group.frequencies = rope::frequencies::custom(inv_freq);
-  CHECK(contains(describe(group), "62 kept; 2 do not turn\n"));
+  CHECK(contains(describe(group), "62 kept; 2 do not rotate\n"));
   inv_freq.setZero();
   group.frequencies = rope::frequencies::custom(inv_freq);
-  CHECK(contains(describe(group), "64 do not turn: 0 to 63"));
-  CHECK(contains(describe(group), "no pair turns"));
+  CHECK(contains(describe(group), "64 do not rotate: 0 to 63"));
+  CHECK(contains(describe(group), "no pair rotates"));
   CHECK_FALSE(contains(describe(group), "full turns"));
 }
 

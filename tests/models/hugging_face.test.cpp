@@ -810,7 +810,7 @@ TEST_CASE("a layer type without a rope dictionary is reported by its name", "[mo
   CHECK_THROWS_AS(misspelt.group_of_layer(1), std::invalid_argument);
   CHECK(misspelt.group_of_layer(0) == misspelt.group("full_attention"));
   CHECK(has_warning(misspelt.warnings, "layers of type sliding_atention have no rope dictionary",
-                    "not known how they rotate"));
+                    "their rotation is unknown"));
   CHECK_FALSE(
       has_warning(model({"full_attention", "sliding_attention"}, both).warnings, "no rope dictionary"));
   // One warning for all of them, however many there are.
@@ -1152,8 +1152,8 @@ TEST_CASE("sections that the class cuts are cut, which a warning says", "[models
   CHECK(whole.groups().front().mrope_sections == std::vector<Index>{24, 20, 20});
   CHECK_FALSE(has_warning(whole.warnings, "as the class slices it"));
   CHECK(cut.groups().front().mrope_sections == std::vector<Index>{22, 21, 21});
-  CHECK(
-      has_warning(cut.warnings, "mrope_section [16, 24, 24] does not fit 64 pairs in turn", "[22, 21, 21]"));
+  CHECK(has_warning(cut.warnings, "mrope_section [16, 24, 24] does not fit 64 alternating pairs",
+                    "[22, 21, 21]"));
 }
 
 TEST_CASE("a head of two parts is not guessed", "[models][import]") {
@@ -1183,7 +1183,7 @@ TEST_CASE("a warning says what transformers 5 reads otherwise than older files m
   };
   SECTION("partial_rotary_factor under the default rule") {
     const json half = {{"partial_rotary_factor", 0.5}};
-    const char* text = "turns whole heads under the default rule";
+    const char* text = "rotates whole heads under the default rule";
     CHECK(model("llama", half).groups().front().rotary_dim() == 32);
     CHECK(has_warning(model("llama", half).warnings, "partial_rotary_factor holds", text));
     CHECK(has_warning(model("llama", {{"rope_parameters", half}}).warnings, "rope_parameters.partial", text));

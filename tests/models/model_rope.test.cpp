@@ -106,8 +106,7 @@ TEST_CASE("a model whose layers do not name its groups is not made", "[models][m
   CHECK(refused({a}, {.types = {"a"}, .without_rope = {1}}, without + "be layers of the model, got 1 of 1"));
   CHECK(refused({a}, {.without_rope = {3, 3}}, without + "increase, got 3 after 3"));
   CHECK(refused({a}, {.without_rope = {3, 2}}, without + "increase, got 2 after 3"));
-  CHECK(refused({a}, {.not_known = {3, 2}},
-                "layers of which it is not known how they rotate must increase, got 2 after 3"));
+  CHECK(refused({a}, {.not_known = {3, 2}}, "layers of unknown rotation must increase, got 2 after 3"));
   CHECK(refused({a}, {.without_rope = {0, 2}, .not_known = {1, 2}},
                 "a layer must not be both without rotation and not known, got 2"));
 

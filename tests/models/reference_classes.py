@@ -67,7 +67,7 @@ def answers_of(config):
     types = getattr(config, "layer_types", None)
     expect = {}
     nested = {str(name): one for name, one in parameters.items() if isinstance(one, dict)}
-    if nested:  # what lies beside them has no effect; null: layers of that type do not turn
+    if nested:  # what is next to them has no effect; null: layers of that type do not turn
         expect["groups"] = {name: rotation_of(one, config) for name, one in nested.items()}
     else:
         expect["all"] = rotation_of(parameters, config)

@@ -238,7 +238,7 @@ TEST_CASE("what a layer does not tell, or a call cannot do, is refused before an
   CHECK_FALSE(llama.keys_are_values);
   parts = testing::model_parts(turned);
   parts.sink_logits = false;
-  CHECK(refused(parts.model(), 0, 512, 0, "rotate_layer: layer 0 turns the output of attention back"));
+  CHECK(refused(parts.model(), 0, 512, 0, "rotate_layer: layer 0 also un-rotates the output of attention"));
 
   // Keys of another head than the queries.
   const model_tables tables(llama, 16);

@@ -215,7 +215,7 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
                 "attention: the fourth argument is the view that is written, attention(q, k, v, out, ...); "
                 "nothing is returned");
   static_assert(no_view || no_output || !detail::lacks_options<Arguments...>(),
-                "attention: behind out come the tables (a frequency_table or query_key_tables) where it "
+                "attention: after out pass the tables (a frequency_table or query_key_tables) if it "
                 "rotates, then the options (attention_options), then the threads");
   return 0;
 }

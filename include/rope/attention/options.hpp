@@ -61,14 +61,14 @@ void check_products(const char* function, product_precision products, Index head
     if (!is_quantized<C>)
       throw_invalid(
           function,
-          "products of integers need quantized keys and values; set products to product_precision::full");
+          "integer products need quantized keys and values; set products to product_precision::full");
     if (rotates)
       throw_invalid(function,
-                    "products of integers need keys that were turned before they were quantized; set "
+                    "integer products need keys that were rotated before quantization; set "
                     "products to product_precision::full");
     if (head_dim > max_integer_products)
-      throw_invalid(function, "products of integers need a head_dim of at most ", max_integer_products,
-                    ", got ", head_dim);
+      throw_invalid(function, "integer products need a head_dim of at most ", max_integer_products, ", got ",
+                    head_dim);
   } else if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
     throw_invalid(function,
                   "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "

@@ -45,7 +45,7 @@ template <class S>
 placed_table<S> behind_latent(const char* function, const placed_table<S>& table, Index latent_dim,
                               Index rotary_dim) {
   if (table.first_channel() != latent_dim || table.table().rotary_dim() != rotary_dim)
-    throw_invalid(function, "the table must turn the ", rotary_dim, " channels from channel ", latent_dim,
+    throw_invalid(function, "the table must rotate the ", rotary_dim, " channels from channel ", latent_dim,
                   " on, which are the rotated part, got one of ", table.table().rotary_dim(),
                   " channels from channel ", table.first_channel(), " on");
   return table;

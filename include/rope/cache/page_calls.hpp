@@ -161,7 +161,7 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
 }
 
 ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, "write_pages", (detail::misplaced_in_write_pages<Arguments...>()),
-                           "behind k and v come the pages (a page_view), then the table where keys rotate, "
+                           "after k and v pass the pages (a page_view), then the table if keys rotate, "
                            "then query_offsets (std::int64_t, [sequences + 1], or {}), then the threads");
 
 }  // namespace rope::inline ROPE_ABI

@@ -325,15 +325,14 @@ class ring_cache : public cache_shape<ring_cache<T>> {
                             policy().window, " and sinks = ", policy().sinks, ", got ", got);
     if (options.bias || options.mask)
       detail::throw_invalid(function,
-                            "a ring_cache overwrites old keys, so a bias or a mask cannot tell which are "
-                            "which; use a kv_cache, or leave it empty, got a ",
+                            "a ring_cache overwrites old keys, so a bias or a mask cannot be matched to "
+                            "keys; use a kv_cache, or leave it empty, got a ",
                             options.bias ? "bias" : "mask");
     if (!options.key_ranges.empty())
-      detail::throw_invalid(
-          function,
-          "a ring_cache overwrites old keys, so key_ranges cannot tell which are which; use "
-          "a kv_cache, or leave them empty, got ",
-          options.key_ranges.size());
+      detail::throw_invalid(function,
+                            "a ring_cache overwrites old keys, so key_ranges cannot be matched to keys; use "
+                            "a kv_cache, or leave them empty, got ",
+                            options.key_ranges.size());
     attention_options completed = options;
     completed.window = policy().window;
     completed.sinks = policy().sinks;

@@ -112,7 +112,7 @@ std::string pairs_text(const Census& pairs) {
   add(pair_change::kept, pairs.kept, "kept");
   add(pair_change::blended, pairs.blended, pairs.interpolated > 0 ? "blended" : "changed " + slowed);
   add(pair_change::interpolated, pairs.interpolated, "interpolated " + slowed);
-  add(pair_change::stopped, pairs.stopped, "do not turn");
+  add(pair_change::stopped, pairs.stopped, "do not rotate");
   return text;
 }
 
@@ -131,7 +131,7 @@ view_distance distance_of(const Model& model, const Group& group) {
 
 template <class Group, class Census>
 std::string wavelengths_text(const Group& group, const Census& pairs) {
-  if (detail::equal(pairs.longest_wavelength, 0)) return "no pair turns";
+  if (detail::equal(pairs.longest_wavelength, 0)) return "no pair rotates";
   std::string text =
       digits(pairs.shortest_wavelength) + " to " + digits(pairs.longest_wavelength) + " tokens";
   if (group.frequencies.pairs() > pairs.kept) {
@@ -175,7 +175,7 @@ std::string describe_group(const Group& group, const view_distance& distance) {
   if (group.softcap > 0) text += line("softcap", digits(group.softcap));
   if (!group.mrope_sections.empty())
     text += line("M-RoPE sections", joined(group.mrope_sections) + " (" + order_of_axes(group) + ")" +
-                                        "; text turns as with one axis");
+                                        "; text rotates as with one axis");
   const std::string window = group.first_channel == 0 ? ""
                                                       : ".channels(" + std::to_string(group.first_channel) +
                                                             ", " + std::to_string(group.rotary_dim()) + ")";
@@ -244,7 +244,7 @@ std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
   std::vector<std::string> found;
   if (a.groups().empty() || b.groups().empty()) {  // then nothing else is known of one of them
     if (a.instead_of_rope() != b.instead_of_rope())
-      found.push_back("where tokens are is told by " + detail::place_text(a) + " and by " +
+      found.push_back("positions are encoded by " + detail::place_text(a) + " and by " +
                       detail::place_text(b));
     return found;
   }

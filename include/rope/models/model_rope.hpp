@@ -54,7 +54,7 @@ class model_rope : public model_facts {
   model_rope(model_facts facts, std::vector<layer_group> groups, model_layers layers = {})
       : model_facts(std::move(facts)), groups_(std::move(groups)), layers_(std::move(layers)) {
     check_list("layers without rotation", layers_.without_rope);
-    check_list("layers of which it is not known how they rotate", layers_.not_known);
+    check_list("layers of unknown rotation", layers_.not_known);
     check_names();
   }
   model_rope(const model_rope&) = default;

@@ -57,8 +57,7 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
       chunks ? model.attention_of_layer(layer, *chunks) : model.attention_of_layer(layer);
   if (model.keys_are_values)
     throw_invalid(function, "layer ", layer,
-                  " turns the output of attention back, which a call of attention does not; call rotate, "
-                  "attention and unrotate");
+                  " also un-rotates the output of attention; call rotate, attention and unrotate yourself");
   const auto got = static_cast<Index>(sink_logits.size());
   const bool has_sinks = model.layer_has_sinks(layer);
   if (has_sinks && got != q.heads)
@@ -183,8 +182,9 @@ template <class S, class Q, class K, class P, class Threads = this_thread>
 attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_view<Q> q, head_view<K> k,
                                const P& positions, std::vector<key_range>& ranges,
                                std::span<const float> sink_logits = {}, const Threads& threads = {}) {
-  static_assert(!std::is_const_v<Q> && std::is_same_v<Q, K>,
-                "rotate_layer: q and k turn in place, are not read-only and have the same channel type");
+  static_assert(
+      !std::is_const_v<Q> && std::is_same_v<Q, K>,
+      "rotate_layer: q and k are rotated in place, must not be read-only and must have one channel type");
   const detail::kept_positions<P> kept = positions;
   return detail::rotate_layer(tables, layer, kept, sink_logits, &ranges, threads, q, k);
 }
@@ -199,7 +199,7 @@ requires position_form<P> attention_options rotate_layer(const model_tables<S>& 
                                                          head_view<Q> q, const P& positions = P{},
                                                          std::span<const float> sink_logits = {},
                                                          const Threads& threads = {}) {
-  static_assert(!std::is_const_v<Q>, "rotate_layer: q turns in place and is not read-only");
+  static_assert(!std::is_const_v<Q>, "rotate_layer: q is rotated in place and must not be read-only");
   const detail::kept_positions<P> kept = positions;
   return detail::rotate_layer(tables, layer, kept, sink_logits, nullptr, threads, q);
 }

@@ -48,7 +48,7 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
       kept.push_back(schedule.inv_freq(i, 0));
   if (kept.empty())
     detail::throw_invalid("fourier_frequencies",
-                          "no pair completes a turn within max_position = ", max_position);
+                          "no pair completes a full turn within max_position = ", max_position);
   number_array<double> inv_freq(static_cast<Index>(kept.size()), 1);
   std::copy(kept.begin(), kept.end(), inv_freq.data());
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());

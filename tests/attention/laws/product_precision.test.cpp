@@ -22,14 +22,14 @@ using testing::throws_saying;
 
 }  // namespace
 
-TEST_CASE("products of integers need quantized keys and values", "[attention]") {
+TEST_CASE("integer products need quantized keys and values", "[attention]") {
   const std::vector<float> x(3 * 2 * 8, 1);
   std::vector<float> out(3 * 2 * 8, 99);
   const auto q = rope::bshd(x.data(), 1, 3, 2, 8);
   const auto to = rope::bshd(out.data(), 1, 3, 2, 8);
   CHECK(throws_saying<std::invalid_argument>(
       [&] { rope::attention(q, q, q, to, {.products = product_precision::integers}); },
-      "attention: products of integers need quantized keys and values; set products to "
+      "attention: integer products need quantized keys and values; set products to "
       "product_precision::full"));
   CHECK(out == std::vector<float>(out.size(), 99));
 }
@@ -49,9 +49,9 @@ TEST_CASE("products of integers need keys that were turned, and heads of at most
   };
   CHECK(throws_saying<std::invalid_argument>(
       [&] { attend(8, rope::frequency_table<float>(rope::frequencies(8), 1)); },
-      "attention: products of integers need keys that were turned before they were quantized"));
+      "attention: integer products need keys that were rotated before quantization"));
   CHECK(throws_saying<std::invalid_argument>(
-      [&] { attend(65537); }, "attention: products of integers need a head_dim of at most 65536, got 65537"));
+      [&] { attend(65537); }, "attention: integer products need a head_dim of at most 65536, got 65537"));
   CHECK(out == std::vector<float>(out.size(), 99));
   attend(65536);
   CHECK(out[0] < 1);

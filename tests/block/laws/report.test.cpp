@@ -207,7 +207,7 @@ TEST_CASE("memory of another length for what a block tells is refused before any
   rope::kv_cache<double> cache(batch, 20, 2, 6);
   CHECK(throws_saying<std::invalid_argument>(
       [&] { block.reporting({.probabilities = std::span(told).first(count)}).forward(x, cache, out); },
-      "a call with a cache does not tell its probabilities, got memory for 648"));
+      "a call with a cache cannot report probabilities, got memory for 648"));
   CHECK(out == before);
   CHECK(told == told_before);
   CHECK(sums == sums_before);

@@ -164,7 +164,7 @@ TEST_CASE("a cache with axes belongs to its frequencies, layout and place", "[ca
   cache.append<half_split>(x.keys(2), x.values(2), text);
   all_refuse(other_text, "other frequencies");
   all_refuse(others, "other frequencies");
-  all_refuse(mixed, "a table of positions beside one of coordinates, for pairs that turn along");
+  all_refuse(mixed, "a table of positions and one of coordinates, for pairs that rotate along");
   all_refuse(text.at_channel(1), "the right ones at another channel");
   CHECK_NOTHROW(cache.check_table<half_split>(dealt));
   CHECK_NOTHROW(cache.check_table<half_split>(table));
@@ -181,7 +181,7 @@ TEST_CASE("a cache with axes belongs to its frequencies, layout and place", "[ca
   all_refuse(dealt, "other frequencies");
   refused(
       invalid, [&] { cache.rebase<half_split>(table, text); },
-      "kv_cache::rebase: keys on 3 axes turn between tables of coordinates, the second is one of positions");
+      "kv_cache::rebase: keys on 3 axes need two tables of coordinates, the second is one of positions");
   refused(
       invalid, [&] { cache.rebase<half_split>(text, table); }, "the first is one of positions");
   refused(
@@ -196,7 +196,7 @@ TEST_CASE("a cache with axes belongs to its frequencies, layout and place", "[ca
   cache.clear();
   CHECK_NOTHROW(cache.rebase<half_split>(text, other_text));
   CHECK_NOTHROW(cache.append<half_split>(x.keys(2), x.values(2), mixed));
-  all_refuse(text, "a table of positions beside one of coordinates");
+  all_refuse(text, "a table of positions and one of coordinates");
 }
 
 TEST_CASE("text, shifts and positions of a cache with axes have their limits", "[cache]") {
@@ -240,7 +240,7 @@ TEST_CASE("text, shifts and positions of a cache with axes have their limits", "
   refused(
       range, [&] { cache.shift<half_split>(2, 2, 1, table); }, "kv_cache::shift: first 2 and count 2");
   refused(
-      invalid, [&] { cache.shift(0, 1, 1); }, "rotated keys are turned by a table");
+      invalid, [&] { cache.shift(0, 1, 1); }, "pass the layout and the table to shift rotated keys");
 
   cache.clear();
   cache.append<half_split>(x.keys(2), x.values(2), frequency_table<>(on_three, image(2, 0x1p53 - 1)));
@@ -289,8 +289,8 @@ TEST_CASE("attention refuses tables that are not where the tokens are", "[cache]
       invalid, [&] { ask(4, frequency_table<>(on_three, shifted)); }, "row 6 is at 0.5 on axis 2");
   refused(
       invalid, [&] { ask(1, text); },
-      "attention: a table of positions turns text, which is at one integer on all axes; give a table of "
-      "coordinates for a query at 0 and 1");
+      "attention: a table of positions needs text queries (one integer on all axes); pass a table of "
+      "coordinates for the query at 0 and 1");
   refused(
       invalid, [&] { ask(5, frequency_table<>(on_three, image(5))); },
       "append the keys of the queries before they attend");

@@ -32,7 +32,7 @@ using Axes = Eigen::ArrayXXd;
 struct model {
   const char* name;
   frequencies text[2], on[2];
-  bool has_text;  // whether a table of positions turns text
+  bool has_text;  // whether a table of positions rotates text
 };
 model dealt(const char* name, const axis_assignment& axes) {
   const frequencies a(2 * pairs, 1e4),

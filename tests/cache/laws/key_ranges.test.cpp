@@ -290,7 +290,7 @@ TEST_CASE("a ring refuses ranges of keys", "[cache]") {
   const key_range ranges[] = {{0, 1}};
   CHECK(testing::throws_saying<std::invalid_argument>(
       [&] { attention(token, ring, bshd(out.data(), 1, 1, heads, head_dim), {.key_ranges = ranges}); },
-      "a ring_cache overwrites old keys, so key_ranges cannot tell which are which; use a kv_cache, or leave "
+      "a ring_cache overwrites old keys, so key_ranges cannot be matched to keys; use a kv_cache, or leave "
       "them empty, got 1"));
   CHECK(std::count(out.begin(), out.end(), -9.0f) == heads * head_dim);
 }

@@ -89,12 +89,12 @@ TEST_CASE("wrong calls of attention to pages are refused and write nothing", "[c
   CHECK(refuses(attend, "window must not be negative"));
   options.window = 0;
   options.products = product_precision::integers;
-  CHECK(refuses(attend, "products of integers need quantized keys and values"));
+  CHECK(refuses(attend, "integer products need quantized keys and values"));
   offsets = {0, 0, 0};
   options.query_offsets = offsets;
   CHECK(refuses(
       [&] { attention(x.queries().token_range(0, 0), x.pages(), x.output().token_range(0, 0), options); },
-      "products of integers need quantized keys and values"));
+      "integer products need quantized keys and values"));
   options.query_offsets = x.offsets;
   options.products = product_precision::full;
   CHECK(refuses(

@@ -281,7 +281,7 @@ TEST_CASE("a dictionary of dictionaries, or one for all layers", "[models][confi
       CHECK(model.group_of_layer(0)->base == 7000);
       CHECK(model.group_of_layer(0)->rule == "default");
       for (const auto& item : beside.items())
-        CHECK(has_warning(model.warnings, "rope_parameters." + item.key() + " lies beside the layer types"));
+        CHECK(has_warning(model.warnings, "rope_parameters." + item.key() + " is next to the layer types"));
     }
   // Only types that the file has are types, where its class has one kind of layers.
   const json full = {{"layer_types", std::vector<std::string>(4, "full_attention")}};
@@ -402,7 +402,7 @@ TEST_CASE("import descends into the dictionary of a known architecture", "[model
       json beside = {{"model_type", outer}, {"rope_theta", 7}, {key, changed(llama, {{"rope_tehta", 1}})}};
       const auto named = import_hugging_face(beside);
       CHECK(named.groups()[0].base == 500000);
-      CHECK(has_warning(named.warnings, "rope_theta lies beside " + std::string(key) + " and has no effect"));
+      CHECK(has_warning(named.warnings, "rope_theta is next to " + std::string(key) + " and has no effect"));
       CHECK(has_warning(named.warnings, std::string(key) + ".rope_tehta is not understood"));
     }
   // By `architectures` where there is no model_type.

@@ -103,7 +103,7 @@ TEST_CASE("a window that is not known is never so in silence", "[models][gguf]")
       ++unknown;
       CHECK((has_warning(model.warnings, "is not given; the window of layers that slide is not known") ||
              has_warning(model.warnings, "is not given; which layers slide is not known") ||
-             has_warning(model.warnings, "not told by a window")));
+             has_warning(model.warnings, "a window cannot express")));
     }
   CHECK(unknown >= 30);
 }
@@ -119,7 +119,7 @@ TEST_CASE("what is missing for a window is named by its key", "[models][gguf]") 
   CHECK(has_warning(import("gemma4", window).warnings,
                     "gemma4.attention.sliding_window_pattern is not given; which layers slide is not known"));
   CHECK(has_warning(import("llama4", window).warnings,
-                    "llama4.attention.sliding_window is a length of chunks", "not told by a window"));
+                    "llama4.attention.sliding_window is a length of chunks", "a window cannot express"));
   CHECK(has_warning(import("novel", window, {.layout = rope::layout_kind::half_split}).warnings,
                     "novel.attention.sliding_window_pattern is not given; which layers slide is not known"));
   const auto v4 = import("deepseek4", {{".attention.compress_ratios", {0, 4, 128, 0}},
@@ -255,7 +255,7 @@ TEST_CASE("the loop over types of layers gives the options of each, or says by n
                                                   {".attention.compress_rope_freq_base", 160000.0}}));
   CHECK(v4.at("sliding_attention") == "64");
   for (const char* type : {"compressed_sparse_attention", "heavily_compressed_attention"})
-    CHECK(v4.at(type).find("what layers of compressed keys see is not told by a window") !=
+    CHECK(v4.at(type).find("a window cannot express which compressed keys a layer sees") !=
           std::string::npos);
 
   // Every recorded file.

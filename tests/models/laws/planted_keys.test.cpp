@@ -111,7 +111,7 @@ TEST_CASE("a key is named where no layer rotates, beside dictionaries, and in on
                              {"compress_ratios", {0, 4}},
                              {"qk_rope_head_dim", 64},
                              {"rope_parameters", {{"main", main}, {"compress", compress}, {"rope_foo", 1}}}});
-  CHECK(has_warning(two.warnings, "rope_parameters.rope_foo lies beside the layer types"));
+  CHECK(has_warning(two.warnings, "rope_parameters.rope_foo is next to the layer types"));
   CHECK(two.groups()[1].base == 90000);
   CHECK_FALSE(has_warning(two.warnings, "compress_rope_theta base is not given"));
   CHECK(has_warning(two.warnings,

@@ -108,7 +108,7 @@ class block_forward {
                        table, counts);
     if (!probabilities_.empty())
       throw_invalid("multi_head_attention",
-                    "a call with a cache does not tell its probabilities, got memory for ",
+                    "a call with a cache cannot report probabilities, got memory for ",
                     probabilities_.size());
     const auto [q_heads, k_heads, v_heads] = pass_.project(x, x, batch, threads);
     const head_view<T> q_all = q_heads, k_all = k_heads, v_all = v_heads, attended = room_for(q_all);

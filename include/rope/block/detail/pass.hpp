@@ -206,42 +206,42 @@ constexpr bool misplaced_behind_cross() {
         !(lacking),                                                                                   \
         "multi_head_attention::" #function                                                            \
         ": tokens are row-major Eigen matrices, maps or blocks, [batch * tokens, dim]; call " calls); \
-    static_assert((lacking) || !(misplaced), "multi_head_attention::" #function ": behind " behind);  \
+    static_assert((lacking) || !(misplaced), "multi_head_attention::" #function ": after " behind);   \
   }                                                                                                   \
   static_assert(true)
 
-#define ROPE_DETAIL_ASK_OF_FORWARD(T)                                                                       \
-  ROPE_DETAIL_ASK_OF_LAYER(                                                                                 \
-      forward, (detail::lacks_tokens_of_forward<T, Arguments...>()),                                        \
-      "forward(x, batch, out, ...) or, with a kv_cache or ring_cache, forward(x, cache, out, ...)",         \
-      (detail::misplaced_behind_forward<Arguments...>()),                                                   \
-      "out comes a table where it rotates, then positions or, for a cache, counts (any integers, [batch], " \
+#define ROPE_DETAIL_ASK_OF_FORWARD(T)                                                                   \
+  ROPE_DETAIL_ASK_OF_LAYER(                                                                             \
+      forward, (detail::lacks_tokens_of_forward<T, Arguments...>()),                                    \
+      "forward(x, batch, out, ...) or, with a kv_cache or ring_cache, forward(x, cache, out, ...)",     \
+      (detail::misplaced_behind_forward<Arguments...>()),                                               \
+      "out pass a table if it rotates, then positions or, for a cache, counts (any integers, [batch], " \
       "or {}), then the threads")
 
-#define ROPE_DETAIL_ASK_OF_CROSS(T)                                                                         \
-  ROPE_DETAIL_ASK_OF_LAYER(cross, (detail::lacks_tokens_of_cross<T, Arguments...>()),                       \
-                           "cross(x, context, batch, out, ...) or cross(x, projected_context, out, ...)",   \
-                           (detail::misplaced_behind_cross<Arguments...>()),                                \
-                           "out comes a table where it rotates, with positions of x and of a context that " \
+#define ROPE_DETAIL_ASK_OF_CROSS(T)                                                                       \
+  ROPE_DETAIL_ASK_OF_LAYER(cross, (detail::lacks_tokens_of_cross<T, Arguments...>()),                     \
+                           "cross(x, context, batch, out, ...) or cross(x, projected_context, out, ...)", \
+                           (detail::misplaced_behind_cross<Arguments...>()),                              \
+                           "out pass a table if it rotates, with positions of x and of a context that "   \
                            "is not projected, then the threads")
 
 #define ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T)                                             \
   ROPE_DETAIL_ASK_OF_LAYER(project_context, (detail::lacks_tokens<T, Arguments...>(0b1)), \
                            "project_context(context, batch, ...)",                        \
                            (detail::misplaced_behind<Arguments...>(2, 0, 1)),             \
-                           "the batch comes a table where it rotates, with positions, then the threads")
+                           "the batch pass a table if it rotates, with positions, then the threads")
 
 /// An overload of a gradient for calls that no other overload accepts: the arguments after the gradients are
 /// not a table, `fewest` to `most` positions, and threads.
-#define ROPE_DETAIL_ASK_OF_GRADIENT(function, fewest, most, positions)                                 \
-  template <class T, class Layout, class... More>                                                      \
-  requires(detail::misplaced_behind<More...>(0, fewest, most)) void function(                          \
-      const multi_head_attention<T, Layout>&, const std::type_identity_t<multi_head_tape<T>>&,         \
-      const multi_head_gradients<T>&, More&&...) {                                                     \
-    static_assert(!detail::misplaced_behind<More...>(0, fewest, most),                                 \
-                  #function ": behind the gradients comes a table where the block rotates, " positions \
-                            ", then the threads");                                                     \
-  }                                                                                                    \
+#define ROPE_DETAIL_ASK_OF_GRADIENT(function, fewest, most, positions)                            \
+  template <class T, class Layout, class... More>                                                 \
+  requires(detail::misplaced_behind<More...>(0, fewest, most)) void function(                     \
+      const multi_head_attention<T, Layout>&, const std::type_identity_t<multi_head_tape<T>>&,    \
+      const multi_head_gradients<T>&, More&&...) {                                                \
+    static_assert(!detail::misplaced_behind<More...>(0, fewest, most),                            \
+                  #function ": after the gradients pass a table if the block rotates, " positions \
+                            ", then the threads");                                                \
+  }                                                                                               \
   static_assert(true)
 
 #endif  // ROPE_BLOCK_DETAIL_PASS_HPP

@@ -112,7 +112,7 @@ inline void require_rotation_on_axes(const char* owner, const key_rotation& stor
   if (!stored.known())
     got = "a table, but they were rotated before they were appended";
   else if (!both && (stored.text == 0 || given.text == 0))
-    got = "a table of positions beside one of coordinates, for pairs that turn along several axes";
+    got = "a table of positions and one of coordinates, for pairs that rotate along several axes";
   else if (both ? stored.frequencies != given.frequencies : stored.text != given.text)
     got = "other frequencies";
   else if (stored.layout != given.layout)
@@ -161,7 +161,7 @@ class turn_between_axes {
     const bool from_axes = is_coordinate_table(function, axes, from.table()),
                to_axes = is_coordinate_table(function, axes, to.table());
     if (!text_only && !(from_axes && to_axes))
-      throw_invalid(function, "keys on ", axes, " axes turn between tables of coordinates, the ",
+      throw_invalid(function, "keys on ", axes, " axes need two tables of coordinates, the ",
                     from_axes ? "second" : "first", " is one of positions");
     return {number_array<phase>(pairs, 1, phase{}),
             to.table().attention_factor() / from.table().attention_factor(), to.first_channel()};

@@ -96,8 +96,8 @@ void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const ro
     for (Index a = 0; a < rows.axes(); ++a)
       if (!equal(at[a], at[0]) || !equal(at[a], std::floor(at[a])))
         throw_invalid("attention",
-                      "a table of positions turns text, which is at one integer on all axes; give a table of "
-                      "coordinates for a query at ",
+                      "a table of positions needs text queries (one integer on all axes); pass a table of "
+                      "coordinates for the query at ",
                       at[0], " and ", at[a]);
     const auto position = static_cast<std::int64_t>(at[0]);
     range.include(position);

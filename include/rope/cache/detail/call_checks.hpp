@@ -137,52 +137,50 @@ constexpr bool lacks_tables(std::size_t count) {
 #define ROPE_DETAIL_ASK_FOR_APPEND(cache, as)                                                         \
   ROPE_DETAIL_ASK_FOR_TOKENS(                                                                         \
       append, cache "::append", (detail::misplaced_in_append<detail::stored_as::as, Arguments...>()), \
-      "behind both views come the table where the cache rotates keys, then counts (any integers, "    \
+      "after both views pass the table if the cache rotates keys, then counts (any integers, "        \
       "[batch], or {}), then the threads")
 
 #define ROPE_DETAIL_ASK_FOR_APPEND_AT(cache, as)                                                \
   ROPE_DETAIL_ASK_FOR_TOKENS(                                                                   \
       append_at, cache "::append_at",                                                           \
       (detail::misplaced_in_append_at<detail::stored_as::as, Arguments...>()),                  \
-      "behind both views come the table where the cache rotates keys, then "                    \
+      "after both views pass the table if the cache rotates keys, then "                        \
       "positions (a start, a list of ids, row_starts, segments" ROPE_DETAIL_COORDINATES_OF_##as \
       "), then counts (any integers, [batch], or {}), then the threads")
 #define ROPE_DETAIL_COORDINATES_OF_heads " or, without a table, token_coordinates"
 #define ROPE_DETAIL_COORDINATES_OF_latents
 
-#define ROPE_DETAIL_ASK_FOR_APPEND_ROTATED(cache)                                                         \
-  template <class Layout = detail::unnamed_layout, class K, class V, class... More>                       \
-  requires(!detail::new_heads<std::remove_cvref_t<K>> || !detail::new_heads<std::remove_cvref_t<V>> ||    \
-           detail::misplaced_in_append_rotated<K, V, More...>()) void                                     \
-  append_rotated(const K&, const V&, const More&...) {                                                    \
-    static_assert(detail::new_heads<std::remove_cvref_t<K>> && detail::new_heads<std::remove_cvref_t<V>>, \
-                  ROPE_DETAIL_VIEW_SENTENCE(cache "::append_rotated"));                                   \
-    static_assert(                                                                                        \
-        !detail::misplaced_in_append_rotated<K, V, More...>(), cache                                      \
-        "::append_rotated: behind both views come the table that rotated the keys, then positions "       \
-        "or {}, then counts (any integers, [batch], or {}), then the threads");                           \
-  }                                                                                                       \
+#define ROPE_DETAIL_ASK_FOR_APPEND_ROTATED(cache)                                                            \
+  template <class Layout = detail::unnamed_layout, class K, class V, class... More>                          \
+  requires(!detail::new_heads<std::remove_cvref_t<K>> || !detail::new_heads<std::remove_cvref_t<V>> ||       \
+           detail::misplaced_in_append_rotated<K, V, More...>()) void                                        \
+  append_rotated(const K&, const V&, const More&...) {                                                       \
+    static_assert(detail::new_heads<std::remove_cvref_t<K>> && detail::new_heads<std::remove_cvref_t<V>>,    \
+                  ROPE_DETAIL_VIEW_SENTENCE(cache "::append_rotated"));                                      \
+    static_assert(!detail::misplaced_in_append_rotated<K, V, More...>(), cache                               \
+                  "::append_rotated: after both views pass the table that rotated the keys, then positions " \
+                  "or {}, then counts (any integers, [batch], or {}), then the threads");                    \
+  }                                                                                                          \
   static_assert(true)
 
 /// Overloads of check_table, rebase and shift for calls with missing or misplaced tables.
-#define ROPE_DETAIL_ASK_FOR_TURNS()                                                                         \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                                      \
-  requires(detail::lacks_tables<Arguments...>(1)) void check_table(const Arguments&...) const {             \
-    static_assert(!detail::lacks_tables<Arguments...>(1), ROPE_DETAIL_TABLE_SENTENCE("check_table"));       \
-  }                                                                                                         \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                                      \
-  requires(detail::lacks_tables<Arguments...>(2)) void rebase(const Arguments&...) {                        \
-    static_assert(                                                                                          \
-        !detail::lacks_tables<Arguments...>(2),                                                             \
-        "rebase: give the table that the keys were rotated by, and that which they shall be rotated by");   \
-  }                                                                                                         \
-  template <class Layout = detail::unnamed_layout, class... More>                                           \
-  requires(detail::misplaced_in_shift<Layout, More...>()) void shift(Index, Index, std::int64_t,            \
-                                                                     const More&...) {                      \
-    static_assert(!detail::misplaced_in_shift<Layout, More...>(),                                           \
-                  "shift: behind delta come the table of keys that are stored rotated, with their layout, " \
-                  "and then batch_row{b} for one row alone");                                               \
-  }                                                                                                         \
+#define ROPE_DETAIL_ASK_FOR_TURNS()                                                                        \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
+  requires(detail::lacks_tables<Arguments...>(1)) void check_table(const Arguments&...) const {            \
+    static_assert(!detail::lacks_tables<Arguments...>(1), ROPE_DETAIL_TABLE_SENTENCE("check_table"));      \
+  }                                                                                                        \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
+  requires(detail::lacks_tables<Arguments...>(2)) void rebase(const Arguments&...) {                       \
+    static_assert(!detail::lacks_tables<Arguments...>(2),                                                  \
+                  "rebase: pass the table that rotated the keys, and the table of their new rotation");    \
+  }                                                                                                        \
+  template <class Layout = detail::unnamed_layout, class... More>                                          \
+  requires(detail::misplaced_in_shift<Layout, More...>()) void shift(Index, Index, std::int64_t,           \
+                                                                     const More&...) {                     \
+    static_assert(!detail::misplaced_in_shift<Layout, More...>(),                                          \
+                  "shift: after delta pass the table of keys that are stored rotated, with their layout, " \
+                  "and then batch_row{b} for a single row");                                               \
+  }                                                                                                        \
   static_assert(true)
 
 #endif  // ROPE_CACHE_DETAIL_CALL_CHECKS_HPP

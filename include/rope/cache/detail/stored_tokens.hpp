@@ -258,8 +258,8 @@ class stored_tokens {
   /// For raw keys, whose positions change without a rotation.
   void shift(const char* function, Index first, Index count, std::int64_t delta, batch_row row) {
     if (storage_ != key_storage::raw)
-      throw_invalid(function, "rotated keys are turned by a table, give it and the layout, got a delta of ",
-                    delta);
+      throw_invalid(function,
+                    "pass the layout and the table to shift rotated keys, got only delta = ", delta);
     const row_range rows = checked_shift(function, first, count, delta, row);
     note_shift(rows, first, first + count, delta);
   }

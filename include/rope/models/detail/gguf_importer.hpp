@@ -74,7 +74,7 @@ unrotated_model unrotated_model_of(const gguf_reader<L>& reader, const gguf_reco
   const auto finetuned = reader.number("rope.scaling.finetuned", range::zero_or_one);
   if (record.finetuned && finetuned == 0.0)
     return {"no positions", reader.key("rope.scaling.finetuned"),
-            "is false, which tells " + architecture + " that no layer turns"};
+            "is false, so for " + architecture + " no layer rotates"};
   return {};
 }
 
@@ -189,10 +189,10 @@ class gguf_importer {
       model_.warnings.push_back(reader_.key("attention.sliding_window") +
                                 " is not given; the window of layers that slide is not known");
     model_.no_window_because = reader_.key("attention.compress_ratios") +
-                               ": what layers of compressed keys see is not told by a window";
+                               ": a window cannot express which compressed keys a layer sees";
     model_.warnings.push_back(model_.no_window_because);
     model_.warnings.push_back(
-        "keys are values too: the output of attention is turned back by the position of its query");
+        "keys are values too: the output of attention is un-rotated by the position of its query");
   }
 
   /// Bases and dimensions per layer. Layers with equal base, dimension and type (sliding or not) are one
@@ -304,7 +304,7 @@ class gguf_importer {
         model_.warnings.push_back(reader_.key(name) + " is that of an indexer; what it rotates is not known");
       else if (record_.indexer != indexer_turn::no_indexer)
         model_.warnings.push_back(reader_.key(name) +
-                                  " is missing, so the rotation of the indexer is not told");
+                                  " is missing, so the rotation of the indexer is unknown");
       return;
     }
     const auto width = static_cast<Index>(*head_dim);

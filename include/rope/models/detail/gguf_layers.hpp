@@ -262,7 +262,7 @@ void note_unknown_windows(const gguf_reader<L>& reader, const gguf_record& recor
   };
   if (record.window == window_kind::chunks)
     say("attention.sliding_window",
-        " is a length of chunks, in which layers attend; what they see is not told by a window, and "
+        " is a length of chunks, in which layers attend; a window cannot express them, and "
         "rotate_layer gives the key_ranges of a chunk");
   else if (!gguf_window(reader, record))
     say("attention.sliding_window", " is not given; the window of layers that slide is not known");

@@ -306,7 +306,7 @@ const Record* gguf_record_of(std::string_view architecture) {
 /// Why files of an architecture are rejected for every layout. Empty if they are not.
 constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
   if (architecture == "dflash")
-    return "is dflash, which turns as deepseek4 where dflash.hyper_connection.count is above 0, else "
+    return "is dflash, which rotates like deepseek4 if dflash.hyper_connection.count is above 0, else "
            "half-split "
            "channels; neither is read, rotate its layers by a table of your own";
   if (architecture == "deepseek41")

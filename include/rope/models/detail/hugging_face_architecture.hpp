@@ -69,7 +69,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "minimaxm3vl",
        .reason = "its layers of type minimax_m3_sparse attend to blocks of keys that an indexer chooses"},
       {.architecture = "recurrentgemma",
-       .reason = "its released files turn half of a head, its class all of it"},
+       .reason = "its released files rotate half of a head, its class all of it"},
       {.architecture = "coherecompassvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "dinov3vit", .reason = "dino_v3_frequencies", .kind = axes},
       {.architecture = "edgetamvideo", .reason = columns_first, .kind = axes},
@@ -95,7 +95,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "axial: frame, row and column have a third of the head each, rounded down to even",
        .kind = axes},
       {.architecture = "mlcdvisionmodel",
-       .reason = "qwen_vl_vision_frequencies, but for learned angles of the class token",
+       .reason = "qwen_vl_vision_frequencies, except for learned angles of the class token",
        .kind = axes},
       {.architecture = "museglimmervision",
        .reason = "llama4_vision_frequencies, for half_split channels",
@@ -118,7 +118,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "sapiens2", .reason = "dino_v3_frequencies", .kind = axes},
       {.architecture = "step3p5vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "videollama3vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "clvpencoder", .reason = "turns values too", .kind = other_turn},
+      {.architecture = "clvpencoder", .reason = "rotates values too", .kind = other_turn},
       {.architecture = "deepseekocr2encoder",
        .reason = "shows its first num_patches tokens to every token, the others to those after them: a mask "
                  "that no option of attention stands for",
@@ -128,22 +128,22 @@ const Refused* refused_architecture_of(std::string_view architecture) {
                  "attention stands for",
        .kind = other_turn},
       {.architecture = "musicflamingo",
-       .reason = "turns features of sound by their time in seconds",
+       .reason = "rotates features of sound by their time in seconds",
        .kind = other_turn},
       {.architecture = "qwen25omnidit",
-       .reason = "turns the first head of every layer and no other",
+       .reason = "rotates the first head of every layer and no other",
        .kind = other_turn},
       {.architecture = "seamlessm4t",
-       .reason = "turns hidden states, if any, before they become queries and keys",
+       .reason = "rotates hidden states, if any, before they become queries and keys",
        .kind = other_turn},
       {.architecture = "vjepa2",
        .reason = "multiplies the two channels of a pair by cos and sin of two different angles",
        .kind = other_turn},
       {.architecture = "wav2vec2bert",
-       .reason = "turns hidden states, if any, before they become queries and keys",
+       .reason = "rotates hidden states, if any, before they become queries and keys",
        .kind = other_turn},
       {.architecture = "wav2vec2conformer",
-       .reason = "turns hidden states, if any, before they become queries and keys",
+       .reason = "rotates hidden states, if any, before they become queries and keys",
        .kind = other_turn},
       {.architecture = "bert", .reason = "learned positions", .kind = no_turn},
       {.architecture = "bloom", .reason = "ALiBi biases", .kind = no_turn},
@@ -353,16 +353,16 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
   const hugging_face_record record = known ? *known : hugging_face_record{};
   if (!record.turns_if.empty() && !says_that_layers_turn(text, record))
     return {std::string(record.instead), std::string(record.turns_if),
-            "does not say that layers turn, and without it no layer of " + architecture +
+            "does not say that layers rotate, and without it no layer of " + architecture +
                 " does: it must be true, \"" + std::string(record.turns_word) +
                 "\" or a dictionary with rope_theta"};
   if (record.needs_window && text.is_null("sliding_window"))
     return {"no positions", "sliding_window",
-            "is null: then no layer of " + architecture + " slides, and the others do not turn"};
+            "is null: then no layer of " + architecture + " slides, and the others do not rotate"};
   if (!known && text.boolean("mla_use_nope").value_or(false))
     return {"no positions", "mla_use_nope", "is true: nothing rotates in " + architecture};
   if (text.index("qk_rope_head_dim", range::whole) == 0 && (!known || known->latent || known->last_channels))
-    return {"no positions", "qk_rope_head_dim", "is 0, so no channel of a head turns"};
+    return {"no positions", "qk_rope_head_dim", "is 0, so no channel of a head rotates"};
   if (text.boolean("alibi").value_or(false))
     return {"ALiBi biases", "alibi", "is true: this model has ALiBi biases in place of rotary embeddings"};
   if (record.alibi_layers > 0 && text.index("num_hidden_layers") == record.alibi_layers)

@@ -31,10 +31,10 @@ void refuse(const json_reader<J>& text, const refused_architecture& refused, con
   if (refused.kind == refusal::in_doubt && layout_given) return;
   const std::string rule =
       refused.kind == refusal::in_doubt
-          ? "is one of which files and class disagree, or of which too little is known: " + reason +
+          ? "has files that disagree with its class, or is not known well enough: " + reason +
                 "; name the layout in the options to read the file as it is written"
       : refused.kind == refusal::axes
-          ? "is one whose tokens have rows and columns, of which this function knows nothing; what makes its "
+          ? "has tokens with rows and columns, which this function does not support; what makes its "
             "frequencies is " +
                 reason
       : refused.kind == refusal::parts
@@ -110,7 +110,7 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
     const Index before = nope ? *nope : *given - *rotated;
     return {before + *rotated, before, *rotated, true};
   }
-  if (defaults.latent) text.missing("qk_rope_head_dim", "so many channels of a head turn");
+  if (defaults.latent) text.missing("qk_rope_head_dim", "that many channels of a head rotate");
   auto head_dim = given ? given : text.index("kv_channels");
   if (defaults.double_head) head_dim = text.index("attention_head_dim");
   const auto hidden_size = text.index_of({"hidden_size", "n_embd", "d_model"});

@@ -191,7 +191,7 @@ class hugging_face_group_maker {
     if (type == "default" && !head_.latent && !text_.has("rotary_dim") && !share.key.empty() &&
         !detail::equal(share.factor, 1) && has_class_not_in(partial_by_default, defaults_.architecture))
       warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
-           " in transformers 5 turns whole heads under the default rule");
+           " in transformers 5 rotates whole heads under the default rule");
     const char* scale = defaults_.scale == score_scale::query_pre_attn_scalar  ? "query_pre_attn_scalar"
                         : defaults_.scale == score_scale::attention_multiplier ? "attention_multiplier"
                         : defaults_.scale == score_scale::key_multiplier       ? "key_multiplier"

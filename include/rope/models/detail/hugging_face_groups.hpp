@@ -155,7 +155,7 @@ class hugging_face_groups {
     if (given && !is_nested(*given)) refuse_flat_dictionary();
     if (given && scaling)
       text_.refuse("rope_scaling",
-                   "must not lie beside rope_parameters; put its keys into full_attention there");
+                   "must not be next to rope_parameters; put its keys into full_attention there");
     json_reader<J> types(given, text_.path() + "rope_parameters.");
     const auto add = [&](std::string_view type, const char* base_key, const J* otherwise, double base,
                          double factor) {
@@ -174,7 +174,7 @@ class hugging_face_groups {
   /// Names the keys next to the dictionaries of `types`, if those were read.
   void note_beside(const json_reader<J>& types) {
     for (const std::string& key : types.unasked())
-      maker_.warn(types.path() + key + " lies beside the layer types and has no effect");
+      maker_.warn(types.path() + key + " is next to the layer types and has no effect");
   }
 
   /// A number for all layers, or one for each of them.
@@ -368,10 +368,10 @@ class hugging_face_groups {
                  has_base ? group_terms{} : terms_of(key, item.value()));
     }
     if (defaults_.form == dictionary_form::base_per_layer && text_.has("layer_rope_theta"))
-      text_.refuse("layer_rope_theta", "must not lie beside a dictionary for each type of layers");
+      text_.refuse("layer_rope_theta", "must not be next to a dictionary for each type of layers");
     for (const std::string& key : unturned) leave_out(key);
     for (const std::string& key : beside)
-      maker_.warn(path + key + " lies beside the layer types and has no effect");
+      maker_.warn(path + key + " is next to the layer types and has no effect");
     return true;
   }
 

@@ -106,7 +106,7 @@ class hugging_face_importer {
     for (std::size_t i = 0; i < outer_.size(); ++i)
       for (const std::string& key : outer_[i].unasked())
         if (speaks_of_rope(key))
-          warn(outer_[i].path() + key + " lies beside " + parts_.keys()[i] + " and has no effect");
+          warn(outer_[i].path() + key + " is next to " + parts_.keys()[i] + " and has no effect");
     note_inner_keys(because);
     text_.each_assumed([&](const std::string& key, double value) {
       warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
@@ -254,7 +254,7 @@ class hugging_face_importer {
   std::string reason_of_no_window() {
     if (defaults_.window == window_span::chunks)
       return "layers that rotate attend in chunks, which no window says";
-    if (model_.keys_are_values) return "what layers of compressed keys see is not told by a window";
+    if (model_.keys_are_values) return "a window cannot express which compressed keys a layer sees";
     const std::string key = text_.path() + window_key(text_, defaults_);
     if (!layers_) return text_.path() + "num_hidden_layers is not given";
     if (!text_.has(window_key(text_, defaults_))) return key + " is not given";
@@ -336,7 +336,7 @@ class hugging_face_importer {
     if (types.empty()) return;
     if (types.size() > most) names += " and " + std::to_string(types.size() - most) + " more";
     warn("layers of type " + names + " have no rope dictionary; " +
-         (model_.groups.size() > 1 ? "it is not known how they rotate"
+         (model_.groups.size() > 1 ? "their rotation is unknown"
                                    : "they are taken to rotate like " + model_.groups.front().layer_type));
   }
 

@@ -173,7 +173,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .sliding_window = 128,
        .indexer = indexer_turn::last_interleaved,
        .sink_logits = true,
-       .note = "keys are values too: the output of attention is turned back by the position of its query"},
+       .note = "keys are values too: the output of attention is un-rotated by the position of its query"},
       {.architecture = "diffusiongemma",
        .head_dim = 256,
        .full_head_dim = 512,

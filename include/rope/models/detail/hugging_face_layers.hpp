@@ -88,7 +88,7 @@ std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugg
                                                 std::optional<Index> layers) {
   constexpr const char* key = "compress_ratios";
   const auto ratios = fitting_list(text, defaults, key, layers, text.numbers(key, range::whole));
-  if (!ratios) text.missing("layer_types", "so is compress_ratios, and layers turn by two schedules");
+  if (!ratios) text.missing("layer_types", "so is compress_ratios, and layers rotate by two schedules");
   std::vector<std::string> types;
   for (const double ratio : *ratios) {
     if (!equal(ratio, 0) && !equal(ratio, 4) && !equal(ratio, 128))

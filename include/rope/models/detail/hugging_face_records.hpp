@@ -101,17 +101,17 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "helium", .layout = interleaved, .base = 100000, .head_dim = 128},
       {.architecture = "higgsaudiov2", .head_dim = 128, .own_rule = true},
       {.architecture = "hrm", .head_dim = 128},
-      {.architecture = "hunyuanv1dense", .note = "queries and keys are normalised after they turned"},
-      {.architecture = "hunyuanv1moe", .note = "queries and keys are normalised after they turned"},
+      {.architecture = "hunyuanv1dense", .note = "queries and keys are normalised after rotation"},
+      {.architecture = "hunyuanv1moe", .note = "queries and keys are normalised after rotation"},
       {.architecture = "hunyuanvl",
        .xdrope = true,
        .note =
            "axes of mrope_sections are those of (position, width, height, image) or (width, height, image), "
-           "and queries and keys are normalised after they turned"},
+           "and queries and keys are normalised after rotation"},
       {.architecture = "hyperclovax", .scale = attention_multiplier},
       {.architecture = "hyv3", .base = 11158840, .head_dim = 128},
       {.architecture = "idefics",
-       .note = "with qk_layer_norms queries and keys are normalised after they turned"},
+       .note = "with qk_layer_norms queries and keys are normalised after rotation"},
       {.architecture = "internlm2"},
       {.architecture = "jais2"},
       {.architecture = "jetmoe", .head_dim = 128},
@@ -124,7 +124,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .layout = interleaved,
        .base = 1e7,
        .latent = true,
-       .note = "queries are multiplied by sqrt(hidden_size / q_lora_rank) before they turn, and latents that "
+       .note = "queries are multiplied by sqrt(hidden_size / q_lora_rank) before rotation, and latents that "
                "become keys and values by sqrt(hidden_size / kv_lora_rank)"},
       {.architecture = "mimi", .sliding_window = 250, .slides = every},
       {.architecture = "minicpm"},
@@ -149,7 +149,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "nanochat",
        .base = 0,
        .backwards = true,
-       .note = "queries and keys are normalised after they turned"},
+       .note = "queries and keys are normalised after rotation"},
       {.architecture = "nemotron", .partial_rotary_factor = 0.5},
       {.architecture = "nomicbert", .base = 1000, .causal = false},
       {.architecture = "olmo"},
@@ -257,7 +257,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "timesfm25",
        .head_dim = 80,
        .scale = one,
-       .note = "queries and keys are normalised after they turned, and queries multiplied by a learned "
+       .note = "queries and keys are normalised after rotation, and queries multiplied by a learned "
                "factor per channel"},
       {.architecture = "voxtralrealtime",
        .nested_head_dim = 128,

@@ -115,9 +115,9 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
   if (order == mrope_order::alternating && sections.size() == 3) {
     const std::vector<Index> cut = sliced_sections(sections, pairs);
     if (cut != sections)
-      model.warnings.push_back(rope.path() + key + " [" + joined(sections) + "] does not fit " +
-                               std::to_string(pairs) +
-                               " pairs in turn; it is cut as the class slices it, to [" + joined(cut) + "]");
+      model.warnings.push_back(
+          rope.path() + key + " [" + joined(sections) + "] does not fit " + std::to_string(pairs) +
+          " alternating pairs; it is cut as the class slices it, to [" + joined(cut) + "]");
     sections = cut;
   }
   Index left = pairs;
@@ -207,7 +207,7 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope,
   if (inside) {
     if (by_class > 0 && !equal(*inside, by_class))
       model.warn_once(rope.path() + key + " holds; the class of " + model.architecture +
-                      " reads that key beside the dictionary alone, and would take " +
+                      " reads that key only next to the dictionary, and would take " +
                       exact_digits(by_class));
     return *inside;
   }

@@ -30,7 +30,7 @@ inline indexer_rotation indexer_of(indexer_turn turn, Index head_dim, Index rota
 /// An error if the width of an indexer's head is invalid, or empty.
 inline std::string broken_rule_of_indexer(Index head_dim, Index rotary_dim) {
   if (head_dim >= rotary_dim) return {};
-  return "must be at least the " + std::to_string(rotary_dim) + " channels that turn, got " +
+  return "must be at least the " + std::to_string(rotary_dim) + " rotated channels, got " +
          std::to_string(head_dim);
 }
 

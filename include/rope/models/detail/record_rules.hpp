@@ -46,7 +46,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if ((some_slide || r.slides_if_asked || slides || r.window != window_span::back) && !r.others_attend)
     return "where the other layers do not attend none slides, or all that attend do if there is a window";
   if (slides && !r.causal && (r.window == window_span::back || r.window == window_span::chunks))
-    return "how far an encoder looks back is not told by a window";
+    return "a window cannot express how far an encoder attends back";
   if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, r.architecture))
     return "both_sides_if_asked is of classes that read the key that asks";
   const bool always_types = compressed || lists || r.form == dictionary_form::base_per_layer;
@@ -57,7 +57,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.types_slide && r.slides != which_slide::every &&
       (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type || !r.causal))
     return "types_slide is of classes in which layers slide by another rule, or none does";
-  if (r.latent && r.last_channels) return "latent heads have their last channels turned anyway";
+  if (r.latent && r.last_channels) return "latent heads always rotate their last channels";
   if (r.latent && (r.head_dim > 0 || r.nested_head_dim > 0 || !is_one(r.partial_rotary_factor) ||
                    r.scale != score_scale::inverse_root))
     return "widths of latent heads are in the file, and their scale follows";
@@ -69,8 +69,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "where all layers slide, or none, no type is asked for";
   if (r.slides == which_slide::not_known && (slides || r.window != window_span::back))
     return "where it is not known which layers slide, no window is assumed";
-  if (r.window == window_span::chunks && always_types)
-    return "chunks are of layers that rotate, whatever their types are";
+  if (r.window == window_span::chunks && always_types) return "chunks are for rotated layers of any type";
   if (!r.full_list.empty() && r.others_attend)
     return "full_list is read where the other layers do not attend";
   if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
@@ -83,8 +82,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "max_window_layers is where layers begin or end to slide";
   if (r.scaling_slides && (is_zero(r.local_base) || per_type || compressed || lists))
     return "scaling_slides is of layers that slide with a base of their own, and one dictionary for all";
-  if (r.instead != "no positions" && r.turns_if.empty())
-    return "instead is for a model that turns_if tells of";
+  if (r.instead != "no positions" && r.turns_if.empty()) return "instead needs turns_if";
   if (r.own_rule && (per_type || lists || r.turns_if == "rope_parameters"))
     return "own_rule is of a class that does without a rope dictionary";
   if (r.mrope_time_last && (r.mrope_interleaved || r.mrope_spread || r.mrope_side > 0))
@@ -134,16 +132,16 @@ constexpr std::string_view broken_rule_of(const gguf_record& r) {
   if ((r.sliding != sliding_rule::not_known || r.needs_window || r.default_window > 0 || r.fixed_window > 0 ||
        r.full_first || r.needs_swa_base || r.window != window_kind::back || !r.full_rotate) &&
       !may_slide(r))
-    return "where no layer slides there is no window to tell about";
+    return "a window needs sliding layers";
   if (r.sinks_slide && (!r.sink_logits || !may_slide(r) || r.all_slide || r.compressed))
-    return "sinks_slide is of sink logits, and of layers of which some slide";
+    return "sinks_slide needs sink logits and sliding layers";
   if (r.dense_rotate && r.full_rotate) return "dense_rotate is for layers that would not rotate";
   if (r.half_split_sections && r.layout == layout_kind::half_split)
     return "half_split_sections is for a layout that is not half_split anyway";
   if (r.last_channels && r.whole_head) return "of a whole head that rotates no channels are the last";
   if (r.unscaled && (r.sliding != sliding_rule::not_known || r.yarn != yarn_keys::none || r.scores_grow ||
                      !is_zero(r.beta_fast - 32) || r.multiplier != log_multiplier::ignored))
-    return "where no layer is scaled there is no scaling to tell about";
+    return "scaling needs scaled layers";
   if (r.scores_grow && r.scale != gguf_scale::inverse_root)
     return "scores_grow multiplies the scale of inverse_root";
   if (r.wide_layers > 0 && r.scale != gguf_scale::inverse_root)
