@@ -8,7 +8,7 @@
 
 #ifndef ROPE_CONFIG_HPP
 #define ROPE_CONFIG_HPP
-/// What the library asks of the compiler and of Eigen, how it reports errors, and the namespace it lives in.
+/// Requirements on the compiler and on Eigen, the reporting of errors, and the namespace of the library.
 #if defined(_MSVC_LANG)
 #define ROPE_DETAIL_CPLUSPLUS _MSVC_LANG
 #else
@@ -16,7 +16,8 @@
 #endif
 #if ROPE_DETAIL_CPLUSPLUS < 202002L
 #error "rope needs C++20: compile with -std=c++20 (MSVC: /std:c++20)"
-// #error does not stop every compiler, and what follows would bury the sentence above. A missing file does.
+// #error does not stop every compiler, and errors of later lines would hide the sentence above. A missing
+// file stops all.
 #include <rope_needs_cpp20>
 #endif
 #include <Eigen/Core>
@@ -38,14 +39,14 @@
 #if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
 #error "rope needs Eigen 3.4 or newer"
 #endif
-/// Checks what a call requires of its caller, in debug builds only. Define it before the first include to use
-/// another handler.
+/// Checks a requirement of a call in debug builds only. Define it before the first include to use another
+/// handler.
 #ifndef ROPE_ASSERT
 #define ROPE_ASSERT(condition) assert(condition)
 #endif
-/// Reports bad input: throws `exception(message)`; without exceptions prints the same text to stderr and
-/// aborts. Define it before the first include to use another handler, which must not return and must be the
-/// same in every translation unit that defines one.
+/// Reports invalid input: throws `exception(message)`. Without exceptions it prints the message to stderr and
+/// aborts. Define it before the first include to use another handler, which must not return. All translation
+/// units must define the same one.
 #ifndef ROPE_THROW
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
 #define ROPE_THROW(exception, message) throw exception(message)
@@ -59,11 +60,11 @@
 #define ROPE_DETAIL_ERRORS handler
 #endif
 // Code that was compiled in two ways must not have one name: the linker would keep one of the two for both
-// callers. The inline namespace therefore has the version, the instruction set, the floating-point model, how
-// errors are reported and how wide an Index is in its name, so that translation units that differ in one of
-// them see different types. Other settings are not in the name because they change neither types nor results:
-// no type here depends on Eigen's alignment or default storage order, and an assertion only reports what is
-// undefined without it. So a debug program may call a release library.
+// callers. So the name of the inline namespace contains the version, the instruction set, the floating-point
+// model, how errors are reported and the width of an Index. Translation units that differ in one of them see
+// different types. Other settings change neither types nor results: no type depends on Eigen's alignment or
+// default storage order, and an assertion only reports undefined behaviour. So a debug program may call a
+// release library.
 #if defined(EIGEN_DONT_VECTORIZE)
 #define ROPE_DETAIL_ISA scalar
 #elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512BF16__)
@@ -98,9 +99,9 @@
 #ifndef ROPE_DETAIL_INTEGER_INSTRUCTIONS  // AVX512_VNNI
 #define ROPE_DETAIL_INTEGER_INSTRUCTIONS 0
 #endif
-// Whether Eigen's packets multiply and add in one rounding; the scalar code then does the same. Where there
-// is the instruction and no packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE) it does so too:
-// left alone, a compiler uses it in some places only.
+// Whether Eigen's packets multiply and add with one rounding. Scalar code then does the same. Processors with
+// the instruction but without packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE) fuse too,
+// because a compiler would otherwise fuse in some places only.
 #if defined(EIGEN_VECTORIZE_FMA) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) ||     \
     defined(_M_ARM64) || defined(__VSX__) || (defined(__riscv_flen) && __riscv_flen >= 64) || \
     (defined(__s390x__) && !defined(__VEC__)) || (defined(EIGEN_DONT_VECTORIZE) && defined(__FMA__))
@@ -110,7 +111,7 @@
 #define ROPE_DETAIL_FMA nofma
 #define ROPE_DETAIL_FUSED 0
 #endif
-// Instructions that convert half. MSVC has no macro for them and uses them with AVX2.
+// Instructions that convert half. MSVC has no macro for them, and uses them with AVX2.
 #if defined(__F16C__) || (defined(_MSC_VER) && !defined(__clang__) && defined(__AVX2__))
 #define ROPE_DETAIL_F16C f16c
 #define ROPE_DETAIL_HALF_INSTRUCTIONS 1
@@ -136,8 +137,9 @@
 #else
 #define ROPE_DETAIL_MATH ieee
 #endif
-// Whether EIGEN_DEFAULT_DENSE_INDEX_TYPE, which Eigen has defined and may be several words, is `int`: only
-// then is its first word, pasted to ROPE_DETAIL_INDEX_OF_, the name of a macro, which puts `intindex` second.
+// Whether EIGEN_DEFAULT_DENSE_INDEX_TYPE, which Eigen defines and which may be several words, is `int`. The
+// first word is appended to ROPE_DETAIL_INDEX_OF_. Only for `int` this makes the name of a macro, whose
+// expansion selects `intindex`.
 #define ROPE_DETAIL_INDEX_OF_int ~, intindex
 #define ROPE_DETAIL_SECOND(a, b, ...) b
 #define ROPE_DETAIL_SAME(x) x  // makes MSVC's own preprocessor count the arguments again
@@ -150,13 +152,13 @@
 #define ROPE_ABI                                                                           \
   ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
-// What GCC and MSVC say of code on SIMD registers without a reason, switched off from
-// ROPE_DETAIL_QUIET_BEGIN to ROPE_DETAIL_QUIET_END.
+// Disables false warnings of GCC and MSVC about code on SIMD registers, from ROPE_DETAIL_QUIET_BEGIN to
+// ROPE_DETAIL_QUIET_END.
 //
-// A register type loses its may_alias attribute as a template argument. It is read and written through
-// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of
-// its own AVX-512 intrinsics for uninitialised variables (GCC bug 105593). Without optimisation some
-// intrinsics are macros, and their conversions count as ours.
+// A register type loses its may_alias attribute as a template argument. Only Eigen's loads and stores access
+// it, so nothing depends on the attribute. GCC 12 warns that undefined lanes of its own AVX-512 intrinsics
+// are uninitialised variables (GCC bug 105593). Without optimisation some intrinsics are macros, and their
+// conversions count as ours.
 #if defined(__GNUC__) && !defined(__clang__)
 #define ROPE_DETAIL_QUIET_BEGIN                                                             \
   _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"") \
@@ -171,21 +173,22 @@
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
 #endif
-// Stands after the parameters of a lambda that must be inlined: clang keeps the state of a lambda in memory
-// if it calls it.
+// After the parameters of a lambda that must be inlined, because clang keeps the state of a called lambda in
+// memory.
 #if defined(__GNUC__)
 #define ROPE_DETAIL_INLINE_LAMBDA __attribute__((always_inline))
 #else
 #define ROPE_DETAIL_INLINE_LAMBDA
 #endif
-// On what the result refers to: clang then warns of a variable that refers to a temporary, not of a call.
+// For a parameter to which the result refers. clang then warns about a variable that refers to a temporary,
+// not about a call.
 #if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
 #define ROPE_DETAIL_LIFETIMEBOUND [[clang::lifetimebound]]
 #else
 #define ROPE_DETAIL_LIFETIMEBOUND
 #endif
 namespace rope::inline ROPE_ABI {
-/// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is told otherwise.
+/// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is configured otherwise.
 using Index = Eigen::Index;
 namespace detail {
 enum class bytes_of : std::size_t { index = sizeof(std::ptrdiff_t), intindex = sizeof(int) };
@@ -250,7 +253,7 @@ constexpr Index to_index(Count count) {
   else
     return static_cast<Index>(count);
 }
-/// The type arithmetic on channels of type T is done in.
+/// The arithmetic type for channels of type T.
 template <class T>
 using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 /// `count` channels in memory, as an Eigen row.
@@ -316,7 +319,7 @@ std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& va
 #endif  // ROPE_BASE_NUMBERS_HPP
 /// Error texts: "rope::function: the rule, the value".
 namespace rope::inline ROPE_ABI::detail {
-/// As few digits as read back exactly, but no fewer than ten: 10000 and 10000.25, not 1.000025e+04.
+/// The fewest digits that read back exactly, but at least ten: 10000 and 10000.25, not 1.000025e+04.
 inline std::string exact_digits(double value) {
   char digits[32];
   for (int count = 10; count <= 17; ++count) {
@@ -330,14 +333,14 @@ inline std::string exact_digits(double value) {
 class message_part {
  public:
   message_part(const char* text) : kind_(kind::text), text_(text) {}
-  /// \param text  outlives the part
+  /// \param text  must outlive the part
   message_part(const std::string& text) : message_part(text.c_str()) {}
   message_part(double value) : kind_(kind::real), real_(value) {}
   template <std::signed_integral Integer>
   message_part(Integer value) : kind_(kind::integer), integer_(value) {}
   template <std::unsigned_integral Integer>
   message_part(Integer value) : kind_(kind::natural), natural_(value) {}
-  /// A class that converts to an Index, as moved_index does.
+  /// A class that converts to an Index, such as moved_index.
   template <class Number>
   requires(std::is_class_v<Number>&& std::convertible_to<Number, Index>) message_part(const Number& value)
       : kind_(kind::integer), integer_(static_cast<Index>(value)) {}
@@ -513,7 +516,7 @@ class moved_index {
 /// An Eigen class that a non-template function uses is compiled by every program. So only programs that call
 /// map() compile Eigen's map.
 namespace rope::inline ROPE_ABI {
-/// Numbers [rows, columns], column-major, in memory of their own unless made by over(). map() makes an
+/// Numbers [rows, columns], column-major, in their own memory unless made by over(). map() makes an
 /// Eigen::Map of them.
 ///
 ///     schedule axis = {.rotary_dim = 64, .base = 10000, .inv_freq = {}};
@@ -547,18 +550,18 @@ class number_array {
   number_array(Index rows, Index columns, Scalar value) : number_array(rows, columns) {
     std::fill_n(data(), size(), value);
   }
-  /// A copy of an Eigen expression of the same scalar.
+  /// A copy of an Eigen expression with the same scalar.
   template <class Derived>
   number_array(const Eigen::DenseBase<Derived>& values) : number_array(values.rows(), values.cols()) {
-    // Copies number by number. If the compiler knows that there are few numbers, it would warn about packet
-    // copies that are never executed.
+    // Copies one number at a time. For a small constant size, the compiler would warn about packet copies
+    // that are never executed.
     Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>, Eigen::Unaligned,
                Eigen::InnerStride<>>
         to(data(), rows(), cols(), Eigen::InnerStride<>(1));
     to = values.derived().array();
   }
-  /// An array in memory of the caller, which must outlive the array and every array that it is moved to. A
-  /// copy of the array has memory of its own.
+  /// An array in the caller's memory, which must outlive the array and every array that it is moved to. A
+  /// copy of the array has its own memory.
   static number_array over(Scalar* data, Index rows, Index columns) noexcept {
     number_array array;
     array.data_ = data;
@@ -658,8 +661,8 @@ class number_array {
 #ifndef ROPE_BASE_WIDE_REAL_HPP
 #define ROPE_BASE_WIDE_REAL_HPP
 #include <array>
-/// The number type in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113
-/// on others, and each C library has its own exp and log. Schedules must not depend on either.
+/// The number type of schedules. long double has 64 bits on some processors and 53 or 113 on others, and each
+/// C library has its own exp and log. Schedules must depend on neither.
 ///
 /// Unsigned integers of 128 and 192 bits, with the operations that exact angles need.
 namespace rope::inline ROPE_ABI::detail {
@@ -746,8 +749,8 @@ constexpr uint128 divide(uint128 a, std::uint32_t divisor) {
 }
 /// The upper half of a product.
 constexpr std::uint64_t multiply_upper(std::uint64_t a, std::uint64_t b) { return multiply(a, b).hi; }
-/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor (the lowest partial products
-/// carry into bits that no caller keeps).
+/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor: carries out of the lowest
+/// partial products are ignored, and no caller needs these bits.
 constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   const uint128 top = multiply(a.hi, b.hi);
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
@@ -845,7 +848,7 @@ class wide_real {
     const bool negative = a.negative_ != b.negative_;
     if (a.is_infinite() || b.significand_ == detail::uint128{}) return infinite(negative);
     if (b.is_infinite()) return {};
-    const bool shorter = a.significand_ < b.significand_;  // then the first of 129 bits is 0 and is skipped
+    const bool shorter = a.significand_ < b.significand_;  // then the first of 129 bits is 0 and skipped
     detail::uint128 quotient, rest = a.significand_;
     bool carry = shorter && rest.hi >> 63 != 0;  // bit 128 of the rest
     if (shorter) rest = rest << 1;
@@ -898,8 +901,8 @@ class wide_real {
       powers += step;
       rest -= step * ln2();
     }
-    // e^(rest / 16) - 1 by Taylor's series in units of 2^-128, then squared four times: each squaring takes
-    // u = e^y - 1 to e^(2 y) - 1 = 2 u + u^2.
+    // Computes e^(rest / 16) - 1 by Taylor's series in units of 2^-128, then squares it four times: each
+    // squaring maps u = e^y - 1 to e^(2 y) - 1 = 2 u + u^2.
     const detail::uint128 y = shifted(rest.significand_, -rest.exponent_ - 128 + 4);
     detail::uint128 sum = inverse_factorials.back();
     for (std::size_t n = inverse_factorials.size() - 1; n-- > 0;)
@@ -990,8 +993,8 @@ class inverse_powers {
   wide_real step_;
 };
 }  // namespace detail
-/// The schedule of one axis that a scaling changes: the original one, or the result of earlier scalings.
-/// Formulas are evaluated in wide_real and rounded to double once, at the end.
+/// A schedule on one axis, which a scaling changes: the original one, or the result of earlier scalings.
+/// Formulas are computed in wide_real and rounded to double once, at the end.
 ///
 ///     struct half_speed {  // a rule of your own
 ///       void apply(schedule& axis) const { axis.inv_freq /= 2; }
@@ -1002,14 +1005,14 @@ struct schedule {
   wide_real base;                    // above 1; as changed by the rules so far
   number_array<wide_real> inv_freq;  // [rotary_dim / 2], rad per unit of position
   double attention_factor = 1;       // m, the magnitude of the rotation
-  /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
+  /// The original schedule with this base: inv_freq(i) = base^(-2 i / rotary_dim).
   void restart(wide_real new_base) {
     base = new_base;
     inv_freq.resize(rotary_dim / 2);
     const detail::inverse_powers powers(base, inv_freq.size());
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = powers(i);
   }
-  /// Exchanges the base for base * factor and keeps what other rules have done:
+  /// Multiplies the base by factor and keeps the changes of other rules:
   /// inv_freq(i) *= factor^(-2 i / rotary_dim).
   void multiply_base(wide_real factor) {
     base *= factor;
@@ -1017,13 +1020,13 @@ struct schedule {
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) *= powers(i);
   }
 };
-/// A rule that changes a schedule: one of scaling.hpp, or a user's own type. It throws std::invalid_argument
-/// if its fields or the schedule do not fit.
+/// A rule that changes a schedule: one of scaling.hpp, or your own type. It throws std::invalid_argument if
+/// its fields or the schedule are invalid.
 template <class X>
 concept frequency_scaling = requires(const X& scaling, schedule& axis) {
   scaling.apply(axis);
 };
-/// The rotation speed of every pair, and the magnitude that YaRN and LongRoPE put on the rotation.
+/// The frequency of every pair, and the factor by which YaRN and LongRoPE multiply the rotation.
 ///
 /// The angle of pair i at position p (one coordinate p_a per axis a) is sum_a p_a * inv_freq(i, a)  [rad].
 ///
@@ -1034,7 +1037,7 @@ concept frequency_scaling = requires(const X& scaling, schedule& axis) {
 ///            attention_factor is finite and positive. Immutable; empty once it was moved from.
 class frequencies {
  public:
-  /// Doubles [pairs, axes] of the frequencies.
+  /// The frequencies, doubles [pairs, axes].
   using inv_freq_map = number_array<double>::const_map_type;
   /// The original schedule, on one axis.
   ///
@@ -1045,7 +1048,8 @@ class frequencies {
   ///
   /// Throws:    std::invalid_argument unless rotary_dim is even, positive and at most 65536, and base finite
   ///            and greater than 1; std::length_error if the pairs exceed the address space
-  /// Accuracy:  the nearest double, but for values within 2^-50 ulp of the middle between two; the same bits
+  /// Accuracy:  the nearest double, except for values within 2^-50 ulp of the middle between two; the same
+  ///            bits
   ///            everywhere (tests/oracle/scaling.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   template <std::convertible_to<Index> Integer>
@@ -1053,11 +1057,11 @@ class frequencies {
       : frequencies(original(static_cast<Index>(rotary_dim), base)) {
     require_integer<Integer>();
   }
-  /// The original schedule changed by one scaling, or by several in the order given.
+  /// The original schedule after one scaling, or several in the given order.
   ///
   ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
   ///
-  /// Throws:    as above; std::invalid_argument if a rule refuses its fields
+  /// Throws:    as above; std::invalid_argument if a rule rejects its fields
   /// Accuracy:  0.51 ulp of the formula, with the same bits everywhere
   template <std::convertible_to<Index> Integer, frequency_scaling First, frequency_scaling... Rest>
   frequencies(Integer rotary_dim, double base, const First& first, const Rest&... rest)
@@ -1082,7 +1086,7 @@ class frequencies {
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     number_array<double> inv_freq(pairs, 1);
     for (Index i = 0; i < pairs; ++i) {
-      // volatile: three roundings in every build, whether or not it contracts or regroups (-ffast-math)
+      // volatile: three roundings in every build, even if it contracts or regroups (-ffast-math)
       const volatile double added = static_cast<double>(i) * step, half_turns = 1.0 + added;
       inv_freq(i, 0) = std::numbers::pi * half_turns;
     }
@@ -1098,7 +1102,7 @@ class frequencies {
     require_addressable(pairs);
     return frequencies(number_array<double>(pairs, 1, 1.0), 1.0);
   }
-  /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
+  /// Your own frequencies: learned ones, another schedule, or more than one axis.
   ///
   /// \param inv_freq          [pairs] vector or [pairs, axes] matrix, float or double, rad per unit of
   ///                          position; zero and negative values are allowed
@@ -1117,12 +1121,12 @@ class frequencies {
     else
       return frequencies(number_array<double>(inv_freq.derived().template cast<double>()), attention_factor);
   }
-  /// The same, and the memory of the array becomes that of the frequencies.
+  /// The same, but takes over the memory of the array.
   static frequencies custom(number_array<double>&& inv_freq, double attention_factor = 1.0) {
     return frequencies(std::move(inv_freq), attention_factor);
   }
   /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
-  template <class Map = inv_freq_map>  // a program that does not ask need not compile Eigen's map
+  template <class Map = inv_freq_map>  // programs that do not call it do not compile Eigen's map
   Map inv_freq() const {
     return Map(inv_freq_.data(), pairs(), axes());
   }
@@ -1134,8 +1138,8 @@ class frequencies {
   Index rotary_dim() const { return 2 * pairs(); }
   /// Number of coordinates of a position.
   Index axes() const { return inv_freq_.cols(); }
-  /// The factor m that a table multiplies into its cos and sin; scores of rotated queries and keys grow by
-  /// m^2. It is never part of the softmax scale.
+  /// The factor m of cos and sin in a table. Scores of rotated queries and keys have the factor m^2. It is
+  /// never part of the softmax scale.
   double attention_factor() const { return attention_factor_; }
  private:
   frequencies(number_array<double> inv_freq, double attention_factor)
@@ -1204,7 +1208,7 @@ class frequencies {
 ///
 ///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
 ///
-/// and the constructions here differ only in where they put the numbers. For three pairs on two axes:
+/// and the functions here differ only in the entries that are not 0. For three pairs on two axes:
 ///
 ///     axial                 on_axes               along_directions
 ///     one block per axis,   one schedule, dealt   one schedule, each pair
@@ -1213,15 +1217,14 @@ class frequencies {
 ///       f1  .                 .   f1                f1 u10  f1 u11
 ///       .   g0                f2  .                 f2 u20  f2 u21
 ///
-/// A scheme that is none of them is frequencies::custom(inv_freq) and needs nothing else from the library.
-/// axes_variants.hpp has along_directions and rarer assignments; vision_axes.hpp and video_axes.hpp name the
-/// schemes of released models.
+/// For any other scheme, frequencies::custom(inv_freq) is enough. axes_variants.hpp has along_directions and
+/// rarer assignments, and vision_axes.hpp the schemes of released models.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
   if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
 }
-/// The sum of the sections, checked: at least one section, none negative, and a sum below 2^31.
+/// The checked sum of the sections: at least one section, none negative, and a sum below 2^31.
 inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
   if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
@@ -1234,7 +1237,7 @@ inline Index sum_of_sections(const char* function, const std::vector<Index>& sec
   }
   return sum;
 }
-/// `axial` of `count` blocks, block b being blocks[b * step]: a step of 0 takes the first one for all axes.
+/// `axial` of `count` blocks. Block b is blocks[b * step], so a step of 0 uses the first one for all axes.
 inline frequencies axial_of(const frequencies* blocks, Index count, Index step) {
   if (count == 0) throw_invalid("axial", "give one block per axis, got none");
   const double factor = blocks->attention_factor();
@@ -1259,9 +1262,9 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
   return frequencies::custom(std::move(inv_freq), factor);
 }
 }  // namespace detail
-/// One block of pairs after the other, each rotated by axes of its own: pairs 0 .. n - 1 by the axes of the
-/// first block, the next by those of the second, ... A block is any `frequencies`, so every axis may have its
-/// own width, base, scaling or unit.
+/// Blocks of pairs, each rotated by its own axes: pairs 0 .. n - 1 by the axes of the first block, the next
+/// ones by those of the second, ... A block is any `frequencies`, so every axis may have its own width, base,
+/// scaling or unit.
 ///
 ///     const frequencies time(16, 256), height(56, 256), width(56, 256);
 ///     const frequencies f = axial({time, height, width});
@@ -1269,12 +1272,11 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
 /// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
 ///
 /// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
-/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp and
-///          video_axes.hpp
+/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
   return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
 }
-/// The same block for each of `axes` axes: rotary_dim is axes * block.rotary_dim().
+/// The same block for each of `axes` axes. rotary_dim() is axes * block.rotary_dim().
 ///
 ///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
 ///
@@ -1295,7 +1297,7 @@ inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 
   for (const Index width : widths) blocks.emplace_back(width, base);
   return axial(blocks);
 }
-/// The axis that rotates each pair. An assignment of your own works wherever the functions below do.
+/// The axis that rotates each pair. Your own assignment works wherever the functions below do.
 ///
 ///     const axis_assignment in_turn = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
 ///     const frequencies f = on_axes(frequencies(8), in_turn);
@@ -1320,7 +1322,7 @@ inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
       assignment.axis_of_pair[pair++] = axis;
   return assignment;
 }
-/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The other pairs go to axis 0.
+/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The remaining pairs go to axis 0.
 ///
 ///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
 ///
@@ -1344,7 +1346,7 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   }
   return assignment;
 }
-/// Height and width alternate over the fast pairs, and time has the slow ones: 1 2 1 2 ... 0 0, with axes
+/// Height and width alternate over the fast pairs, and the slow pairs go to time: 1 2 1 2 ... 0 0, with axes
 /// (time, height, width).
 ///
 ///     const axis_assignment ernie = height_width_then_time(22, 20);
@@ -1366,14 +1368,14 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
     assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
   return assignment;
 }
-/// One schedule whose pairs are dealt out: pair i keeps its frequency and rotates by one axis.
+/// One schedule whose pairs are assigned to axes: pair i keeps its frequency and rotates by one axis.
 ///
 ///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
 ///
 ///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
 ///
-/// Where all coordinates of a token are equal, as they are for text, the rotation has the same bits as that
-/// of the schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
+/// If all coordinates of a token are equal, as for text, the rotation has the same bits as that of the
+/// schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
 ///
 /// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
 ///          pair ("sections do not add up") or one outside its range
@@ -1406,7 +1408,7 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 /// only programs that call them compile Eigen's map.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// The memory of an array, constructed before the map of it.
+/// The memory of an array, constructed before its map.
 template <class Scalar>
 struct array_memory {
   number_array<Scalar> numbers;
@@ -1417,9 +1419,9 @@ using array_map =
 template <class Scalar, int Columns>
 using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
 }  // namespace detail
-/// An Eigen array [rows, columns] in memory of its own, column-major even if Eigen's default is row-major. It
-/// is used as the Eigen::Map that it is, except that assignment takes the shape of the assigned expression,
-/// as with an Eigen::Array.
+/// An Eigen array [rows, columns] with its own memory, column-major even if Eigen's default is row-major. It
+/// derives from Eigen::Map, except that assignment changes its shape to that of the expression, as for an
+/// Eigen::Array.
 ///
 ///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
 ///     coordinates.col(1) += shift;
@@ -1458,7 +1460,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
         map_type(memory::numbers.data(),
                  is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
                  is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
-  /// A copy of an Eigen expression of the same scalar.
+  /// A copy of an Eigen expression with the same scalar.
   template <class Derived>
   owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
   /// A copy of the shape and the numbers.
@@ -1471,7 +1473,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
     ::new (static_cast<void*>(&other)) owned_array();
   }
   ~owned_array() = default;
-  /// Destroys and reconstructs the object, because an Eigen::Map cannot be changed to point elsewhere.
+  /// Destroys and reconstructs the object, because the pointer of an Eigen::Map cannot change.
   owned_array& operator=(owned_array&& other) noexcept {
     if (this == &other) return *this;
     this->~owned_array();
@@ -1505,12 +1507,12 @@ using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_OWNED_ARRAY_HPP
-/// The rarer ways from one schedule to several axes, used like those of axes.hpp.
+/// Rarer ways to assign one schedule to several axes, used like those of axes.hpp.
 namespace rope::inline ROPE_ABI {
-/// What ggml makes of interleaved sections (time, height, width, extra): as interleaved_sections, but the
-/// pairs that are left go to the extra axis, whose position is 0 for text. The two differ where there is such
-/// a tail: of [24, 20, 20, 0], pairs 61 and 62 follow time in Hugging Face transformers and do not rotate in
-/// ggml. ggml_frequencies also takes sections that do not add up to the pairs.
+/// Interleaved sections (time, height, width, extra) as in ggml. Like interleaved_sections, but the remaining
+/// pairs go to the extra axis, whose position is 0 for text. The two differ if there are remaining pairs: of
+/// [24, 20, 20, 0], pairs 61 and 62 rotate by time in Hugging Face transformers and do not rotate in ggml.
+/// ggml_frequencies also takes sections that do not add up to the pairs.
 ///
 /// \param sections  exactly four; the pairs of an axis may be fewer than its section
 ///
@@ -1527,15 +1529,15 @@ inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& secti
       assignment.axis_of_pair[static_cast<std::size_t>(i)] = i % 3;
   return assignment;
 }
-/// Every axis has its pairs spread over the whole schedule. Pairs are dealt out from the fastest to the
-/// slowest. Each goes to the axis that has received the smallest fraction of its section so far, the first of
-/// several such axes; no axis receives two pairs in a row unless the others have all of theirs.
+/// Spreads the pairs of each axis over the whole schedule. Pairs are assigned from the fastest to the
+/// slowest. Each goes to the axis that has received the smallest fraction of its section so far, or to the
+/// first of several such axes. No axis receives two pairs in a row unless the others have all of theirs.
 ///
 ///     spread_sections({3, 2, 2})    0 1 2 0 1 2 0
 ///     spread_sections({4, 8})       0 1 0 1 0 1 0 1 1 1 1 1
 ///
-/// Two sections are (height, width). Three are (time, height, width): the slowest pair then is one of time,
-/// which is set aside first and counts in no fraction.
+/// Two sections are (height, width). Three are (time, height, width): the slowest pair is then one of time,
+/// which is assigned first and not counted in fractions.
 ///
 ///     const axis_assignment axes = spread_sections({24, 20, 20});
 ///
@@ -1553,7 +1555,7 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
   axis_assignment assignment{{}, static_cast<Index>(axes)};
   std::vector<Index> all = sections, placed(axes, 0);
   if (time_ends) --all[0];
-  std::size_t last = axes;  // the axis of the pair before: none yet
+  std::size_t last = axes;  // the axis of the previous pair; initially none
   const auto left = [&](std::size_t axis) { return all[axis] > placed[axis]; };
   while (static_cast<Index>(assignment.axis_of_pair.size()) < pairs - (time_ends ? 1 : 0)) {
     std::size_t next = axes;
@@ -1574,7 +1576,7 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
 ///
 ///     inv_freq(i, a) = f_i * directions(i, a)
 ///
-/// \param directions  [pairs, axes], float or double; of length 1 if f is to stay the speed of a pair
+/// \param directions  [pairs, axes], float or double; of length 1 to keep the frequencies of f
 ///
 /// Throws:  std::invalid_argument if the schedule has more than one axis, directions has not one row per
 ///          pair, or a product is not finite and below 2^64 in magnitude
@@ -1673,7 +1675,7 @@ Index span_stride(const X& x, int axis) {
   return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
 }
 /// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
-/// Compilers warn if the address of a temporary X is kept (ROPE_DETAIL_LIFETIMEBOUND).
+/// Compilers warn about a kept address of a temporary X (ROPE_DETAIL_LIFETIMEBOUND).
 template <class X>
 concept owns_memory = !std::is_reference_v<X> && (
                                                      std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
@@ -1713,7 +1715,7 @@ inline std::int64_t position_difference(const char* function, std::int64_t a, st
     throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
   return a - b;
 }
-/// Whether the product of extents, none of them negative, is at most `most`.
+/// Whether the product of non-negative extents is at most `most`.
 constexpr bool product_fits(std::initializer_list<Index> extents,
                             Index most = (std::numeric_limits<Index>::max)()) {
   for (const Index extent : extents)
@@ -1776,7 +1778,7 @@ concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
   dense_of(x).innerStride();
   requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
 };
-/// The element type that data() of a container, or an array, points to.
+/// The element type of an array, or of the memory at data() of a container.
 template <class X>
 using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
 /// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
@@ -2001,7 +2003,7 @@ auto score_matrix(const X& x) {
 }
 /// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.
 ///
-/// Requires:  what the mdspan shows outlives the view
+/// Requires:  the memory of the mdspan outlives the view
 /// Throws:    std::invalid_argument if it has no entry
 template <class X>
 requires(detail::strided_span<X, 2> || detail::strided_span<X, 4>) auto score_matrix(const X& x) {
@@ -2220,7 +2222,7 @@ struct half_packet_of : std::type_identity<typename Eigen::internal::unpacket_tr
 /// The packet of half as many lanes if it exists, otherwise P.
 template <class P>
 using half_packet = typename half_packet_of<P>::type;
-/// Number of vector registers: how many table entries a kernel may hold.
+/// Number of vector registers, which limits the table entries that a kernel keeps.
 inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
 /// a * b + c, rounded once if packets round it once, otherwise twice.
 template <class A>
@@ -2293,7 +2295,7 @@ EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
 template <class P, class A>
 EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
-  // Eigen reads two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
+  // Eigen would read two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
   if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
     double two_entries;
     std::memcpy(&two_entries, from, sizeof two_entries);
@@ -2423,7 +2425,7 @@ EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
   unrolled(body, std::make_index_sequence<count>{});
 }
 /// Keeps x in a register: GCC would otherwise load the operand again for every product. WebAssembly has the
-/// intrinsics of SSE and not its registers.
+/// intrinsics of SSE but not its registers.
 template <class P>
 EIGEN_ALWAYS_INLINE P in_register(P x) {
 #if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
@@ -2571,10 +2573,10 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
     return larger(x, bound);
 }
 /// tanh of `count` numbers, a multiple of the lanes of a packet. `to` may be `from`. Computes whole packets
-/// from the first number on, aligned or not: an Eigen expression of dynamic length computes the numbers
+/// from the first number on, aligned or not. An Eigen expression of dynamic length would compute the numbers
 /// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
 /// number, computes tanh in double and rounds to A, because the compiler may or may not fuse the sums of
-/// Eigen's polynomial. Also where packets divide by estimates, because Eigen's tanh is a quotient.
+/// Eigen's polynomial. The same if packets divide by estimates, because Eigen's tanh is a quotient.
 template <class A>
 void hyperbolic_tangents(const A* from, Index count, A* to) {
   constexpr int L = int{lanes<packet<A>>};
@@ -2589,7 +2591,7 @@ void hyperbolic_tangents(const A* from, Index count, A* to) {
 ROPE_DETAIL_QUIET_END
 namespace rope::inline ROPE_ABI::detail {
 #if defined(_M_FP_FAST)
-#pragma float_control(precise, on, push)  // what the barrier below does for other compilers
+#pragma float_control(precise, on, push)  // the effect of the barrier below for other compilers
 #endif
 /// x in the precision of its type, as a barrier to the algebra of -ffast-math, which could make an exact
 /// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
@@ -2637,7 +2639,7 @@ EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
 }
 inline constexpr double log2_e = 1.4426950408889634074;
 inline constexpr double ln_2 = 0.69314718055994530942;
-/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error in
+/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error at
 /// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
 inline constexpr float exp2_coefficients_of_float[] = {
     float(0.00015453162945120690177), float(0.0013390863364671234381), float(0.0096180825572778514913),
@@ -2676,7 +2678,7 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
 #endif
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
-/// Converts the channels of one head to 8-bit integers with one scale, and back.
+/// Converts the channels of a head to 8-bit integers with one scale, and back.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether channels of type C are integers with a scale.
 template <class C>
@@ -2710,7 +2712,7 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
 /// A head whose scale would be below 2^-125 becomes zeros with a scale of 0. With 8 bits that is a head below
 /// 2^-118 in magnitude. A head with a NaN or an infinity becomes zeros with a scale of NaN.
 ///
-/// \param most  the integer of largest magnitude, below 2^22
+/// \param most  the largest magnitude of an integer, below 2^22
 template <class Integer>
 float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
   // Magnitudes have the order of their bits, with NaN after infinity.
@@ -2774,7 +2776,7 @@ struct row_starts {
 };
 template <position_list X>
 row_starts(const X&) -> row_starts<detail::integer_of<X>>;
-/// A ragged batch of concatenated sequences. Segment s holds tokens offsets[s] .. offsets[s + 1] - 1
+/// A ragged batch of concatenated sequences. Segment s has tokens offsets[s] .. offsets[s + 1] - 1
 /// (`cu_seqlens`). The position of a token is its distance from the start of its segment, plus starts[s] if
 /// starts are given.
 ///
@@ -3018,13 +3020,13 @@ concept position_form = requires(const P& positions) {
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_POSITIONS_HPP
 /// Masks by rule: the range of keys that each query attends to, for attention_options::key_ranges. A list of
-/// ranges has two numbers per query where a mask has one per query and key, and attention skips the keys
-/// outside.
+/// ranges has two numbers per query, and a mask has one per query and key. Attention skips the keys outside
+/// the ranges.
 ///
 ///     const auto ranges = prefix_ranges(prefix, {.queries = tokens, .keys = tokens});
 ///     attention(q, k, v, out, {.key_ranges = ranges});
 ///
-/// Rows of a batch whose ranges differ have their lists one after the other, [batch * queries].
+/// If the rows of a batch have different ranges, their lists follow each other, [batch * queries].
 ///
 /// Positions, counts and ranges of keys from the attention mask of a padded batch, as tokenizers return it.
 namespace rope::inline ROPE_ABI {
@@ -3113,14 +3115,15 @@ inline std::vector<key_range> chunk_ranges(Index chunk, const row_tokens& row) {
   });
 }
 /// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, if causal only up
-/// to itself. With lengths, the rest of a segment is padding: it attends to no key, and no token to it.
+/// to itself. With lengths, the rest of a segment is padding, which attends to no key, and to which no token
+/// attends.
 ///
 ///     const std::vector offsets = {0, 16, 32}, lengths = {13, 9};
 ///     attention(q, k, v, out, {.key_ranges = segment_ranges(offsets, true, lengths)});
 ///
-/// For a batch of packed rows, put the list of each row after that of the row before, [batch * tokens].
-/// Attention that rotates inside needs the positions too, which start again in every segment. Or rotate
-/// first: `rotate<Layout>(q, k, table, segments{offsets})`.
+/// For a batch of packed rows, concatenate the lists of the rows, [batch * tokens]. Attention that rotates
+/// needs the positions too, which start again in every segment. Or rotate first: `rotate<Layout>(q, k, table,
+/// segments{offsets})`.
 ///
 /// \param offsets  [segments + 1], from 0 to the tokens of the row: a position_list in memory
 /// \param causal   false: tokens of a segment attend to each other both ways
@@ -3128,8 +3131,8 @@ inline std::vector<key_range> chunk_ranges(Index chunk, const row_tokens& row) {
 ///
 /// \return  [tokens]
 ///
-/// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given, are
-///          one per segment in [0, tokens of the segment]
+/// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given,
+///          have one entry per segment, in [0, tokens of the segment]
 /// Cost:    O(tokens)
 template <position_list X, position_list Y = std::vector<std::int64_t>>
 std::vector<key_range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
@@ -3166,7 +3169,7 @@ struct padded_rows {
   std::vector<key_range> key_ranges;    // [batch * tokens]: empty for padding
 };
 namespace detail {
-/// The extent [batch, tokens] of a mask. A vector is one row.
+/// The extents [batch, tokens] of a mask. A vector is one row.
 template <class X>
 Index rows_of_mask(const X& mask) {
   if constexpr (dense_integers<X>)
@@ -3178,7 +3181,7 @@ Index rows_of_mask(const X& mask) {
   else
     return 1;
 }
-/// The mask as it is in memory, or a copy of an expression.
+/// The mask in its memory, or a copy of an expression.
 template <class X>
 auto mask_list(const X& mask) {
   if constexpr (integers_in_memory<X>)
@@ -3194,7 +3197,7 @@ template <class Integer>
 const integer_list<Integer>& as_list(const evaluated_list<Integer>& copy) {
   return copy.list;
 }
-/// The first token of a row that is not padding, and how many there are.
+/// The first token of a row that is not padding, and the number of such tokens.
 ///
 /// \param entry  entry(t) is the mask of token t
 ///
@@ -3296,14 +3299,14 @@ void check_products(const char* function, product_precision products, Index head
     if (!is_quantized<C>)
       throw_invalid(
           function,
-          "products of integers need quantized keys and values; set products to product_precision::full");
+          "integer products need quantized keys and values; set products to product_precision::full");
     if (rotates)
       throw_invalid(function,
-                    "products of integers need keys that were turned before they were quantized; set "
+                    "integer products need keys that were rotated before quantization; set "
                     "products to product_precision::full");
     if (head_dim > max_integer_products)
-      throw_invalid(function, "products of integers need a head_dim of at most ", max_integer_products,
-                    ", got ", head_dim);
+      throw_invalid(function, "integer products need a head_dim of at most ", max_integer_products, ", got ",
+                    head_dim);
   } else if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
     throw_invalid(function,
                   "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "
@@ -3398,10 +3401,10 @@ struct attention_options {
   /// there is none. Padding has `no_keys`.
   std::span<double> log_sum_exp = {};
   /// [queries] shared by the rows, or [batch * queries], or empty: the keys of each query, by their index in
-  /// the row as in a mask, whatever their positions. Ranges replace the causal rule, so `causal` is not read,
-  /// and window and sinks must be 0. They may be empty, and must end within the keys of the call. Tiles of
-  /// keys outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges
-  /// of prefixes, chunks, blocks and documents.
+  /// the row as in a mask, for any positions. Ranges replace the causal rule, so `causal` is not read, and
+  /// window and sinks must be 0. They may be empty, and must end within the keys of the call. Tiles of keys
+  /// outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges of
+  /// prefixes, chunks, blocks and documents.
   std::span<const key_range> key_ranges = {};
   /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
   /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
@@ -3469,7 +3472,7 @@ inline void check_alignment(const char* function, const attention_options& optio
   for (std::size_t s = 0; s + 1 < asking.size(); ++s)
     check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
   if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
-    check_row("row", 0, shape.queries, shape.keys);  // like every other row
+    check_row("row", 0, shape.queries, shape.keys);  // checked like every other row
   for (std::size_t b = 0; b < options.key_counts.size(); ++b)
     check_row("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
               options.key_counts[b]);
@@ -3637,7 +3640,7 @@ struct half_split {
   static constexpr Index second(Index i, Index pairs) { return i + pairs; }
 };
 /// A layout policy: `first` and `second` map pair i of `pairs` to its two channels. Together they must name
-/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above do.
+/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above work.
 template <class L>
 concept pair_layout = requires(Index i, Index pairs) {
   { L::first(i, pairs) } -> std::convertible_to<Index>;
@@ -3670,7 +3673,7 @@ bool same_layout(Index pairs) {
   return true;
 }
 /// Equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for interleaved, a
-/// hash of the channels for others. Not the type or an address, because a cache may be passed to a shared
+/// hash of the channels for others. It is no type or address, because a cache may be passed to a shared
 /// library, where these differ.
 template <class Layout>
 std::uint64_t layout_fingerprint(Index pairs) {
@@ -3693,7 +3696,7 @@ std::uint64_t layout_fingerprint(Index pairs) {
 #endif  // ROPE_ROTATION_LAYOUT_HPP
 /// How one kind of layers rotates.
 namespace rope::inline ROPE_ABI {
-/// A number that went into the frequencies, under the name it has in this library.
+/// A number that made the frequencies, under its name in rope.
 ///
 ///     for (const named_number& number : group.numbers)
 ///       std::cout << number.name << " = " << number.value << ", ";
@@ -3701,8 +3704,8 @@ struct named_number {
   std::string name;  // such as "factor"
   double value;      // of the number
 };
-/// The rotation in the indexer of a layer, whose small heads choose the keys that attention sees (DeepSeek
-/// V3.2, GLM 5). Its queries and keys are rotated by the table of the layer.
+/// The rotation in the indexer of a layer, whose narrow heads select the keys that attention sees (DeepSeek
+/// V3.2, GLM 5). The layer's table rotates its queries and keys.
 ///
 ///     if (const auto& indexer = group.indexer)
 ///       with_layout(indexer->layout, [&](auto layout) {
@@ -3711,12 +3714,12 @@ struct named_number {
 ///
 /// The indexer of DeepSeek V4 has compressed keys, at the positions of the compressed keys of attention.
 struct indexer_rotation {
-  layout_kind layout;   // need not be that of attention
+  layout_kind layout;   // may differ from that of attention
   Index head_dim;       // channels of a head of the indexer
   Index first_channel;  // channels [first_channel, first_channel + rotary_dim) rotate
-  Index rotary_dim;     // how many channels rotate
+  Index rotary_dim;     // number of rotated channels
 };
-/// Which pairs the axes of M-RoPE have.
+/// The assignment of pairs to the axes of M-RoPE.
 enum class mrope_order {
   blocks,       // the first pairs rotate by the first axis, the next ones by the second
   alternating,  // the axes alternate from pair to pair, see interleaved_sections (Qwen3-VL)
@@ -3732,11 +3735,11 @@ enum class mrope_order {
 struct layer_group {
   std::string
       layer_type;       // "full_attention", "sliding_attention", ...; empty if the group is the whole model
-  layout_kind layout;   // of the weights the description came with
+  layout_kind layout;   // of the weights in the described format
   Index head_dim;       // channels of a query or key head
   Index first_channel;  // the first channel that rotates
   rope::frequencies frequencies;  // inv_freq [rad per position] and attention_factor
-  double softmax_multiplier = 1;  // of scale, beside 1 / sqrt(head_dim); 1 except with the YaRN of DeepSeek
+  double softmax_multiplier = 1;  // of the scale 1 / sqrt(head_dim); 1 except with the YaRN of DeepSeek
   double scale = 0;               // of q . k before the softmax: attention_options::scale
   double softcap = 0;             // attention_options::softcap; 0: off
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
@@ -3744,8 +3747,8 @@ struct layer_group {
   std::optional<indexer_rotation> indexer = {};     // of layers with sparse attention
   std::string rule;                        // "default", "linear", "yarn", ...
   double base;                             // before the rule
-  std::vector<named_number> numbers = {};  // what the rule was given and what it derived, for reports
-  /// How many channels rotate.
+  std::vector<named_number> numbers = {};  // arguments of the rule and derived numbers, for reports
+  /// The number of rotated channels.
   Index rotary_dim() const { return frequencies.rotary_dim(); }
   /// The number of that name, or `otherwise`.
   double number(std::string_view name, double otherwise) const {
@@ -3767,7 +3770,7 @@ struct layer_group {
 #ifndef ROPE_BASE_PARALLEL_HPP
 #define ROPE_BASE_PARALLEL_HPP
 #include <atomic>
-/// How a call uses more than one thread. The caller provides the threads. The library never creates one.
+/// Threads of a call. The caller provides them, and the library never creates one.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Bodies of parallel loops, with which the concepts below test a type.
@@ -3830,7 +3833,7 @@ template <class... Extent>
 constexpr double cost_of(Extent... extents) {
   return (static_cast<double>(extents) * ...);
 }
-/// The first element of piece i of [0, count): floor(count i / pieces), also if count i exceeds an Index.
+/// The first element of piece i of [0, count): floor(count i / pieces), even if count i exceeds an Index.
 ///
 /// Requires:  i in [0, pieces], and an Index holds pieces^2
 constexpr Index begin_of_piece(Index count, Index i, Index pieces) {
@@ -4022,8 +4025,8 @@ head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
   detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
-/// Rows of heads, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
-/// is row b of `x` with the heads of key head h alone. A cache of such rows has other tokens for each head.
+/// Heads as rows, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
+/// has the heads of key head h in row b of `x`. A cache of such rows has different tokens for each head.
 ///
 ///     const auto rows = heads_as_batch(k, kv_heads);  // [batch * kv_heads, tokens, 1, head_dim]
 ///     rotate<Layout>(rows, table, start);
@@ -4059,8 +4062,8 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
-/// The view of a tensor whose indices have these letters. The caller has checked the letters. For types that
-/// are not tensors a static_assert has already failed: the empty view avoids a second error message.
+/// The view of a tensor whose indices have these letters, which the caller has checked. For types that are
+/// not tensors, a static_assert has already failed: the empty view avoids a second error message.
 template <index_letters letters, class X>
 auto view_of_tensor(const char* name, X& x) {
   constexpr auto rank = static_cast<int>(sizeof(letters)) - 1;
@@ -4093,8 +4096,8 @@ auto view_of_tensor(const char* name, X& x) {
     return head_view<float>{};
   }
 }
-/// The view of an mdspan whose indices have these letters, the first or the last of them a d. Other strides
-/// than that of the channels are the caller's, but indices of one letter must be contiguous.
+/// The view of an mdspan whose indices have these letters. The first or the last letter is d, with a stride
+/// of 1. Other strides may be arbitrary, but indices with the same letter must be contiguous.
 ///
 /// Throws:  std::invalid_argument, or std::length_error if the extents exceed the address space
 template <index_letters letters, class X>
@@ -4361,17 +4364,17 @@ concept rotation_table = requires(const Table& table) {
 ///
 ///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
 ///
-/// The smallest |N x - K| of all N below a limit is that of a convergent of the continued fraction of x.
-/// Taken of x = 2^e 2 / pi for every e with N = n p < 2^(53 + b), this leaves, where k is not 0,
+/// For all N below a limit, the smallest |N x - K| belongs to a convergent of the continued fraction of x.
+/// For x = 2^e 2 / pi, every e, and N = n p < 2^(53 + b), and if k is not 0, this gives
 ///
 ///     b    d >      what a phase may be off by    and is
 ///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
 ///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
 ///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
 ///
-/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). Steps of 128 bits would be off
-/// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
-/// small as inv_freq * position: below 2^-60 rad the angle is multiplied instead of counted
+/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). With steps of 128 bits the error
+/// would be 2^-98, and a double entry would lose most of its digits. If k is 0, nothing cancels, and d is as
+/// small as inv_freq * position. Below 2^-60 rad the angle is therefore multiplied instead of counted
 /// (detail/table_rows.hpp).
 ///
 /// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
@@ -4467,7 +4470,7 @@ EIGEN_ALWAYS_INLINE constexpr fixed_pair<Word> fixed_sine_cosine(uint192 turn) {
   return {half - multiply_upper(half, alternating_sum(z, square, sine_series<Word>)), 3 - zeros - bits,
           z - multiply_upper(z, alternating_sum(z, square, cosine_series<Word>))};
 }
-/// The float nearest to m * mantissa * 2^exponent, also if it is subnormal. The product must not be exactly
+/// The float nearest to m * mantissa * 2^exponent, even if it is subnormal. The product must not be exactly
 /// in the middle between two floats.
 ///
 /// Requires:  mantissa > 0; m > 0 and the product below 2^128 - 2^103
@@ -4573,7 +4576,7 @@ class binary_turns {
     return cut + phase{{0, 0, word_from(-256) >> 63}};
   }
  private:
-  std::uint64_t words_[9] = {};  // eight words, and zeros for what lies above them
+  std::uint64_t words_[9] = {};  // eight words, then zeros
   int unit_;                     // the lowest bit is 2^unit turns: at most -309
 };
 }  // namespace detail
@@ -4629,7 +4632,7 @@ namespace detail {
 /// An angle as a number of quarter turns and the distance to the nearest one, at most an eighth of a turn.
 struct quadrant_distance {
   std::uint64_t quadrant;  // modulo 4
-  std::uint64_t sign;      // of the distance: all bits where it is negative, else 0
+  std::uint64_t sign;      // of the distance: all bits if it is negative, otherwise 0
   uint192 magnitude;
 };
 EIGEN_ALWAYS_INLINE constexpr quadrant_distance nearest_quadrant(phase p) {
@@ -4664,7 +4667,7 @@ constexpr cos_sin nearest_float_cos_sin(uint192 turn, double m) {
   return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
 }
 /// m cos and m sin of an angle of at most an eighth of a turn, not yet rounded to S. A double has a relative
-/// error of 2^-52. Where that does not decide which of two floats is nearer, words of 128 bits do.
+/// error of 2^-52. If that does not determine the nearest float, 128-bit words do.
 template <class S>
 EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
   const cos_sin value = double_cos_sin(turn);
@@ -4678,7 +4681,7 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
 /// cos and sin of a phase: the nearest floats (S = float), or doubles.
 ///
 /// Integer arithmetic removes the nearest quarter turn, which leaves an angle x in [-pi/4, pi/4], and
-/// computes sin x and cos x (detail/fixed_sine_cosine.hpp).
+/// computes sin x and cos x.
 ///
 /// Accuracy:  S = float: correctly rounded, except for values within 2^-96 ulp of the middle between two
 ///            floats. S = double: 0.51 ulp. Equal bits on all processors (tests/oracle/table.test.cpp)
@@ -4690,7 +4693,7 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_PHASE_HPP
-/// The phases of all pairs of a table's row, at a position or at a row of coordinates.
+/// The phases of all pairs for a row of a table, at a position or at coordinates.
 namespace rope::inline ROPE_ABI::detail {
 /// The frequency of one pair on one axis.
 struct pair_frequency {
@@ -4739,7 +4742,7 @@ class row_angles {
   double slowest() const { return slowest_; }
   const pair_frequency& frequency(Index pair, Index axis) const { return frequencies_(pair, axis); }
   /// The upper 64 bits of the phases of pairs [first, first + block), with an error of at most four units per
-  /// axis. Beyond the last pair the values are those of frequency 0.
+  /// axis. Beyond the last pair, the values are those of frequency 0.
   template <class Row>
   EIGEN_ALWAYS_INLINE void find_upper(const Row& coordinates, Index first, std::uint64_t* turns) const {
     for (Index k = 0; k < block; ++k) turns[k] = 0;
@@ -4797,14 +4800,14 @@ class row_angles {
   static constexpr Index columns = 8;
   number_array<pair_frequency> frequencies_;  // [pairs, axes]
   double slowest_ = (std::numeric_limits<double>::max)();
-  number_array<std::uint32_t> words_;  // [pairs up to whole blocks, 8 axes]: bits of |inv_freq| / (2 pi)
+  number_array<std::uint32_t> words_;  // [pairs, padded to whole blocks; 8 axes]: bits of |inv_freq| / (2 pi)
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
 
 #ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
-/// Checks of the numbers that a table is made from.
+/// Checks of the arguments of a table.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether a value of any integer type is at most `most`.  Requires: most >= 0
 template <std::integral Integer>
@@ -4814,7 +4817,7 @@ constexpr bool at_most(Integer value, std::int64_t most) {
   else
     return static_cast<std::int64_t>(value) <= most;
 }
-/// A position as a signed integer of 64 bits.
+/// A position as a signed 64-bit integer.
 ///
 /// Throws:  std::length_error if an unsigned position exceeds its range: it would become negative
 template <std::integral Position>
@@ -4926,13 +4929,13 @@ number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deri
 
 #ifndef ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
-/// Rows of a table: how loops read them, and how they are computed from phases.
+/// Rows of a table: their layout for loops, and their computation from phases.
 namespace rope::inline ROPE_ABI::detail {
-/// Makes tables of entries that are given: detail/given_entries.hpp.
+/// Makes tables of given entries, in tables/given_table.hpp.
 struct given_entries;
-/// Makes tables in memory of the caller's: tables/row_maker.hpp.
+/// Makes tables in the caller's memory, in tables/row_maker.hpp.
 struct borrowed_table;
-/// The entries of a table and the properties that a rotation reads.
+/// The entries of a table, and the properties that a rotation needs.
 template <class S>
 struct table_view {
   const S* entries;  // row r: cos [pairs], then sin [pairs]
@@ -4940,7 +4943,7 @@ struct table_view {
   std::int64_t first;              // position of row 0
   bool given;                      // entries were given: cos^2 + sin^2 may differ from pair to pair
   bool unit;                       // attention_factor is 1, or at_origin already accounts for it
-  const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; else null
+  const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; otherwise null
   /// cos [pairs] of a position; sin [pairs] follows.  Requires: the table has the position
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
   /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
@@ -4956,10 +4959,11 @@ EIGEN_ALWAYS_INLINE void write_phase(phase p, double m, S& cos, S& sin) {
   cos = static_cast<S>(value.cos);
   sin = static_cast<S>(value.sin);
 }
-// Small angles: learned frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40. A phase is a
-// multiple of 2^-192 turn, so it has fewer significant bits than a double if the angle is below 2^-140 rad.
-/// The unit of products of small angles, [rad]. A product below 2^-1022 rad would be subnormal: it would lose
-/// digits, which m sin shows if m is large. In this unit it is a normal number.
+// Small angles occur with learned frequencies near zero, a schedule divided by 1e30, or coordinates of 1e-40.
+// A phase is a multiple of 2^-192 turn, so it has fewer significant bits than a double if the angle is below
+// 2^-140 rad.
+/// The unit of products of small angles, [rad]. A product below 2^-1022 rad would be subnormal and lose
+/// digits, which shows in m sin if m is large. In this unit it is a normal number.
 inline constexpr double small_unit = 0x1p-120;
 /// inv_freq * coordinate in units of small_unit.
 inline double product_in_small_units(double inv_freq, double coordinate) {
@@ -5009,7 +5013,7 @@ template <class Row, class S>
 EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const Row& coordinates, double m,
                                      S& cos, S& sin) {
   double sum = 0, largest = 0;  // of the products, in units of small_unit
-  Index count = 0, axis = 0;    // how many are not 0, and the axis of the last of them
+  Index count = 0, axis = 0;    // how many are not 0, and the axis of the last such one
   for (Index a = 0; a < angles.axes() && angles.axes() > 1; ++a) {
     const double product =
         product_in_small_units(angles.frequency(pair, a).inv_freq, static_cast<double>(coordinates(a)));
@@ -5041,7 +5045,7 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, S* co
   }
   for (Index i = 0; i < angles.pairs(); ++i) write_entry(angles, i, coordinates, m, cos[i], sin[i]);
 }
-/// m cos and m sin of a block of pairs in doubles, and for which pairs they do not decide the nearest float.
+/// m cos and m sin of a block of pairs in doubles, and the pairs whose nearest float they do not determine.
 struct float_block {
   static constexpr Index size = row_angles::block;
   /// The relative error of an entry is below 2^-37: 2^-37.5 of the polynomial of the sine, 2^-40 of angles
@@ -5081,7 +5085,7 @@ struct float_block {
       const std::uint64_t quadrant = (turns[k] + (sign_bit >> 2)) >> 62, rest = turns[k] - (quadrant << 62);
       const auto s = bit_cast<std::uint64_t>(m * sines[k]), c = bit_cast<std::uint64_t>(m * cosines[k]);
       const std::uint64_t exchanged = (s ^ c) & (0 - (quadrant & 1));
-      // 0 where a value is close to the middle between two floats, or the distance is small.
+      // 0 if a value is close to the middle between two floats, or the distance is small.
       const std::uint64_t s_apart = (s - (middle - places)) & outside,
                           c_apart = (c - (middle - places)) & outside;
       doubtful[k] = ((s_apart - 1) | (c_apart - 1) | (((rest + smallest) & distances) - 1)) >> 63;
@@ -5137,10 +5141,10 @@ enum class table_source {
 ///
 /// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
 /// Accuracy:  relative to m cos and m sin of the exact product position * inv_freq, for |position| <= 2^31
-///            (tests/oracle/). A float entry is the nearest float, except where the value is within 2^-48 ulp
+///            (tests/oracle/). A float entry is the nearest float, except if the value is within 2^-48 ulp
 ///            of the middle between two floats. A double entry is within 0.51 ulp, and has one more rounding
 ///            if attention_factor is not 1. With several axes the angle has an additional error of 2^-159 rad
-///            per axis, which matters only where coordinates cancel. Integer arithmetic decides all
+///            per axis, which matters only if coordinates cancel. Integer arithmetic decides all
 ///            roundings: entries have the same bits on every processor, with every compiler and at every
 ///            optimisation level
 /// Cost:      2 * pairs entries of memory per row; bench/README.md has the time to build it
@@ -5187,15 +5191,14 @@ class frequency_table {
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
-  /// Reports a rotary_dim in place of frequencies, at compile time.
+  /// Reports a rotary_dim instead of frequencies, at compile time.
   template <std::integral RotaryDim, std::integral... Counts>
   frequency_table(RotaryDim, Counts...) : frequency_table(frequencies(2), 0) {
     static_assert(
         sizeof(RotaryDim) == 0,
         "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count)");
   }
-  /// A table with every step in float, as float32 pipelines compute it, for results as close as possible to
-  /// theirs.
+  /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to theirs.
   ///
   ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
@@ -5226,7 +5229,7 @@ class frequency_table {
   }
   frequency_table(const frequency_table&) = default;
   frequency_table(frequency_table&&) = default;
-  /// All or nothing.
+  /// Assigns everything or nothing.
   frequency_table& operator=(const frequency_table& other) { return *this = frequency_table(other); }
   frequency_table& operator=(frequency_table&&) = default;
   /// Number of positions.
@@ -5258,9 +5261,9 @@ class frequency_table {
   std::int64_t last() const { return first_ + rows(); }
   /// The m that is multiplied into every entry.
   double attention_factor() const { return frequencies_.attention_factor(); }
-  /// A hash that is equal for two tables that rotate every position alike; for other tables it is equal with
-  /// a chance of 2^-64. It covers inv_freq, attention_factor, how angles are computed, and given coordinates
-  /// or entries. The range of positions counts only for given entries.
+  /// A hash that is equal for two tables that rotate every position alike. For other tables it is equal with
+  /// a probability of 2^-64. It covers inv_freq, attention_factor, how angles are computed, and given
+  /// coordinates or entries. The range of positions counts only for given entries.
   std::uint64_t fingerprint() const { return fingerprint_; }
   /// The origin of the entries.
   table_source source() const { return source_; }
@@ -5288,7 +5291,7 @@ class frequency_table {
   ///
   /// Throws:  std::out_of_range
   bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }
-  /// The rows, for loops that have checked their positions.
+  /// The rows, for loops that have already checked their positions.
   detail::table_view<S> view() const {
     return {entries_.data(),
             pairs(),
@@ -5368,10 +5371,10 @@ class frequency_table {
 /// Checks of the arguments of a call: types, views, layout, rotated channels and positions. They all run
 /// before anything is written.
 namespace rope::inline ROPE_ABI::detail {
-// Checks of the types of a call. Every function reports an error in the same sentence.
+// Checks of the types of a call. All functions report an error with the same sentence.
 //
-// These are macros because the text of a static_assert must be a literal. `name`, the function's name, is a
-// literal too. Other arguments are types.
+// These are macros because the text of a static_assert must be a literal. `name`, the name of the function,
+// is a literal too. Other arguments are types.
 template <class X>
 inline constexpr bool is_head_view = false;
 template <class T>
@@ -5454,9 +5457,9 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
        "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
 #define ROPE_DETAIL_TABLE_SENTENCE(name) \
   name ": a table is a frequency_table, or one that is placed in the head by at_channel"
-/// An overload of `function` for calls that no other overload accepts. Its message tells the user what to
-/// write in place of a missing view or, if all views are there, of a missing table. Both conditions may use
-/// `Layout` and `Arguments`.
+/// An overload of `function` for calls that no other overload accepts. Its message tells the user how to
+/// replace a missing view or, if all views are present, a missing table. Both conditions may use `Layout` and
+/// `Arguments`.
 #define ROPE_DETAIL_ASK(function, name, no_view, no_table)                     \
   template <class Layout = detail::unnamed_layout, class... Arguments>         \
   requires((no_view) || (no_table)) void function(Arguments&&...) {            \
@@ -5519,7 +5522,7 @@ void check_written(const char* function, const head_view<T>& x) {
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
 }
-/// `least` to `most` steps in memory, `stride` bytes each.
+/// A distance of `least` to `most` steps in memory, `stride` bytes each.
 struct memory_steps {
   std::int64_t stride, least, most;
 };
@@ -5634,7 +5637,7 @@ struct known_range {
   position_range known;
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
-/// The end of a message about positions. If several follow from a start: the start and the last position.
+/// The end of a message about positions: for a list from a start, the start and the last position.
 template <class Source>
 std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
   return {};
@@ -5660,8 +5663,8 @@ inline void check_window(const char* function, Index first_channel, Index rotary
     throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
                   rotary_dim, " channels from channel ", first_channel, " on");
 }
-/// Rejects ids that equal the coordinates of the table, one row per token: such ids would be looked up twice,
-/// row id of the table in place of row r.
+/// Rejects ids that equal the coordinates of the table, which has one row per token. Such ids would be looked
+/// up twice: row `id` of the table would replace row r.
 ///
 /// Throws:  std::invalid_argument if a token would get another coordinate than its id
 template <class S, class Source>
@@ -5830,10 +5833,10 @@ void scale_queries(head_view<T> q, const Rule& rule, const P& positions = P{}, c
 ROPE_DETAIL_ASK_FOR_VIEWS(scale_queries, 1);
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_QUERY_SCALING_HPP
-/// What is known of a model, except how each of its layers rotates.
+/// Facts about a model, except how each of its layers rotates.
 namespace rope::inline ROPE_ABI {
-/// A rule of rotation/query_scaling.hpp that is chosen at run time, by a model file for example; without one
-/// every factor is 1.
+/// A rule of rotation/query_scaling.hpp that is chosen at run time, for example by a model file. Without a
+/// rule every factor is 1.
 ///
 ///     const query_scaling rule{log_n_query_scaling{.train_length = 2048}};
 ///     if (!rule.is_one()) scale_queries(q, rule, start);
@@ -5842,7 +5845,7 @@ namespace rope::inline ROPE_ABI {
 struct query_scaling {
   /// The rule, or none.
   std::variant<std::monostate, log_n_query_scaling, llama4_query_scaling> rule = {};
-  /// Whether there is no rule.
+  /// True if there is no rule.
   bool is_one() const { return rule.index() == 0; }
   /// The factor of a query at `position`.  Throws: as the rule
   double operator()(std::int64_t position) const {
@@ -5851,9 +5854,9 @@ struct query_scaling {
     return 1;
   }
 };
-/// In model_rope::windows: the attention window of a layer is not known.
+/// In model_rope::windows: the attention window of a layer is unknown.
 inline constexpr Index not_known_window = -1;
-/// What is known of the rotation of a layer.
+/// Whether a layer rotates.
 enum class layer_rotation {
   in_group,  ///< it rotates as model_rope::group_of_layer says
   none,      ///< it does not rotate
@@ -5861,7 +5864,7 @@ enum class layer_rotation {
 };
 /// Which layers multiply their queries by model_rope::query_rule.
 enum class scaled_queries { none, every_layer, layers_without_rope, not_known };
-/// What is known of a model, except how each of its layers rotates.
+/// Facts about a model, except how each of its layers rotates.
 ///
 ///     const model_facts facts = {.source = "my file", .architecture = "mine", .max_position = 8192};
 struct model_facts {
@@ -5873,14 +5876,14 @@ struct model_facts {
   double sliding_window = 0;                        // tokens a sliding layer sees; 0: none or unknown
   std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
   Index window_of_sliding = not_known_window;       // attention_options::window of layers that slide, if any
-  std::string no_window_because = {};               // why a window is not known of a layer that attends
+  std::string no_window_because = {};               // why the window of an attending layer is unknown
   bool causal = true;                               // false: every token sees those after it too
   bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
   std::vector<Index> layers_without_sinks = {};     // these layers have none, in increasing order
   bool keys_are_values = false;                     // and attention's output is un-rotated (DeepSeek V4)
-  query_scaling query_rule = {};                    // what queries are multiplied by, beside their rotation,
+  query_scaling query_rule = {};                    // a factor on queries in addition to their rotation,
   scaled_queries scaled = scaled_queries::none;     // and in which layers
-  std::vector<std::string> warnings = {};           // what was not understood, assumed, renamed or left out
+  std::vector<std::string> warnings = {};           // values not understood, assumed, renamed or left out
   Index attention_chunk = 0;                        // tokens of a chunk, in which the layers attend that have
                                                     // model_rope::chunk_of_layer; 0: none or unknown
 };
@@ -5892,17 +5895,17 @@ enum class model_without_rope {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_MODEL_FACTS_HPP
-/// What a checkpoint says about its rotary embedding: the result of import_hugging_face and import_gguf.
+/// The rotary embedding of a checkpoint: the result of import_hugging_face and import_gguf.
 namespace rope::inline ROPE_ABI {
-/// Which layer of a model is of which type, and which of them do not rotate.
+/// The type of each layer of a model, and the layers that do not rotate.
 ///
 ///     const model_layers layers = {.types = {"sliding_attention", "full_attention", "linear_attention"},
 ///                                  .without_rope = {2}};
 struct model_layers {
   std::vector<std::string> types = {};   // of every layer; empty if unknown or all alike
   std::vector<Index> without_rope = {};  // these layers do not rotate, in increasing order
-  std::vector<Index> not_known = {};     // it is not known how these rotate, in increasing order
-  std::string instead_of_rope = {};      // where no layer rotates, what the model has instead; else empty
+  std::vector<Index> not_known = {};     // the rotation of these layers is unknown, in increasing order
+  std::string instead_of_rope = {};      // if no layer rotates, what the model has instead; otherwise empty
 };
 /// The rotary embedding of a model.
 ///
@@ -5910,13 +5913,13 @@ struct model_layers {
 ///     const layer_group* group = model.group_of_layer(layer);             // nullptr: does not rotate
 ///     const attention_options options = model.attention_of_layer(layer);  // window, scale
 ///
-/// Groups and types of layers cannot be changed. For others, make a new description:
+/// Groups and types of layers are immutable. To change them, make a new description:
 ///
 ///     const model_rope other(model, groups, {.types = model.layers()});
 ///
 /// Invariant: there is at least one group, or instead_of_rope() is not empty and no layer rotates. If there
-///            are several groups, each has a layer type of its own. Each layer then has the type of a group,
-///            or is listed in layers_without_rope() or layers_not_known(). Empty after a move.
+///            are several groups, each has its own layer type. Each layer then has the type of a group, or is
+///            in layers_without_rope() or layers_not_known(). Empty after a move.
 class model_rope : public model_facts {
  public:
   /// Throws:  std::invalid_argument if the invariant does not hold, or a list is not increasing or names a
@@ -5924,23 +5927,23 @@ class model_rope : public model_facts {
   model_rope(model_facts facts, std::vector<layer_group> groups, model_layers layers = {})
       : model_facts(std::move(facts)), groups_(std::move(groups)), layers_(std::move(layers)) {
     check_list("layers without rotation", layers_.without_rope);
-    check_list("layers of which it is not known how they rotate", layers_.not_known);
+    check_list("layers of unknown rotation", layers_.not_known);
     check_names();
   }
   model_rope(const model_rope&) = default;
   model_rope(model_rope&&) = default;
-  /// All of `other`, or nothing where memory is short: facts of one model do not fit the groups of another.
+  /// Assigns all of `other`, or nothing if memory is short: facts of one model do not fit the groups of
+  /// another.
   model_rope& operator=(const model_rope& other) { return *this = model_rope(other); }
   model_rope& operator=(model_rope&&) = default;
   ~model_rope() = default;
-  /// The groups of layers that rotate alike; at least one, unless no layer rotates.
+  /// The groups of layers that rotate alike. At least one, unless no layer rotates.
   const std::vector<layer_group>& groups() const { return groups_; }
   /// What the model has if no layer rotates, such as "learned positions"; empty if some layer rotates.
   const std::string& instead_of_rope() const { return layers_.instead_of_rope; }
   /// The layer type of every layer; empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }
-  /// How many layers there are, 0 if that is not known: the number of types, or else of windows where there
-  /// are several.
+  /// The number of layers, or 0 if unknown: the number of types, or of windows if there are several.
   Index layer_count() const {
     if (!layers_.types.empty()) return static_cast<Index>(layers_.types.size());
     return windows.size() > 1 ? static_cast<Index>(windows.size()) : 0;
@@ -5949,15 +5952,15 @@ class model_rope : public model_facts {
   const std::vector<Index>& layers_without_rope() const { return layers_.without_rope; }
   /// The layers whose rotation is not known, in increasing order.
   const std::vector<Index>& layers_not_known() const { return layers_.not_known; }
-  /// The group of that layer type, else nullptr. A group without a layer type has every one.
+  /// The group with that layer type, or nullptr. A group without a layer type matches every type.
   const layer_group* group(std::string_view layer_type) const {
     for (const layer_group& g : groups_)
       if (g.layer_type == layer_type || g.layer_type.empty()) return &g;
     return nullptr;
   }
-  /// Whether layer `layer` rotates, does not, or is not known to; the import functions warn of the latter.
-  /// One group alone serves every layer of the model, or every layer from 0 on where their number is not
-  /// known.
+  /// Whether layer `layer` rotates, does not rotate, or is unknown. The import functions warn about unknown
+  /// ones. A single group serves every layer of the model, or every layer from 0 on if their number is
+  /// unknown.
   layer_rotation rotation_of_layer(Index layer) const {
     if (!may_be_layer(layer) || is_listed(layers_.not_known, layer)) return layer_rotation::not_known;
     if (!instead_of_rope().empty() || is_listed(layers_.without_rope, layer)) return layer_rotation::none;
@@ -5965,10 +5968,10 @@ class model_rope : public model_facts {
       return groups_.size() == 1 ? layer_rotation::in_group : layer_rotation::not_known;
     return layer_rotation::in_group;
   }
-  /// The group that layer `layer` rotates with; nullptr if it does not rotate.
+  /// The group that layer `layer` rotates with, or nullptr if it does not rotate.
   ///
-  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument where it is not known how it
-  ///          rotates. rotation_of_layer answers instead
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its rotation is unknown.
+  ///          rotation_of_layer does not throw then
   const layer_group* group_of_layer(Index layer) const {
     check_layer("group_of_layer", layer);
     const layer_rotation rotation = rotation_of_layer(layer);
@@ -5982,9 +5985,9 @@ class model_rope : public model_facts {
   /// Attention options of layer `layer`, with or without rotation: causal, scale, softcap and window, as in
   /// training. Sink logits are weights: set sink_logits yourself if the model has them.
   ///
-  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its options are not
-  ///          known: an unknown window, or several scales and no group for this layer. If the layer attends
-  ///          in chunks (Llama 4), which no window says; rotate_layer gives their key_ranges
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its options are unknown:
+  ///          an unknown window, or several scales and no group for this layer. Also if the layer attends in
+  ///          chunks (Llama 4), which no window can express: rotate_layer provides their key_ranges
   attention_options attention_of_layer(Index layer) const {
     attention_options options = numbers_of_layer(layer);
     if (const Index chunk = chunk_of_layer(layer); chunk > 0)
@@ -6000,8 +6003,8 @@ class model_rope : public model_facts {
                             "; set attention_options yourself");
     return options;
   }
-  /// Tokens of a chunk if layer `layer` attends in chunks (the layers of Llama 4 that rotate), else 0. A
-  /// query at position p attends to the keys at positions p - p % chunk .. p.
+  /// Tokens of a chunk if layer `layer` attends in chunks (the layers of Llama 4 that rotate), or 0. A query
+  /// at position p attends to the keys at positions p - p % chunk .. p.
   ///
   ///     const Index chunk = model.chunk_of_layer(layer);
   ///
@@ -6014,12 +6017,12 @@ class model_rope : public model_facts {
                ? attention_chunk
                : 0;
   }
-  /// Attention options of a layer that attends in chunks, whose ranges of keys the caller has.
+  /// Attention options of a layer that attends in chunks, with the given ranges of keys.
   ///
   ///     const auto ranges = chunk_ranges(model.chunk_of_layer(layer), {.queries = 1, .keys = 9});
   ///     const attention_options options = model.attention_of_layer(layer, ranges);
   ///
-  /// \param ranges  [queries] or [batch * queries], which outlive what is returned
+  /// \param ranges  [queries] or [batch * queries], which must outlive the result
   ///
   /// Throws:  as above; std::invalid_argument if the layer does not attend in chunks
   attention_options attention_of_layer(Index layer, std::span<const key_range> ranges) const {
@@ -6031,7 +6034,7 @@ class model_rope : public model_facts {
     return options;
   }
   /// The layer types that attention_of_group accepts: types of layers that rotate, in the order of layers,
-  /// then types of groups without layers. If layers have no types, one empty type stands for all of them.
+  /// then types of groups without layers. If layers have no types, an empty type means all of them.
   ///
   ///     for (const std::string& type : model.attention_types())
   ///       options_of[type] = model.attention_of_group(type);
@@ -6047,13 +6050,13 @@ class model_rope : public model_facts {
     return types;
   }
   /// Attention options of the layers of that type that rotate, if they are the same for all of them. A group
-  /// without layers gives the options that its layers would have, with a window of 0 if none is known. An
-  /// empty type stands for every layer of a group that serves the whole model.
+  /// without layers returns the options that its layers would have, with a window of 0 if none is known. An
+  /// empty type means every layer of a group that serves the whole model.
   ///
   /// \param layer_type  one of attention_types
   ///
-  /// Throws:  std::invalid_argument if there is no such group, or its layers have different windows; else as
-  ///          attention_of_layer
+  /// Throws:  std::invalid_argument if there is no such group, or its layers have different windows;
+  ///          otherwise as attention_of_layer
   attention_options attention_of_group(std::string_view layer_type) const {
     const layer_group* own = group(layer_type);
     std::optional<attention_options> common;
@@ -6079,7 +6082,7 @@ class model_rope : public model_facts {
         window_of_sliding == not_known_window ? static_cast<Index>(sliding_window) : window_of_sliding;
     return {.scale = own->scale, .causal = causal, .window = slides ? window : 0, .softcap = own->softcap};
   }
-  /// Whether layer `layer` has sink logits in the checkpoint. In MiMo-V2 only layers that slide have them.
+  /// Whether layer `layer` has sink logits in the checkpoint. In MiMo-V2 only sliding layers have them.
   ///
   ///     const bool sinks = model.layer_has_sinks(layer);
   ///
@@ -6088,13 +6091,14 @@ class model_rope : public model_facts {
     check_layer("layer_has_sinks", layer);
     return sink_logits && !is_listed(layers_without_sinks, layer);
   }
-  /// The rule by which layer `layer` multiplies queries, by their positions; without a rule the factor is 1.
+  /// The rule for factors on the queries of layer `layer`, by their positions. Without a rule the factor is
+  /// 1.
   ///
   ///     const query_scaling rule = model.query_scaling_of_layer(layer);
   ///     if (!rule.is_one()) scale_queries(queries, rule, start);
   ///
-  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its rule is not known, or
-  ///          depends on whether this layer rotates and that is not known
+  /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its rule is unknown, or
+  ///          depends on whether this layer rotates and that is unknown
   query_scaling query_scaling_of_layer(Index layer) const {
     check_layer("query_scaling_of_layer", layer);
     if (scaled == scaled_queries::none) return {};
@@ -6107,7 +6111,7 @@ class model_rope : public model_facts {
     return rotation == layer_rotation::none ? query_rule : query_scaling{};
   }
  private:
-  /// The options of a layer except which keys are visible besides the causal rule.
+  /// The options of a layer, without rules about visible keys other than the causal one.
   attention_options numbers_of_layer(Index layer) const {
     check_layer("attention_of_layer", layer);
     if (groups_.empty())
@@ -6130,7 +6134,7 @@ class model_rope : public model_facts {
     const auto at = windows.size() == 1 ? 0 : static_cast<std::size_t>(layer);
     return at < windows.size() ? windows[at] : not_known_window;
   }
-  /// ": " and the reason, for a layer that rotates (and so attends); else nothing.
+  /// ": " and the reason, for a layer that rotates (and so attends), or nothing.
   std::string reason_of_no_window(Index layer) const {
     const bool attends = rotation_of_layer(layer) == layer_rotation::in_group;
     return attends && !no_window_because.empty() ? ": " + no_window_because : "";
@@ -6171,7 +6175,7 @@ class model_rope : public model_facts {
       if (is_listed(layers_.without_rope, layer))
         detail::throw_invalid("model_rope", "a layer must not be both without rotation and not known, got ",
                               layer);
-    if (groups_.size() == 1) return;  // it serves every layer
+    if (groups_.size() == 1) return;  // one group is for every layer
     for (const layer_group& g : groups_)
       if (g.layer_type.empty() || group(g.layer_type) != &g)
         detail::throw_invalid("model_rope", "each of ", groups_.size(),
@@ -6200,7 +6204,7 @@ namespace detail {
 ///
 /// \param sections  (time, height, width)
 ///
-/// Throws:  std::invalid_argument unless there are three, height and width equal
+/// Throws:  std::invalid_argument unless there are three, with equal height and width
 /// Source:  Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
 inline axis_assignment sections_with_time_last(const std::vector<Index>& sections) {
   sum_of_sections("frequencies_on_axes", sections);
@@ -6211,20 +6215,20 @@ inline axis_assignment sections_with_time_last(const std::vector<Index>& section
   return height_width_then_time(sections[1], sections[0]);
 }
 }  // namespace detail
-/// The frequencies of a group on the axes of its positions: on_axes with its mrope_sections, or unchanged
-/// frequencies if it has none. The axes are (time, height, width), except for Hunyuan VL.
+/// The frequencies of a group on the axes of its positions: on_axes with its mrope_sections, or unchanged if
+/// it has none. The axes are (time, height, width), except for Hunyuan VL.
 ///
 ///     const auto prompt = qwen_vl_positions(runs);
 ///     rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
 ///
-/// Interleaved sections have the meaning that Hugging Face transformers gives them, also from a GGUF file.
-/// ggml_interleaved_sections states where ggml differs.
+/// Interleaved sections have the meaning of Hugging Face transformers, also if they come from a GGUF file.
+/// ggml_interleaved_sections describes how ggml differs.
 ///
-/// Throws:  std::invalid_argument unless the sections are at least 0, add up to the pairs of the group, and
-///          can be in the order of axes that it names
+/// Throws:  std::invalid_argument unless the sections are not negative, add up to the pairs of the group, and
+///          fit the order of axes of the group
 inline frequencies frequencies_on_axes(const layer_group& group) {
   if (group.mrope_sections.empty()) return group.frequencies;
-  Index left = group.frequencies.pairs();  // checked before a list of that many axes is made
+  Index left = group.frequencies.pairs();  // checked before a list of so many axes is allocated
   for (const Index pairs : group.mrope_sections) {
     if (pairs < 0 || pairs > left)
       detail::throw_invalid("frequencies_on_axes", "the sections must be at least 0 and add up to the ",
@@ -6257,36 +6261,33 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
 
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP
-/// How released models stretch their frequencies to contexts longer than they were trained on: one struct per
-/// rule, given to `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the
-/// rule, d is rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws
-/// std::invalid_argument for a field outside its range.
+/// Schedules of released models for contexts longer than in training: one struct per rule, passed to
+/// `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the rule, d is
+/// rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws std::invalid_argument
+/// for a field outside its range.
 ///
 /// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
-/// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
-/// than in training, as where a shorter context is stretched over the original one. transformers (with a
-/// warning), ggml and MLX accept such factors too.
-///
-/// The frequency rule whose factors were found by a search, one for each pair; used like those of
-/// scaling.hpp.
+/// the original one. Below 1 it multiplies them by 1 / s with the same formula: the angle between neighbours
+/// is larger than in training, as if a shorter context were stretched over the original one. transformers
+/// (with a warning), ggml and MLX accept such factors too.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-// Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
-// turns that it makes over the L0 positions of training. d is rotary_dim.
+// The pairs at which a rule changes from one schedule to another. Each is given by its number of full turns
+// over the L0 positions of training. d is rotary_dim.
 /// The pair, as a real number, that makes `rotations` full turns over L0 positions.
 inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
   return wide_real(axis.rotary_dim) *
          log(wide_real(original_max_position) / (wide_real(rotations) * 2 * wide_real::pi())) /
          (2 * log(axis.base));
 }
-/// The pairs between which a blend runs.
+/// The first and the last pair of a blend.
 struct blend_bounds {
   wide_real low;
   wide_real high;
 };
-/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and kept in [0, d - 1]. Where
-/// they are equal, high is 0.001 above low, as in Hugging Face transformers. Where no pair of [0, d - 1] lies
-/// between, low > high.
+/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and limited to [0, d - 1]. If
+/// they are equal, high is 0.001 above low, as in Hugging Face transformers. If no pair of [0, d - 1] is
+/// between them, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
                                   double original_max_position) {
   wide_real low = pair_of_rotations(fast, axis, original_max_position);
@@ -6307,20 +6308,20 @@ inline wide_real ramp(Index pair, wide_real low, wide_real high) {
 inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
 }
-/// Exchanges the base for base * multiplier, which must be above 1.
+/// Multiplies the base by multiplier. The product must be above 1.
 ///
-/// \param field  for the message: the rule and its field, from whose `value` the multiplier was made
+/// \param field  for the message: the rule and its field, whose `value` gave the multiplier
 inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
   if (axis.base * multiplier <= 1)
     ROPE_THROW(std::invalid_argument,
                message(field, " must leave a base greater than 1, got ", static_cast<double>(value)));
   axis.multiply_base(multiplier);
 }
-/// Exchanges the base for b * factor^(d / (d - 2)), for which the slowest pair rotates `factor` times slower
-/// while pair 0 keeps its frequency.
+/// Multiplies the base by factor^(d / (d - 2)): the slowest pair then rotates `factor` times slower, and pair
+/// 0 keeps its frequency.
 ///
 /// \param rule   for the messages
-/// \param field  the rule again, and what it calls the factor
+/// \param field  the rule again, and its name for the factor
 inline void stretch_base(schedule& axis, wide_real factor, const char* rule, const char* field) {
   if (axis.rotary_dim <= 2) throw_invalid(rule, "rotary_dim must be at least 4, got ", axis.rotary_dim);
   const auto d = wide_real(axis.rotary_dim);
@@ -6344,7 +6345,7 @@ struct linear_scaling {
   }
 };
 /// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
-/// which hold the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
+/// which have the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
 ///
 ///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
 ///
@@ -6404,7 +6405,7 @@ struct dynamic_ntk_scaling {
     detail::require_field(detail::is_finite(length) && length >= 0,
                           "dynamic_ntk_scaling: length must not be negative", length);
     if (length > max_position) {
-      // 1 + s (L - max_position) / max_position, which cancels nothing.
+      // 1 + s (L - max_position) / max_position, which has no cancellation.
       const wide_real limit = wide_real(max_position);
       const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
       detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
@@ -6421,7 +6422,7 @@ struct dynamic_ntk_scaling {
 ///                 else g(1)
 ///     g(k)      = 0.1 k ln s + 1, and 1 for s < 1
 ///
-/// An attention_factor that is given is m itself. The softmax scale of DeepSeek is separate, see
+/// A given attention_factor is m itself. The softmax scale of DeepSeek is separate, see
 /// yarn_softmax_multiplier.
 ///
 ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
@@ -6438,12 +6439,12 @@ struct yarn_scaling {
   std::optional<double> attention_factor = {};  // m itself, positive
   std::optional<double> mscale = {};            // not negative
   std::optional<double> mscale_all_dim = {};    // not negative
-  /// The pairs between which the blend runs, as real numbers.
+  /// The range of pairs of the blend, as real numbers.
   using blend_bounds = detail::blend_bounds;
   /// `low` and `high` of the formula above.
   ///
   /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
-  /// Throws:    std::invalid_argument if low > high: no pair lies between
+  /// Throws:    std::invalid_argument if low > high: no pair is between
   blend_bounds bounds(const schedule& axis) const {
     const auto [low, high] =
         detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
@@ -6489,7 +6490,7 @@ struct yarn_scaling {
  private:
   wide_real wide_growth(double k) const { return factor < 1 ? 1 : k * log(wide_real(factor)) / 10 + 1; }
 };
-/// What DeepSeek's models multiply into the softmax scale 1 / sqrt(head_dim) beside YaRN:
+/// The factor of DeepSeek's models on the softmax scale 1 / sqrt(head_dim), in addition to YaRN:
 ///
 ///     g(mscale_all_dim)^2 with the g of yarn_scaling, and 1 without mscale_all_dim
 ///
@@ -6498,8 +6499,8 @@ inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
   const double g = scaling.growth(scaling.mscale_all_dim.value_or(0));
   return g * g;
 }
-/// Llama 3.1: wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated, those below L0 /
-/// high_freq_factor kept, those between blended.
+/// Llama 3.1: frequencies with wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated,
+/// those with wavelengths below L0 / high_freq_factor are kept, and those between are blended.
 ///
 ///     f_i = (1 - z) f_i / s + z f_i
 ///     z   = (L0 / w_i - low_freq_factor) / (high_freq_factor - low_freq_factor)
@@ -6538,8 +6539,8 @@ struct llama3_scaling {
     }
   }
 };
-/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the rest is not rotated. Unlike a partial
-/// rotary, the pairs span the whole rotary_dim.
+/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the others are not rotated. Unlike with
+/// partial rotation, the pairs extend over the whole rotary_dim.
 ///
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
 ///
@@ -6570,8 +6571,7 @@ struct proportional_scaling {
 ///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
 ///     s = factor if given; else max_position / L0
 ///
-/// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
-/// began with.
+/// m does not depend on the list. If a cached sequence grows beyond L0, it must keep its first list.
 ///
 ///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
 ///                                    .original_max_position = 4096, .max_position = 131072,
@@ -6631,8 +6631,8 @@ struct longrope_scaling {
 
 #ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 #define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
-/// The rarer frequency rules, used like those of scaling.hpp. Some, as resonance_scaling, are meant to follow
-/// another rule.
+/// The rarer frequency rules, used like those of scaling.hpp. Some, such as resonance_scaling, are applied
+/// after another rule.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The integer nearest to x, with ties to even.
@@ -6668,7 +6668,7 @@ struct alpha_scaling {
     detail::stretch_base(axis, alpha, "alpha_scaling", "alpha_scaling: alpha");
   }
 };
-/// The `ntk` rule of vLLM: every pair is slowed, the last one by exactly s.
+/// The `ntk` rule of vLLM: every pair is slower, the last one by exactly s.
 ///
 ///     without mixed_b:  f_i = (b s)^(-2 i / d) / s^(2 / d)
 ///     with mixed_b:     f_i = f_i / exp(a (i + 1)^mixed_b),  a = ln(s) / (d / 2)^mixed_b
@@ -6699,8 +6699,8 @@ struct mixed_ntk_scaling {
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= exp(log_s * pow((i + 1) / pairs, b));
   }
 };
-/// NTK-by-parts: blends linear with NTK between c(1.25) and c(0.75), and that with the original between c(16)
-/// and c(2), where c is that of yarn_scaling. m stays 1.
+/// NTK-by-parts: blends linear with NTK between c(1.25) and c(0.75), and the result with the original
+/// schedule between c(16) and c(2). c is that of yarn_scaling. m stays 1.
 ///
 ///     g_i = l_i + (n_i - l_i) (1 - ramp_i(c(1.25), c(0.75))) ntk_factor,   l_i = f_i / s,  n_i = NTK with s
 ///     f_i = g_i + (f_i - g_i) (1 - ramp_i(c(16), c(2))) extrapolation_factor
@@ -6774,13 +6774,13 @@ struct resonance_scaling {
     }
   }
 };
-/// How the slowest pairs end in clipped_scaling.
+/// The form of the slowest pairs in clipped_scaling.
 enum class clipping {
   soft,  // fading out
   hard   // at once
 };
-/// CoPE, clipped RoPE: the slowest n = min(low_count, pairs) pairs fade out along half a cosine, the last one
-/// stops.
+/// CoPE, clipped RoPE: the frequencies of the slowest n = min(low_count, pairs) pairs decrease along half a
+/// cosine to 0.
 ///
 ///     f_(pairs - n + j) *= (1 + cos(pi j / (n - 1))) / 2,   j = 0 .. n - 1
 ///
@@ -6813,23 +6813,23 @@ struct clipped_scaling {
 
 #ifndef ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 #define ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
-/// Sentences about a model, its groups and its layers, and about where two models differ.
+/// Sentences about a model, its groups and its layers, and about the differences of two models.
 namespace rope::inline ROPE_ABI::detail {
 // The lines of a description.
-/// A label, and a text that is in one column with those of other lines.
+/// A label, and a text in a column that all lines share.
 template <class Text>
 std::string line(const std::string& label, const Text& text) {
   std::string padded = "  " + label;
   padded.resize((std::max)(padded.size() + 1, std::size_t{26}), ' ');
   return padded + text + "\n";
 }
-// Sentences about where two groups of layers differ.
-/// What tells a model where its tokens are, and in which file.
+// Sentences about the differences of two groups of layers.
+/// How a model knows the positions of its tokens, and the file with this information.
 template <class Model>
 std::string place_text(const Model& model) {
   return (model.groups().empty() ? model.instead_of_rope() : "rotation") + " in " + model.source;
 }
-/// Ten significant digits; %.17g would show the rounding of the decimal fractions people write.
+/// Ten significant digits, because %.17g would show the rounding of decimal fractions.
 inline std::string digits(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.10g", value);
@@ -6842,7 +6842,7 @@ std::string joined(const List& list) {
   for (const auto& value : list) text += (text.empty() ? "" : ", ") + std::to_string(value);
   return text;
 }
-/// How the axes of M-RoPE share the pairs.
+/// The pairs of each M-RoPE axis.
 inline const char* order_of_axes(const layer_group& group) {
   switch (group.section_order) {
     case mrope_order::alternating:
@@ -6871,8 +6871,8 @@ struct group_comparison {
   }
   void layouts(layout_kind x, layout_kind y) const {
     if (x == y) return;
-    // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml; back
-    // only for GLM-4V, as the M-RoPE of ggml turns halves.
+    // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml. For
+    // GLM-4V it goes the other way, since the M-RoPE of ggml rotates halves.
     const auto permuted = [](const Model& from, layout_kind of_from, const Model& to) {
       return from.source == "Hugging Face" && to.source == "GGUF" &&
              (of_from == layout_kind::half_split || to.architecture == "glm4");
@@ -6885,7 +6885,7 @@ struct group_comparison {
              : ", so one of them has the wrong weights"));
   }
   void speeds(const frequencies& x, const frequencies& y) const {
-    if (x.pairs() != y.pairs()) return;  // rotary_dim says so
+    if (x.pairs() != y.pairs()) return;  // the line about rotary_dim reports it
     Index differing = 0, first = 0, last = 0, worst = 0;
     double most = 0;
     for (Index i = 0; i < x.pairs(); ++i) {
@@ -6907,7 +6907,7 @@ struct group_comparison {
         b.source + (equal(f, 0) ? "" : " (" + digits(100 * (g / f - 1)) + " %)"));
   }
 };
-/// Whether a pair turns by minus the position.
+/// True if a pair rotates by minus the position.
 inline bool any_turns_back(const frequencies& of) {
   for (Index a = 0; a < of.axes(); ++a)
     for (Index i = 0; i < of.pairs(); ++i)
@@ -6915,7 +6915,7 @@ inline bool any_turns_back(const frequencies& of) {
   return false;
 }
 // Sentences about how the layers of a model attend.
-/// "0 to 4, 6 to 10, 12", or "5, 11, ..., 29" where the same step leads from each to the next.
+/// "0 to 4, 6 to 10, 12", or "5, 11, ..., 29" if all steps are equal.
 ///
 /// \param layers  in increasing order
 template <class Layers>
@@ -6940,7 +6940,7 @@ inline std::string window_text(Index window) {
          : window == 0              ? "none"
                                     : std::to_string(window) + " tokens";
 }
-/// One sentence for each window that there is, the most frequent last.
+/// One sentence for each different window, the most frequent one last.
 template <class Windows>
 std::vector<std::string> windows_texts(const Windows& windows) {
   struct alike {
@@ -6956,7 +6956,7 @@ std::vector<std::string> windows_texts(const Windows& windows) {
   }
   if (all.empty()) return {window_text(not_known_window)};
   if (all.size() == 1) return {window_text(all[0].window) + ", every layer"};
-  std::vector<std::pair<typename Windows::value_type, Index>> order;  // layers, and where they stand in `all`
+  std::vector<std::pair<typename Windows::value_type, Index>> order;  // layers, and their index in `all`
   for (const alike& a : all)
     order.emplace_back(static_cast<Index>(a.layers.size()), static_cast<Index>(order.size()));
   std::sort(order.data(), order.data() + order.size());
@@ -6971,12 +6971,12 @@ std::vector<std::string> windows_texts(const Windows& windows) {
   }
   return texts;
 }
-// Sentences about where two models differ in who sees whom.
-/// One sentence for each pair of windows that differ. Those that either side does not know are passed over.
+// Sentences about differences in the visible keys of two models.
+/// One sentence for each pair of different windows. Windows that are unknown on either side are skipped.
 template <class Model>
 std::vector<std::string> window_differences(const Model& a, const Model& b) {
   if (a.windows.empty() || b.windows.empty()) return {};
-  // One window is that of every layer.
+  // A single window holds for every layer.
   const bool alone = a.windows.size() == 1 && b.windows.size() == 1;
   const std::size_t count = a.windows.size() == 1   ? b.windows.size()
                             : b.windows.size() == 1 ? a.windows.size()
@@ -7006,7 +7006,7 @@ std::vector<std::string> window_differences(const Model& a, const Model& b) {
                          : (d.layers.size() == 1 ? "layer " : "layers ") + layers_text(d.layers)));
   return texts;
 }
-/// Windows, causality, learned sinks, and whether keys are values.
+/// Windows, causality, learned sinks, and whether keys are also values.
 template <class Model>
 std::vector<std::string> attention_differences(const Model& a, const Model& b) {
   auto texts = window_differences(a, b);
@@ -7038,7 +7038,7 @@ std::vector<std::string> attention_differences(const Model& a, const Model& b) {
   }
   return texts;
 }
-// Sentences about what the layers of a model multiply their queries by.
+// Sentences about the factors on the queries of a model.
 /// The rule as a formula of the position p.
 template <class Scaling>
 std::string formula_of(const Scaling& scaling) {
@@ -7066,7 +7066,7 @@ std::string query_scaling_text(const Model& model) {
   }
   return "none";
 }
-/// Whether both multiply the queries of the same layers by the same factors.
+/// True if both multiply the queries of the same layers by the same factors.
 template <class Model>
 bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
   if (a.scaled != b.scaled) return false;
@@ -7085,9 +7085,9 @@ bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
-/// The C++ that makes what an import returned, for a program without the file: statements that compile at any
-/// place after #include <rope/rope.hpp>. Names and comments hold nothing that a file says but numbers and
-/// letters. Comments are /* */: their lines may be broken anywhere.
+/// C++ that makes the result of an import, for a program without the file: statements that compile anywhere
+/// after #include <rope/rope.hpp>. Names and comments contain only numbers and letters of the file. Comments
+/// are /* */, so that lines can be broken anywhere.
 namespace rope::inline ROPE_ABI::detail {
 /// "{.factor = 8, .length = 4096}"
 inline std::string fields(std::initializer_list<std::pair<const char*, double>> list) {
@@ -7096,14 +7096,14 @@ inline std::string fields(std::initializer_list<std::pair<const char*, double>> 
     text += (text.empty() ? "{." : ", .") + std::string(name) + " = " + exact_digits(value);
   return text + "}";
 }
-/// Whether every inv_freq of `a` is `sign` times that of `b`; both on one axis.
+/// True if every inv_freq of `a` is `sign` times that of `b`, both on one axis.
 inline bool same_frequencies(const frequencies& a, const frequencies& b, double sign) {
   bool same = a.pairs() == b.pairs();
   for (Index i = 0; same && i < a.pairs(); ++i) same = equal(a.inv_freq(i, 0), sign * b.inv_freq(i, 0));
   return same;
 }
-/// Looks for the rule and the numbers of a group that give its frequencies bit for bit. A description may
-/// have been changed since, or have a rule that has no such numbers (a list of factors): then none is found.
+/// Finds a rule with numbers that gives the frequencies of a group bit for bit. It finds none if the
+/// description was changed, or its rule has no such numbers (a list of factors).
 template <class Group>
 class frequencies_code {
  public:
@@ -7203,8 +7203,8 @@ class frequencies_code {
     keep(made, ", " + std::string(type) + values);
   }
   void take(const char* rest) { keep(frequencies(group_.rotary_dim(), group_.base), rest); }
-  /// Keeps what gives the frequencies of the group. Where the sign or the magnitude alone differs,
-  /// frequencies::custom puts it on.
+  /// Keeps a rule that gives the frequencies of the group. If only the sign or the magnitude differs,
+  /// frequencies::custom applies it.
   void keep(const frequencies& made, const std::string& rest) {
     const bool same = same_frequencies(group_.frequencies, made, 1);
     if (!same && !same_frequencies(group_.frequencies, made, -1)) return;
@@ -7230,7 +7230,7 @@ class frequencies_code {
   const Group& group_;
   std::string name_, found_ = {};
 };
-/// A layer type as the beginning of names: letters, digits and single underscores.
+/// A layer type as the beginning of a name: letters, digits and single underscores.
 inline std::string name_in_code(const std::string& layer_type) {
   const std::string digits = "0123456789", letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   std::string name;
@@ -7242,12 +7242,12 @@ inline std::string name_in_code(const std::string& layer_type) {
   if (name.empty() || digits.find(name.front()) != std::string::npos) name = "layers" + name;
   return layer_type.empty() ? "model" : name;
 }
-/// Attention options of the layers, one statement for each window that occurs.
+/// Attention options of the layers, one statement for each different window.
 template <class Model, class Group, class Layers>
 std::string options_code(const Model& model, const Group& group, const std::string& name,
                          const Layers& layers) {
   if (layers.empty()) return "/* " + name + ": it is not known from this file which layers these are */\n";
-  std::vector<Index> windows;  // of the layers; -1 in `layers` is every layer of a model that counts none
+  std::vector<Index> windows;  // of the layers. -1 in `layers` means every layer, if their number is unknown
   const auto window_of = [&](Index layer) {
     const auto at = model.windows.size() == 1 || layer < 0 ? 0 : static_cast<std::size_t>(layer);
     return at < model.windows.size() ? model.windows[at] : not_known_window;
@@ -7295,7 +7295,7 @@ std::string axes_code(const Group& group, const std::string& name) {
   return "/* for prompts with images, as text rotates by one axis: */\nconst rope::frequencies " + name +
          "_on_axes = rope::on_axes(" + name + ", " + call + ");\n";
 }
-/// The rule by which queries are multiplied.
+/// The rule that multiplies queries.
 template <class Model>
 std::string query_scaling_code(const Model& model) {
   if (model.scaled == scaled_queries::none) return "";
@@ -7316,7 +7316,7 @@ std::string query_scaling_code(const Model& model) {
             ";\n";
   return text;
 }
-/// All statements of a model in which some layer rotates, indented by two.
+/// All statements for a model in which some layer rotates, indented by two.
 template <class Model>
 std::string code_text(const Model& model) {
   std::string text;
@@ -7366,10 +7366,10 @@ std::string code_text(const Model& model) {
 
 #ifndef ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
 #define ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
-/// What a record of hugging_face_records.hpp or gguf_records.hpp can say about an architecture.
+/// The fields of a record in hugging_face_records.hpp or gguf_records.hpp.
 namespace rope::inline ROPE_ABI::detail {
-// The rotation in indexers of sparse attention. Their layout may differ from that of attention.
-/// Which channels of an indexer's head rotate, as many as in a head of attention, and in which layout.
+// The rotation in indexers of sparse attention. Its layout may differ from that of attention.
+/// The rotated channels in the head of an indexer, as many as in a head of attention, and their layout.
 enum class indexer_turn { no_indexer, first_half_split, first_interleaved, last_interleaved };
 inline indexer_rotation indexer_of(indexer_turn turn, Index head_dim, Index rotary_dim) {
   return {
@@ -7378,10 +7378,10 @@ inline indexer_rotation indexer_of(indexer_turn turn, Index head_dim, Index rota
       .first_channel = turn == indexer_turn::last_interleaved ? head_dim - rotary_dim : 0,
       .rotary_dim = rotary_dim};
 }
-/// What is wrong with the width of an indexer's head; empty if nothing is.
+/// An error if the width of an indexer's head is invalid, or empty.
 inline std::string broken_rule_of_indexer(Index head_dim, Index rotary_dim) {
   if (head_dim >= rotary_dim) return {};
-  return "must be at least the " + std::to_string(rotary_dim) + " channels that turn, got " +
+  return "must be at least the " + std::to_string(rotary_dim) + " rotated channels, got " +
          std::to_string(head_dim);
 }
 /// The call that rotates the heads of an indexer, as text.
@@ -7391,7 +7391,7 @@ std::string text_of(const Indexer& indexer) {
          std::to_string(indexer.first_channel) + ", " + std::to_string(indexer.rotary_dim) +
          "), table), its heads having " + std::to_string(indexer.head_dim) + " channels";
 }
-// What a record of hugging_face_records.hpp can say.
+// The fields of a record in hugging_face_records.hpp.
 /// The factor on products of queries and keys before the softmax.
 enum class score_scale {
   inverse_root,           // 1 / sqrt(head_dim)
@@ -7416,17 +7416,17 @@ enum class window_span {
   back,                 // the tokens visible to a query, up to its own
   both_sides,           // the same, half of them after its own
   each_side,            // the tokens on each side of a query, without its own
-  both_sides_if_asked,  // both_sides where use_bidirectional_attention of the file says so, else back
+  both_sides_if_asked,  // both_sides if use_bidirectional_attention of the file asks for it, otherwise back
   chunks                // in layers that rotate, the length of chunks; the other layers see all tokens
 };
-/// The rule that multiplies queries by a factor of their position.
+/// The rule for factors of the position on queries.
 enum class query_growth {
   none,
   temperature,  // attn_temperature_tuning: llama4_query_scaling, in layers that do not rotate
   beta,         // llama_4_scaling_beta in the rope dictionary: the same with offset 0, in every layer
   log_n         // use_logn_attn: log_n_query_scaling by seq_length, in every layer
 };
-/// How the rope dictionaries of a file make groups of layers.
+/// How rope dictionaries become groups of layers.
 enum class dictionary_form {
   one_or_by_type,  // one rope dictionary, or one per layer type
   per_type,        // one per layer type; the class reads no other form
@@ -7439,13 +7439,13 @@ enum class dictionary_form {
 struct hugging_face_record {
   std::string_view architecture;  // as plain_architecture spells it
   layout_kind layout = layout_kind::half_split;
-  double base = 10000;    // 0: no source is known, so a file must give it
-  double local_base = 0;  // of sliding layers, where they have one of their own
+  double base = 10000;    // 0: unknown, so a file must have it
+  double local_base = 0;  // of sliding layers, if they have their own
   double partial_rotary_factor = 1;
   double original_max_position = 0;  // 0: the longest context
   Index head_dim = 0;                // 0: hidden_size / num_attention_heads
-  // Defaults of the class of a whole model, for a text_config without head_dim, base or window. 0: the same
-  // as in a file of the text model alone.
+  // Class defaults in the file of a whole model, for a text_config without head_dim, base or window. 0: those
+  // in the file of a text model.
   Index nested_head_dim = 0;
   double nested_base = 0, nested_window = 0;
   Index full_head_dim = 0;      // of layers that attend fully; 0: head_dim
@@ -7453,89 +7453,88 @@ struct hugging_face_record {
   bool latent = false;          // a head has qk_nope_head_dim channels, then qk_rope_head_dim that rotate
   bool double_head = false;     // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
   bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
-  bool one_base = false;  // of base_per_layer: the base of the dictionary holds for all layers that rotate
-  bool theta_unread = false;  // the base has another key, and rope_theta beside the dictionary has no effect
+  bool one_base = false;        // of base_per_layer: the base of the dictionary is for all layers that rotate
+  bool theta_unread = false;  // the base has another key, and rope_theta next to the dictionary has no effect
   // The types of layers. Layers of full_type attend to all tokens.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;        // false: layers of all other types have no attention
   std::string_view full_list = {};  // the key with the numbers of the layers of full_type
   dictionary_form form = dictionary_form::one_or_by_type;
-  // Defaults of a class that reads dictionaries per_type: full_type has filled_base and filled_factor (share
-  // of the channels), other_type has local_base and other_factor.
+  // Defaults of a class with dictionaries per_type: full_type has filled_base and filled_factor (share of the
+  // channels), other_type has local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
   // Layer i attends fully if i % full_every == full_offset, else it is of other_type.
   Index full_every = 0, full_offset = 0;
   bool from_end = false;       // full_every and no_rope_every count back from the last layer
-  bool more_in_lists = false;  // lists may go on with values for layers of multi-token prediction
+  bool more_in_lists = false;  // lists may also have values for layers of multi-token prediction
   bool first_full = false;     // layer 0 attends fully too
   bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
                                // prefix_dense_sliding_window_pattern; where it is 1, dense layers rotate
-  bool last_full = false;      // the last layer attends fully where no other does
-  bool ends_full = false;      // the last layer attends fully, whatever the pattern or layer_types says
-  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
-  double sliding_window = 0;   // negative: the same, and layers are of other_type whatever the window is
-  bool needs_window = false;   // where sliding_window is null no layer slides, and the others do not rotate
+  bool last_full = false;      // the last layer attends fully if no other does
+  bool ends_full = false;      // the last layer attends fully, for any pattern or layer_types
+  bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
+  double sliding_window = 0;   // negative: as if positive, and layers have other_type for any window
+  bool needs_window = false;   // if sliding_window is null, no layer slides, and the others do not rotate
   window_span window = window_span::back;
-  Index max_window_layers = 0;  // 0: not known
-  Index alibi_layers = 0;       // a model of so many layers has ALiBi biases in place of rotation
-  Index no_rope_every = 0;      // every so many layers, the last of them does not rotate
+  Index max_window_layers = 0;  // 0: unknown
+  Index alibi_layers = 0;       // a model with this number of layers has ALiBi biases instead of rotation
+  Index no_rope_every = 0;      // the last one of each run of this length does not rotate
   bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
   score_scale scale = score_scale::inverse_root;
-  double scale_number = 0;  // the default of the key that `scale` names; 0: it then is the inverse root
+  double scale_number = 0;  // the default of the key that `scale` names. 0: the inverse root
   double softcap = 0;       // of attn_logit_softcapping
   query_growth queries = query_growth::none;
-  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that attend to chosen keys
+  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that attend to selected keys
   std::string_view indexer_key = "index_head_dim";  // the key with the width of an indexer's head
   which_slide slides = which_slide::by_type;
   bool slides_if_asked = false;  // layers slide only if use_sliding_window is true
-  bool types_slide = false;      // layer_types says which slide, as for classes that have windows by_type
+  bool types_slide = false;      // layer_types gives the sliding layers, as in classes with windows by_type
   bool causal = true;            // false: an encoder
   bool sink_logits = false;      // a learned logit per query head, in the checkpoint
-  // MiMo-V2: hybrid_layer_pattern is 1 for a layer that slides; rope_theta and partial_rotary_factor are the
-  // defaults of dictionaries per_type, and layers that slide have swa_rope_theta, swa_head_dim,
-  // sliding_window_size and sink logits of their own.
+  // MiMo-V2: hybrid_layer_pattern is 1 for a sliding layer. rope_theta and partial_rotary_factor are the
+  // defaults of dictionaries per_type. Sliding layers have their own swa_rope_theta, swa_head_dim,
+  // sliding_window_size and sink logits.
   bool swa_keys = false;
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
-  bool mrope_spread = false;       // where mrope_interleaved is true: the axes are spread by their shares
-  Index mrope_side = 0;            // pairs of height, and of width, where mrope_section is absent
+  bool mrope_spread = false;       // if mrope_interleaved is true, the axes are spread by their shares
+  Index mrope_side = 0;            // pairs of height, and of width, if mrope_section is absent
   bool xdrope = false;             // an older name of mrope_section is xdrope_section
   bool backwards = false;          // pairs rotate by minus the position
   bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
-  bool own_rule = false;           // without a rope dictionary the class fills in one that is not known here
+  bool own_rule = false;           // without a rope dictionary, the class uses one that is unknown here
   // If turns_if is not empty: no layer rotates unless that key is true, turns_word, or a dictionary with
   // rope_theta.
   std::string_view turns_if = {}, turns_word = "rope";
-  std::string_view instead = "no positions";  // what the model then has instead of rotation
-  std::string_view note = {};  // a warning: what layers do that no field of a description states
+  std::string_view instead = "no positions";  // what the model has instead of rotation
+  std::string_view note = {};                 // a warning about layers for which a description has no field
 };
-/// Whether layer_types says which layers slide. In some classes all layers slide, or none, whatever their
-/// types.
+/// Whether layer_types gives the sliding layers. In some classes all layers slide, or none, for any types.
 constexpr bool types_slide(const hugging_face_record& r) {
   if (r.architecture.empty() || r.types_slide || !r.others_attend) return true;
   if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
   return r.slides != which_slide::by_type || r.full_every > 0 || !equal(r.sliding_window, 0) ||
          r.form != dictionary_form::one_or_by_type;
 }
-// What a record of gguf_records.hpp can say.
-/// The schedule of layers that slide.
+// The fields of a record in gguf_records.hpp.
+/// The schedule of sliding layers.
 enum class sliding_rule {
   not_known,
-  as_full,   // the scaling of the other layers, and their base where rope.freq_base_swa is absent
+  as_full,   // the scaling of the other layers, and their base if rope.freq_base_swa is absent
   same,      // as_full, and rope.freq_base_swa is not read
   unscaled,  // the base of the other layers, no scaling
   bare,      // unscaled, and m = 1
-  own_base,  // rope.freq_base_swa, 10000 where it is absent; no scaling
-  plain      // rope.freq_base_swa, the base of the other layers where it is absent; no scaling, and m = 1
+  own_base,  // rope.freq_base_swa, 10000 if it is absent; no scaling
+  plain      // rope.freq_base_swa, the base of the other layers if it is absent; no scaling, and m = 1
 };
-/// What rope.scaling.yarn_log_multiplier says: g(k) is 0.1 k ln(factor) + 1, or 1 for a factor up to 1.
+/// The meaning of rope.scaling.yarn_log_multiplier. g(k) is 0.1 k ln(factor) + 1, or 1 for a factor up to 1.
 enum class log_multiplier {
   as_given,   // m = g(1) / g(it)
   tenths,     // of it: m = g(1) / g(10 it)
-  cancelled,  // tenths, but m = 1 wherever it is given
+  cancelled,  // tenths, but m = 1 if it is given
   ignored
 };
-/// Which of rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} are read.
+/// The keys among rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} that are read.
 enum class yarn_keys { none, betas, all };
 /// The factor on scores: 1 / sqrt(head_dim); 1; attention.scale if the file has it; or
 /// attention.output_scale, by default 1 / sqrt(128) for every head_dim.
@@ -7547,86 +7546,88 @@ enum class gguf_temperature {
   of_context,  // attention_scale is the same, floor_scale the context length before scaling
   fixed        // the numbers of Llama 4, in layers that do not rotate; the others are for every layer
 };
-/// What attention.sliding_window means.
+/// The meaning of attention.sliding_window.
 enum class window_kind {
-  back,        // the tokens that a query sees: those up to its own
+  back,        // the tokens visible to a query: those up to its own
   both_sides,  // the same, half of them after its own
-  chunks       // the length of chunks; a query sees those of its chunk up to its own
+  chunks       // the length of chunks; a query sees the tokens of its chunk up to its own
 };
-/// How attention.sliding_window_pattern is read.
+/// The form of attention.sliding_window_pattern.
 enum class pattern_form {
   number,  // n: one of every n layers attends fully
-  list,    // per layer, whether it slides; with a number in its place every layer would slide
+  list,    // per layer, whether it slides; a number would make every layer slide
   either
 };
 struct gguf_record {
   std::string_view architecture;
   layout_kind layout = layout_kind::half_split;
-  std::string_view instead = {};  // if no layer rotates: what the architecture has instead
-  Index alibi_layers = 0;         // a model of so many layers has ALiBi biases instead of rotation
+  std::string_view instead = {};  // if no layer rotates: what the model has instead
+  Index alibi_layers = 0;         // a model with this number of layers has ALiBi biases instead of rotation
   bool last_channels = false;     // the channels that rotate come last in a head
-  Index period = 0;         // one of every so many layers attends fully, the others slide; 0: none, or a list
-  bool full_first = false;  // the first of each period attends fully, else the last
+  Index period =
+      0;  // one layer of each run of this length attends fully, the others slide; 0: none, or a list
+  bool full_first = false;  // one layer of each run of this length attends fully; 0: none, or a list
   pattern_form pattern = pattern_form::number;
   bool needs_window = false;   // without attention.sliding_window no layer slides
-  Index default_window = 0;    // where attention.sliding_window is absent; 0: not known
-  Index fixed_window = 0;      // whatever attention.sliding_window says, unless that is 0
-  Index period_layers = 0;     // only in models of so many layers; 0: in all
+  Index default_window = 0;    // if attention.sliding_window is absent; 0: unknown
+  Index fixed_window = 0;      // for any value of attention.sliding_window except 0
+  Index period_layers = 0;     // only in models with this number of layers; 0: in all
   bool all_slide = false;      // every layer that attends slides, if the file has a window
-  bool window_varies = false;  // some versions of llama.cpp do not read it
-  bool full_rotate = true;     // false: layers that attend fully do not rotate where others slide
+  bool window_varies = false;  // some versions of llama.cpp do not read the pattern
+  bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
   sliding_rule sliding = sliding_rule::not_known;
   window_kind window = window_kind::back;
-  bool causal = true;                 // false: an encoder, whatever attention.causal says
+  bool causal = true;                 // false: an encoder, for any attention.causal
   bool sink_logits = false;           // a learned logit per query head, in a tensor
-  bool sinks_slide = false;           // only layers that slide have sink logits, unless tensors say otherwise
-  Index attends_every = 0;            // every so many layers, the last of them attends, and no other; 0: all
-  Index no_rope_every = 0;            // every so many layers, the last of them does not rotate, slide or not
-  bool no_rope_first = false;         // the first of them does not; if no layer slides all rotate
+  bool sinks_slide = false;           // only sliding layers have sink logits, unless tensors show others
+  Index attends_every = 0;            // only the last one of each run of this length attends; 0: all layers
+  Index no_rope_every = 0;            // the last one of each run of this length does not rotate
+  bool no_rope_first = false;         // the first of each run does not; if no layer slides all rotate
   bool half_split_sections = false;   // a model with M-RoPE sections is half_split
   bool interleaved_sections = false;  // the axes of M-RoPE alternate
   gguf_scale scale = gguf_scale::inverse_root;
-  Index wide_layers = 0;  // in models of so many layers the scale is by embedding_length / head_count
-  double softcap = 0;     // of attn_logit_softcapping, where it is read
+  Index wide_layers =
+      0;               // in models with this number of layers the scale is by embedding_length / head_count
+  double softcap = 0;  // in models with this number of layers, the scale is by embedding_length / head_count
   gguf_temperature temperature = gguf_temperature::none;
-  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that choose their keys
+  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that select their keys
   log_multiplier multiplier = log_multiplier::ignored;
   yarn_keys yarn = yarn_keys::none;
-  double beta_fast = 32;        // of YaRN, where the file does not say it
+  double beta_fast = 32;        // of YaRN, if the file does not have it
   bool scores_grow = false;     // by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
   bool needs_pattern = false;   // attention.sliding_window_pattern must be there
-  bool needs_swa_base = false;  // and rope.freq_base_swa, where layers slide
+  bool needs_swa_base = false;  // and rope.freq_base_swa, if layers slide
   bool dense_rotate = false;   // the first leading_dense_block_count layers rotate although they do not slide
   bool rope_pattern = false;   // attention.rope_pattern has 0 for a layer that does not rotate
   bool half_of_full = false;   // layers that attend fully rotate half of rope.dimension_count
-  bool whole_head = false;     // all channels rotate, whatever rope.dimension_count says
-  bool unscaled = false;       // no layer is scaled, whatever rope.scaling says
-  double fixed_base = 0;       // in place of rope.freq_base, whatever it says
+  bool whole_head = false;     // all channels rotate, for any rope.dimension_count
+  bool unscaled = false;       // no layer is scaled, for any rope.scaling
+  double fixed_base = 0;       // instead of rope.freq_base
   bool alpha = false;          // rope.scaling.alpha stretches the base
-  bool finetuned = false;      // no layer rotates where rope.scaling.finetuned is false
+  bool finetuned = false;      // no layer rotates if rope.scaling.finetuned is false
   bool compressed = false;     // attention.compress_ratios: layers of 0 slide, unscaled; the others have
                                // attention.compress_rope_freq_base and m = 1
-  std::string_view note = {};  // a warning: what no field of a description states
+  std::string_view note = {};  // a warning about facts for which a description has no field
 };
 /// Whether layers may slide. llama.cpp reads attention.sliding_window only for architectures whose graphs
-/// have such layers. An architecture without a record may be one of them.
+/// have such layers. Without a record, an architecture may be one of them.
 constexpr bool may_slide(const gguf_record& r) {
   return r.architecture.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide ||
          r.compressed;
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
-/// Reports about the rotary embedding of a model: every derived number, and where two descriptions of it
-/// differ. Templates, so that programs which do not call them do not compile them.
+/// Reports about the rotary embedding of a model: every derived number, and the differences between two
+/// descriptions. These are templates, so programs that do not call them do not compile them.
 namespace rope::inline ROPE_ABI {
-/// What a rule did to a pair.
+/// The effect of a rule on a pair.
 enum class pair_change {
   kept,          // as in the original schedule
   blended,       // slowed by less than the largest divisor
   interpolated,  // slowed by the largest divisor, if at least two pairs share it
   stopped        // its frequency is 0
 };
-/// What a rule did to the pairs, found by comparing with the original schedule of the same base.
+/// The effect of a rule on each pair, compared with the original schedule of the same base.
 ///
 ///     const pair_census census = pair_census_of(model.groups()[0]);
 ///     std::cout << census.kept << " pairs kept, " << census.interpolated << " interpolated\n";
@@ -7636,16 +7637,16 @@ struct pair_census {
   Index blended = 0;                      // how many are blended
   Index interpolated = 0;                 // how many are interpolated
   Index stopped = 0;                      // how many are stopped
-  double largest_divisor = 1;             // original frequency over frequency, of the pairs that rotate
-  double shortest_wavelength = 0;         // tokens per full turn, of the pairs that rotate; 0: none does
-  double longest_wavelength = 0;          // the same
-  double smallest_divisor = 1;            // as largest_divisor; below 1: a factor below 1 raised frequencies
+  double largest_divisor = 1;             // original frequency divided by frequency, of the pairs that rotate
+  double shortest_wavelength = 0;         // tokens per full turn, of the pairs that rotate; 0: none
+  double longest_wavelength = 0;          // as shortest_wavelength
+  double smallest_divisor = 1;            // as largest_divisor. Below 1: a factor below 1 raised frequencies
 };
 /// Compares the frequency of every pair of a group with base^(-2 i / rotary_dim), its frequency without a
 /// rule.
 template <class Census = pair_census>
 Census pair_census_of(const layer_group& group) {
-  constexpr double same = 1e-6;  // relative; the divisors in GGUF files are floats
+  constexpr double same = 1e-6;  // relative, because the divisors in GGUF files are floats
   const frequencies original(group.rotary_dim(), group.base);
   const auto inv_freq = [&](Index i, Index a) { return group.frequencies.inv_freq(i, a); };
   const auto divisor = [&](Index i) { return original.inv_freq(i, 0) / (std::abs)(inv_freq(i, 0)); };
@@ -7679,7 +7680,7 @@ Census pair_census_of(const layer_group& group) {
   return result;
 }
 namespace detail {
-/// "29 kept: 0 to 28"; without the range if other pairs lie between.
+/// "29 kept: 0 to 28", or without the range if other pairs are between.
 template <class Census>
 std::string pairs_of(const Census& pairs, pair_change change, Index count, const std::string& what) {
   const auto first = std::find(pairs.changes.begin(), pairs.changes.end(), change);
@@ -7702,10 +7703,10 @@ std::string pairs_text(const Census& pairs) {
   add(pair_change::kept, pairs.kept, "kept");
   add(pair_change::blended, pairs.blended, pairs.interpolated > 0 ? "blended" : "changed " + slowed);
   add(pair_change::interpolated, pairs.interpolated, "interpolated " + slowed);
-  add(pair_change::stopped, pairs.stopped, "do not turn");
+  add(pair_change::stopped, pairs.stopped, "do not rotate");
   return text;
 }
-/// How many tokens back a query of this group sees.
+/// The number of tokens before a query of this group that it sees.
 struct view_distance {
   double tokens = 0;  // 0: unknown
   const char* name = "";
@@ -7718,7 +7719,7 @@ view_distance distance_of(const Model& model, const Group& group) {
 }
 template <class Group, class Census>
 std::string wavelengths_text(const Group& group, const Census& pairs) {
-  if (detail::equal(pairs.longest_wavelength, 0)) return "no pair turns";
+  if (detail::equal(pairs.longest_wavelength, 0)) return "no pair rotates";
   std::string text =
       digits(pairs.shortest_wavelength) + " to " + digits(pairs.longest_wavelength) + " tokens";
   if (group.frequencies.pairs() > pairs.kept) {
@@ -7761,7 +7762,7 @@ std::string describe_group(const Group& group, const view_distance& distance) {
   if (group.softcap > 0) text += line("softcap", digits(group.softcap));
   if (!group.mrope_sections.empty())
     text += line("M-RoPE sections", joined(group.mrope_sections) + " (" + order_of_axes(group) + ")" +
-                                        "; text turns as with one axis");
+                                        "; text rotates as with one axis");
   const std::string window = group.first_channel == 0 ? ""
                                                       : ".channels(" + std::to_string(group.first_channel) +
                                                             ", " + std::to_string(group.rotary_dim()) + ")";
@@ -7771,13 +7772,13 @@ std::string describe_group(const Group& group, const view_distance& distance) {
   return text;
 }
 }  // namespace detail
-/// Every number that the group was made from, and every number derived from them, one per line.
+/// Every number that made the group, and every number derived from them, one per line.
 template <std::derived_from<layer_group> Group>
 std::string describe(const Group& group) {
   return detail::describe_group(group, {});
 }
-/// The whole model: what holds for all layers, how each layer attends, each group, and the warnings. It ends
-/// with the C++ that makes the same frequencies, layouts and options without the file.
+/// The whole model: facts about all layers, how each layer attends, each group, and the warnings. At the end
+/// is C++ that makes the same frequencies, layouts and options without the file.
 template <std::derived_from<model_rope> Model>
 std::string describe(const Model& model) {
   using detail::digits, detail::line;
@@ -7815,18 +7816,18 @@ std::string describe(const Model& model) {
   for (const std::string& warning : model.warnings) text += "  - " + warning + "\n";
   return text + "\nC++ after #include <rope/rope.hpp>\n" + detail::code_text(model);
 }
-/// The differences of two descriptions of one model, such as those of its config.json and its GGUF file: one
-/// sentence for each difference, with both numbers. Empty if they rotate and attend alike. A window that is
-/// not known on one side is not compared.
+/// The differences between two descriptions of one model, such as its config.json and its GGUF file: one
+/// sentence for each, with both numbers. Empty if they rotate and attend alike. Windows that are unknown on
+/// one side are not compared.
 ///
-/// \param tolerance  relative; numbers closer than this are equal. GGUF stores floats
+/// \param tolerance  relative. Closer numbers are equal, because GGUF stores floats
 template <class Model = model_rope>
 std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
                                         const std::type_identity_t<Model>& b, double tolerance = 1e-6) {
   std::vector<std::string> found;
-  if (a.groups().empty() || b.groups().empty()) {  // then nothing else is known of one
+  if (a.groups().empty() || b.groups().empty()) {  // then nothing else is known of one of them
     if (a.instead_of_rope() != b.instead_of_rope())
-      found.push_back("where tokens are is told by " + detail::place_text(a) + " and by " +
+      found.push_back("positions are encoded by " + detail::place_text(a) + " and by " +
                       detail::place_text(b));
     return found;
   }
@@ -7923,10 +7924,10 @@ std::span<T> part_of(std::span<T> list, Index first, Index count) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_LISTS_HPP
-/// Typed access to the keys of a model file, config.json or GGUF, and the ranges of its numbers.
+/// Typed access to the keys of a model file (config.json or GGUF), and the ranges of its numbers.
 namespace rope::inline ROPE_ABI::detail {
-// The ranges of the numbers in model files, and the error for a number outside of its range.
-/// A condition on a number, as a test and in words. Every number must also be finite.
+// The ranges of numbers in model files, and the error for a number outside its range.
+/// A condition on a number, as a test and as text. Every number must also be finite.
 struct number_rule {
   bool (*holds)(double);
   const char* words;
@@ -7941,36 +7942,36 @@ inline constexpr number_rule zero_or_above_one{[](double x) { return equal(x, 0)
 inline constexpr number_rule fraction{[](double x) { return x > 0 && x <= 1; }, "must be in (0, 1]"};
 inline constexpr number_rule zero_or_one{[](double x) { return equal(x, 0) || equal(x, 1); },
                                          "must be 0 or 1"};
-/// Layers, heads, channels: the bound keeps a spoilt file from asking for all the memory there is.
+/// Layers, heads, channels. The bound prevents huge allocations for damaged files.
 inline constexpr double most = 0x1p20;
 inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && equal(std::floor(x), x); },
                                    "must be a positive whole number up to 1048576"};
 inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && equal(std::floor(x), x); },
                                    "must be a whole number, not negative and up to 1048576"};
-/// Tokens that a window spans: some files write a large number where they mean none.
+/// Tokens of a window. Some files write a large number for no window.
 inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 && equal(std::floor(x), x); },
                                     "must be a whole number, not negative and up to 2^53"};
 }  // namespace range
-/// The value if it is finite and satisfies the rule; otherwise throws with the name of the function and of
-/// the key.
+/// Returns the value if it is finite and satisfies the rule. Otherwise throws with the names of the function
+/// and of the key.
 inline double checked(double value, const number_rule& rule, const char* function, const std::string& key) {
   if (!is_finite(value) || !rule.holds(value))
     throw_invalid(function, key.c_str(), " ", rule.words, ", got ", value);
   return value;
 }
 /// Typed access to the keys of a JSON dictionary. Every error names the key with its path, and the reader
-/// knows which keys nobody asked for.
+/// records which keys were read.
 template <class J>
 class json_reader {
  public:
-  /// \param object  the dictionary; nullptr is one without keys
-  /// \param path    what comes before a key in messages: empty, or "rope_scaling."
+  /// \param object  the dictionary. nullptr means one without keys
+  /// \param path    the prefix of a key in messages: empty, or "rope_scaling."
   json_reader(const J* object, std::string path) : object_(object), path_(std::move(path)) {}
   const std::string& path() const { return path_; }
   /// Treats these keys as absent from now on.
   void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
   bool hides(const std::string& key) const { return contains(hidden_, key); }
-  /// The value of a key; nullptr if it is absent or null, which mean the same in these files.
+  /// The value of a key, or nullptr if it is absent or null, which mean the same in these files.
   const J* find(const char* key) {
     if (hides(key)) return nullptr;
     if (!contains(asked_, key)) asked_.emplace_back(key);
@@ -7980,9 +7981,9 @@ class json_reader {
     return value.is_null() ? nullptr : &value;
   }
   bool has(const char* key) { return find(key) != nullptr; }
-  /// Numbers that the class of the architecture has for keys that a file leaves out.
+  /// The numbers of the architecture's class for keys that are absent in a file.
   void assume(const char* key, double value) { assumed_.push_back({key, value, false}); }
-  /// Calls with(key, value) for each of them that was read.
+  /// Calls with(key, value) for each default that was read.
   template <class F>
   void each_assumed(const F& with) const {
     for (const assumption& one : assumed_)
@@ -8005,7 +8006,7 @@ class json_reader {
     if (!value) return {};
     return static_cast<Index>(*value);
   }
-  /// The first of several names of one number.
+  /// The first existing one of several names of a number.
   std::optional<Index> index_of(std::initializer_list<const char*> keys,
                                 const number_rule& rule = range::count) {
     std::optional<Index> first;
@@ -8019,7 +8020,7 @@ class json_reader {
     if (!value->is_boolean()) wrong_type(key, "true or false", *value);
     return value->template get<bool>();
   }
-  /// Whether the key is there and null, for the few keys where that is a choice.
+  /// Whether the key exists and is null, for the few keys where null has a meaning.
   bool is_null(const char* key) const {
     const std::string name = key;
     return object_ && !hides(name) && object_->contains(name) && object_->at(name).is_null();
@@ -8067,7 +8068,7 @@ class json_reader {
     if (value && !value->is_object()) wrong_type(key, "a dictionary", *value);
     return value;
   }
-  /// Calls with(key, value) for each key that is there and was never asked for, null ones left out.
+  /// Calls with(key, value) for each key that exists and was never read, except null ones.
   template <class F>
   void each_unasked(const F& with) const {
     if (!object_) return;
@@ -8079,8 +8080,7 @@ class json_reader {
     each_unasked([&](const std::string& key, const J&) { keys.push_back(key); });
     return keys;
   }
-  /// Throws:  std::invalid_argument, whose message is the key with its path and the rule that its value
-  ///          breaks, with the value
+  /// Throws:  std::invalid_argument. The message has the key with its path, the broken rule and the value
   void refuse(const char* key, const std::string& rule) const {
     throw_invalid("import_hugging_face", "", path_.c_str(), key, " ", rule.c_str());
   }
@@ -8132,16 +8132,17 @@ class gguf_reader {
   std::optional<std::vector<double>> numbers(const std::string& name, const number_rule& rule) const {
     return list(key(name), rule);
   }
-  /// The numbers of a tensor. Its name is not preceded by the architecture, as those of keys are.
+  /// The numbers of a tensor. Unlike a key, its name has no prefix of the architecture.
   std::optional<std::vector<double>> tensor(const std::string& name) const {
     return list(name, range::positive);
   }
-  /// Whether the file has a tensor of that name, as far as the caller's lookup reads tensors.
+  /// Whether the file has a tensor of that name, if the caller's lookup reads tensors.
   bool has_tensor(const std::string& name) const { return lookup_.numbers(name).has_value(); }
   std::string text(const std::string& name, const char* otherwise) const {
     return lookup_.text(key(name)).value_or(otherwise);
   }
-  /// A number for the whole model, or the first above 0 of one number per layer; 0 if there is neither.
+  /// A number for the whole model, or the first positive one of a list with one number per layer, or 0 if
+  /// there is neither.
   Index heads(const std::string& name) const {
     if (const auto one = number(name, range::whole)) return static_cast<Index>(*one);
     const auto per_layer = numbers(name, range::whole);
@@ -8150,11 +8151,11 @@ class gguf_reader {
         if (count > 0) return static_cast<Index>(count);
     return 0;
   }
-  /// Refuses a value of the file.
+  /// Rejects a value of the file.
   ///
-  /// \param rule  that the value breaks, and the value
+  /// \param rule  the broken rule, and the value
   ///
-  /// Throws:  std::invalid_argument, whose message is the key and the rule
+  /// Throws:  std::invalid_argument. The message has the key and the rule
   static void refuse(const std::string& key, const std::string& rule) {
     throw_invalid("import_gguf", "", key.c_str(), " ", rule.c_str());
   }
@@ -8184,12 +8185,12 @@ class gguf_reader {
 
 #ifndef ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
 #define ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
-/// A model while it is imported: the bounds of what a file may ask for, frequencies with the numbers that led
-/// to them, and the parts of a model_rope.
+/// A model during import: limits for the size of a file, frequencies with the numbers that made them, and the
+/// parts of a model_rope.
 namespace rope::inline ROPE_ABI::detail {
-/// What one model file may ask for. A few hundred bytes can name a million layers, or groups of a million
-/// pairs each; within these bounds, far above those of any model, a file costs a fraction of a second and a
-/// few megabytes.
+/// Limits for one model file. A few hundred bytes can name a million layers, or groups of a million pairs
+/// each. Within these limits, which are far above those of any model, an import takes a fraction of a second
+/// and a few megabytes.
 constexpr Index max_layers = 16384, max_groups = 1024, max_pairs_of_groups = 32768, max_sections = 8;
 constexpr std::size_t longest_layer_type = 128;  // characters
 namespace range {
@@ -8199,10 +8200,10 @@ inline constexpr number_rule layers{
 }  // namespace range
 /// The length of a list that has one value per layer.
 ///
-/// \param layers  of the model; 0: not known, which any length of a model fits
-/// \param what    "num_hidden_layers values", what the rule calls `layers` values
+/// \param layers  of the model. 0: unknown, and any length of a model is allowed
+/// \param what    "num_hidden_layers values", the name of `layers` values in the rule
 ///
-/// \return  the rule that is broken, or nothing
+/// \return  the broken rule, or nothing
 inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, const char* what) {
   if (layers > 0 && length != static_cast<std::size_t>(layers))
     return std::string("must have ") + what + ", " + std::to_string(layers) + ", got " +
@@ -8215,9 +8216,9 @@ inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, c
 /// Counts the groups of a file and their pairs.
 class group_allowance {
  public:
-  /// Throws:  std::invalid_argument unless the file may have one more group of so many pairs
+  /// Throws:  std::invalid_argument if one more group with so many pairs exceeds the limits
   ///
-  /// \param function, where  of the message: who reads, and the key that asks for the pairs
+  /// \param function, where  for the message: the function, and the key with the pairs
   void take(const char* function, const std::string& where, Index pairs) {
     ++groups_;
     pairs_ += pairs;
@@ -8231,7 +8232,7 @@ class group_allowance {
  private:
   Index groups_ = 0, pairs_ = 0;
 };
-/// Frequencies, and the numbers that they were derived from.
+/// Frequencies, and the numbers that made them.
 struct derived {
   rope::frequencies frequencies;
   std::string rule;
@@ -8239,8 +8240,8 @@ struct derived {
   std::vector<named_number> numbers;
   double softmax_multiplier = 1;
 };
-/// Adds to a list of named_number. It and what follows are templates, so that a program that derives nothing
-/// does not compile them.
+/// Appends to a list of named_number. This and the functions below are templates, so that programs without
+/// derived numbers do not compile them.
 void add_numbers(auto& numbers, std::initializer_list<named_number> added) {
   for (const named_number& number : added) numbers.push_back(number);
 }
@@ -8291,7 +8292,7 @@ void record(auto& numbers, const proportional_scaling& rule, const schedule&) {
   add_numbers(numbers, {{"partial_rotary_factor", rule.partial_rotary_factor}, {"factor", rule.factor}});
 }
 void record(auto&, const pair_factor_scaling&, const schedule&) {}
-/// frequencies(rotary_dim, base, rules...), and what describe() tells about them.
+/// frequencies(rotary_dim, base, rules...), and their numbers for describe().
 template <class... Rules>
 derived derive(const char* name, Index rotary_dim, double base, const Rules&... rules) {
   derived result{
@@ -8301,7 +8302,7 @@ derived derive(const char* name, Index rotary_dim, double base, const Rules&... 
   (record(result.numbers, rules, original), ...);
   return result;
 }
-/// The parts of a model_rope, which may not fit together before the last of them is there.
+/// The parts of a model_rope. They need not fit together before all are complete.
 struct model_draft : model_facts {
   std::vector<layer_group> groups = {};
   std::vector<std::string> layers = {};
@@ -8315,8 +8316,8 @@ struct model_draft : model_facts {
       if (one.layer_type == layer_type || one.layer_type.empty()) return &one;
     return nullptr;
   }
-  /// Layers of one group without types that have windows or none (gpt-oss, Gemma 2) get the types that tell
-  /// them apart.
+  /// If layers of one group without types have different windows (gpt-oss, Gemma 2), they get types that
+  /// distinguish them.
   void name_types_by_window() {
     const bool slide = contains(windows, window_of_sliding) && window_of_sliding > 0;
     if (groups.size() != 1 || !layers.empty() || windows.size() < 2 || !slide || !contains(windows, Index{0}))
@@ -8326,7 +8327,7 @@ struct model_draft : model_facts {
                           : window == window_of_sliding ? "sliding_attention"
                                                         : "not_known");
   }
-  /// Throws:  as the constructor of model_rope; the draft is gone then
+  /// Throws:  as the constructor of model_rope. The draft is lost then
   model_rope finished() && {
     name_types_by_window();
     return model_rope(static_cast<model_facts&&>(*this), std::move(groups),
@@ -8338,23 +8339,23 @@ struct model_draft : model_facts {
 };
 /// The fact that no layer of a model rotates, and its reason.
 struct unrotated_model {
-  std::string instead = {};           // what the model has in place of rotation; empty: some layer rotates
-  std::string key = {}, reason = {};  // the key that says so, and how a message continues after it
+  std::string instead = {};           // what the model has instead of rotation; empty: some layer rotates
+  std::string key = {}, reason = {};  // the key with this information, and the rest of the message
   bool is_so() const { return !instead.empty(); }
-  /// The reason, and what to do.
+  /// The reason, and a way to proceed.
   std::string refusal() const {
     return reason + "; to import it as a model without groups, pass model_without_rope::describe";
   }
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_MODEL_DRAFT_HPP
-/// Which layers of a GGUF model slide and which do not rotate. Some of it is metadata, some is fixed in
-/// llama.cpp for an architecture. At the end: warnings about keys that are absent or that llama.cpp does not
-/// read.
+/// The layers of a GGUF model that slide, and those that do not rotate. Some of these facts are metadata,
+/// others are fixed in llama.cpp for an architecture. The end of the file has warnings about absent keys, and
+/// about keys that llama.cpp does not read.
 ///
 /// Source: llama.cpp, load_hparams of each architecture
 namespace rope::inline ROPE_ABI::detail {
-/// The number of layers without those of multi-token prediction, which come last; 0: not known.
+/// The number of layers, without those for multi-token prediction, which come last. 0: unknown.
 template <class L>
 Index gguf_layer_count(const gguf_reader<L>& reader, std::vector<std::string>& warnings) {
   constexpr const char* name = "nextn_predict_layers";
@@ -8368,7 +8369,7 @@ Index gguf_layer_count(const gguf_reader<L>& reader, std::vector<std::string>& w
                      " of them, predict more tokens; they are not described");
   return all - more;
 }
-/// The values of a list that has one per layer, without those of layers of multi-token prediction.
+/// The values of a list with one value per layer, without layers for multi-token prediction.
 ///
 /// \param layers  as gguf_layer_count returns it
 /// \param what    as broken_rule_of_layer_list
@@ -8383,18 +8384,18 @@ std::vector<double> gguf_layer_list(const gguf_reader<L>& reader, const char* na
   if (!broken.empty()) reader.refuse(reader.key(name), broken);
   return list;
 }
-/// Whether the layers of this architecture slide, but only in models of another number of layers.
+/// Whether layers of this architecture slide, but only in models with another number of layers.
 inline bool of_other_size(const gguf_record& record, Index layers) {
   return record.period_layers > 0 && layers > 0 && record.period_layers != layers;
 }
-/// Whether it is known that no layer slides, whatever the pattern and the base of those that do.
+/// Whether no layer is known to slide, for any pattern and base of sliding layers.
 template <class L>
 bool none_slides(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   const auto window = reader.number("attention.sliding_window", range::window);
   const bool needs_window = record.needs_window || record.all_slide;
   return !may_slide(record) || of_other_size(record, layers) || (needs_window && window.value_or(0) <= 0);
 }
-/// Warns of attention.sliding_window_pattern if llama.cpp does not read it, or not in every version.
+/// Warns about attention.sliding_window_pattern if no version of llama.cpp, or not every version, reads it.
 ///
 /// Source: llama.cpp, get_key_or_arr in llama-model-loader.cpp; in later versions load_swa_pattern
 template <class L>
@@ -8414,7 +8415,7 @@ void note_sliding_pattern(const gguf_reader<L>& reader, const gguf_record& recor
                        std::to_string(record.period) + " for " + reader.architecture() +
                        "; later versions take the list, as is done here");
 }
-/// One entry per layer, whether it slides; empty if that is not known, or if none does.
+/// One entry per layer, true if it slides. Empty if this is unknown, or if none slides.
 template <class L>
 std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   constexpr const char* name = "attention.sliding_window_pattern";
@@ -8437,7 +8438,7 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_r
   for (Index i = 0; i < layers; ++i) sliding.push_back(i % period != (record.full_first ? 0 : period - 1));
   return sliding;
 }
-/// The types of layers of DeepSeek V4, by how many tokens share a key; empty for other architectures.
+/// The layer types of DeepSeek V4, by the number of tokens per key. Empty for other architectures.
 template <class L>
 std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, const gguf_record& record,
                                                Index layers) {
@@ -8446,7 +8447,7 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
   std::vector<double> ratios =
       reader.required(reader.numbers("attention.compress_ratios", range::whole), key);
   const auto count = static_cast<std::size_t>(layers > 0 ? layers : static_cast<Index>(ratios.size()));
-  if (ratios.size() > count) ratios.resize(count);  // those of multi-token prediction
+  if (ratios.size() > count) ratios.resize(count);  // layers for multi-token prediction
   const std::string broken = broken_rule_of_layer_list(ratios.size(), layers, "block_count values");
   if (!broken.empty()) reader.refuse(key, broken);
   std::vector<std::string> types;
@@ -8459,8 +8460,8 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
   }
   return types;
 }
-/// The layers that do not attend: layers without key heads, and layers that are recurrent by the file or by
-/// the code of llama.cpp. Without block_count there are as many layers as `sliding` has.
+/// The layers that do not attend: layers without key heads, and layers that are recurrent according to the
+/// file or the code of llama.cpp. Without block_count, the size of `sliding` is the number of layers.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 template <class L>
@@ -8487,7 +8488,7 @@ std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, c
   }
   return without;
 }
-/// attention.sliding_window, or the window that llama.cpp takes in its place; nothing: not known.
+/// attention.sliding_window, or the default of llama.cpp, or nothing if unknown.
 template <class L>
 std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_record& record) {
   if (!may_slide(record)) return 0;
@@ -8496,7 +8497,7 @@ std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_recor
   if (!given && record.default_window > 0) return static_cast<double>(record.default_window);
   return given;
 }
-/// model_rope::window_of_sliding: attention_options::window of layers that slide, 0 where none does.
+/// model_rope::window_of_sliding: attention_options::window of sliding layers, 0 if no layer slides.
 ///
 /// \param slides  whether some layer slides
 template <class L>
@@ -8507,7 +8508,7 @@ Index gguf_window_of_sliding(const gguf_reader<L>& reader, const gguf_record& re
   const auto window = static_cast<Index>(*given);
   return record.window == window_kind::both_sides && window > 0 ? window / 2 + 1 : window;
 }
-/// The window of a layer where no list says which layers slide.
+/// The window of a layer if no list gives the sliding layers.
 template <class L>
 Index window_without_list(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   const auto given = gguf_window(reader, record);
@@ -8532,8 +8533,8 @@ std::vector<Index> gguf_windows(const gguf_reader<L>& reader, const gguf_record&
   for (const Index layer : silent) windows[static_cast<std::size_t>(layer)] = not_known_window;
   return windows;
 }
-/// Finds the layers that have sink logits: the layers with such a tensor, if the caller's lookup reads
-/// tensors; else the layers that slide, with a warning.
+/// Finds the layers with sink logits. If the caller's lookup reads tensors, these are the layers with such a
+/// tensor. Otherwise they are the sliding layers, with a warning.
 ///
 /// \param layers   as gguf_layer_count returns it
 /// \param sliding  as gguf_sliding_layers returns it
@@ -8556,7 +8557,8 @@ void read_layers_with_sinks(const gguf_reader<L>& reader, Index layers, const st
       "sink logits are assumed in layers that slide, and in no others, as in the models of " +
       reader.architecture() + " that are known; a layer has them where the file has blk.N.attn_sinks.weight");
 }
-/// Warns if the window of a layer that attends is not known, and why; also in model.no_window_because.
+/// Warns if the window of an attending layer is unknown, with the reason, and records it in
+/// model.no_window_because.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 /// \param model    with its windows
@@ -8576,7 +8578,7 @@ void note_unknown_windows(const gguf_reader<L>& reader, const gguf_record& recor
   };
   if (record.window == window_kind::chunks)
     say("attention.sliding_window",
-        " is a length of chunks, in which layers attend; what they see is not told by a window, and "
+        " is a length of chunks, in which layers attend; a window cannot express them, and "
         "rotate_layer gives the key_ranges of a chunk");
   else if (!gguf_window(reader, record))
     say("attention.sliding_window", " is not given; the window of layers that slide is not known");
@@ -8590,7 +8592,7 @@ bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
   return record.causal && !equal(reader.number("attention.causal", range::zero_or_one).value_or(1), 0);
 }
 /// The layers that do not rotate, in increasing order. In llama.cpp they are every n-th layer or the layers
-/// that do not slide; the two differ where a file has a pattern of its own.
+/// that do not slide, which differ if a file has its own pattern.
 template <class L>
 std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const gguf_record& record,
                                             Index layers, const std::vector<bool>& sliding) {
@@ -8604,8 +8606,8 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   }
   const auto dense = static_cast<std::size_t>(
       record.dense_rotate ? reader.number("leading_dense_block_count", range::whole).value_or(0) : 0);
-  // Where no layer of Llama 4 or SmallThinker slides, llama.cpp sets the period of the layers that do not
-  // rotate to the number of layers. The last layer of Llama 4 then does not rotate; of SmallThinker all do.
+  // If no layer of Llama 4 or SmallThinker slides, llama.cpp sets the period of unrotated layers to the
+  // number of layers. The last layer of Llama 4 then does not rotate. All layers of SmallThinker do.
   const bool chunks = record.window == window_kind::chunks;
   Index every = record.no_rope_every;
   if ((chunks || record.no_rope_first) && sliding.empty()) every = layers;
@@ -8618,7 +8620,7 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   sort_distinct(without);
   return without;
 }
-/// If only one group has layers that slide, or only one has the others, the group gets that type as its name.
+/// If only one group has sliding layers, or only one has other layers, the group gets that type as its name.
 inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::string>& layers) {
   for (const std::string type : {"full_attention", "sliding_attention"}) {
     Index of_type = 0;
@@ -8630,9 +8632,9 @@ inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::stri
       if (layer.starts_with(type)) layer = type;
   }
 }
-// Warnings about keys that are absent, and about keys that llama.cpp does not read for an architecture.
-/// Warns of the values that llama.cpp takes for absent keys, if they were used. Two defaults that all
-/// architectures share get no warning: all channels of a head rotate, and the bounds of YaRN.
+// Warnings about absent keys, and about keys that llama.cpp does not read for an architecture.
+/// Warns about the values that llama.cpp uses for absent keys. Two defaults of all architectures get no
+/// warning: all channels of a head rotate, and the bounds of YaRN.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 /// \param model    with its groups
@@ -8663,8 +8665,8 @@ void name_assumed(const gguf_reader<L>& reader, const gguf_record& record, const
   if (record.softcap > 0) name("attn_logit_softcapping", exact_digits(record.softcap));
   if (record.scale == gguf_scale::output_key) name("attention.output_scale", "1 / sqrt(128)");
 }
-/// Warns of each key of positions, windows and scores that llama.cpp does not read, if its value differs from
-/// the value that llama.cpp uses.
+/// Warns about each key for positions, windows and scores that llama.cpp does not read, if its value differs
+/// from the one that llama.cpp uses.
 ///
 /// \param base    of the layers that do not slide
 /// \param layers  as gguf_layer_count returns it
@@ -8746,35 +8748,35 @@ void note_unread_keys(const gguf_reader<L>& reader, const gguf_record& record, d
 #include <cctype>  // std::tolower
 /// The keys of a config.json that classes of Hugging Face transformers read, and their default sizes.
 namespace rope::inline ROPE_ABI::detail {
-// Keys of a config.json that only some classes read. In a file of another class they have no effect.
-/// A key, and the architectures whose classes read it, each between two blanks.
+// Keys of a config.json that only some classes read. In files of other classes they have no effect.
+/// A key, and the architectures whose classes read it, each between two spaces.
 struct key_of_few {
   const char* key;
   std::string_view readers;
 };
-/// The architectures whose classes read use_bidirectional_attention, by which attention is not causal.
+/// The architectures whose classes read use_bidirectional_attention, which makes attention non-causal.
 inline constexpr std::string_view look_ahead_if_asked =
     " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
-/// Whether a word is in such a list.
+/// Whether such a list has a word.
 constexpr bool is_listed(std::string_view list, std::string_view word) {
   for (std::size_t at = list.find(word); at != std::string_view::npos; at = list.find(word, at + 1))
     if (at > 0 && list[at - 1] == ' ' && list.substr(at + word.size(), 1) == " ") return true;
   return false;
 }
-/// Models that bring their own classes.
+/// Models that provide their own classes.
 inline constexpr std::string_view own_classes =
     " baichuan chatglm ernie45moevl internlm2 kimik2 minicpm openpanguvl phi3v qwen telechat3 ";
-/// Whether the class of the architecture reads sliding_window: some layers slide then. The others attend to
-/// all tokens whatever the key says.
+/// Whether the class of the architecture reads sliding_window, so that some layers slide. In other classes
+/// all layers attend to all tokens, for any value of the key.
 constexpr bool reads_window(const hugging_face_record& record) {
   const bool all_or_none = record.slides == which_slide::by_type && record.others_attend;
   if (is_listed(own_classes, record.architecture)) return true;
   return all_or_none ? types_slide(record) : record.others_attend || record.slides == which_slide::every;
 }
-/// The keys that change a description, and that the class of the architecture does not read.
+/// The keys that change a description but are not read by the class of the architecture.
 ///
-/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19; of models
-/// that bring their own classes (ChatGLM, Qwen, MiniMax), their configuration files
+/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19. For models
+/// with their own classes (ChatGLM, Qwen, MiniMax), their configuration files
 inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
   static constexpr std::string_view periods =
       " gemma3 t5gemma2 t5gemma2decoder cohere2 cohere2moe exaone4 exaone45 exaonemoe ";
@@ -8810,7 +8812,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"use_bidirectional_attention", look_ahead_if_asked},
   };
   static constexpr key_of_few not_keys[] = {
-      // read by all classes but these
+      // read by all other classes
       {"partial_rotary_factor", " gptneox gptneoxjapanese "},
       {"rope_scaling", " cohere2moe "},
   };
@@ -8825,7 +8827,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
   if (record.indexer == indexer_turn::no_indexer) hidden.emplace_back("indexer_rope_interleave");
   return hidden;
 }
-/// The architectures whose classes read partial_rotary_factor also under the default rule. The others then
+/// The architectures whose classes read partial_rotary_factor under the default rule too. The others then
 /// rotate whole heads.
 ///
 /// Source: compute_default_rope_parameters of modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
@@ -8841,11 +8843,11 @@ inline constexpr std::string_view partial_by_default =
 inline constexpr std::string_view dictionary_by_type =
     " coherecompass deepseekv4 diffusiongemma gemma3 gemma3n gemma4 gemma4unified laguna mellum "
     "mimov2 mimov2flash modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
-/// Whether a class of transformers is known, and is not in the list.
+/// Whether transformers has a class for it that is not in the list.
 constexpr bool has_class_not_in(std::string_view list, std::string_view architecture) {
   return !architecture.empty() && !is_listed(own_classes, architecture) && !is_listed(list, architecture);
 }
-/// The name of a key in small letters, without words of other things that have "rope" or "position" in them.
+/// The name of a key in lower case, without words for other things that contain "rope" or "position".
 inline std::string spelled_plainly(std::string_view key) {
   std::string name;
   for (const char letter : key) name += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
@@ -8854,13 +8856,13 @@ inline std::string spelled_plainly(std::string_view key) {
       name.replace(at, other.size(), "_");
   return name;
 }
-/// Whether a word of the list is in the name.
+/// Whether the name contains a word of the list.
 inline bool has_a_word(const std::string& name, std::initializer_list<const char*> words) {
   for (const char* word : words)
     if (name.find(word) != std::string::npos) return true;
   return false;
 }
-/// Whether the name of a key has to do with positions, or with which layer is of which type.
+/// Whether the name of a key is about positions, or about the types of layers.
 inline bool speaks_of_positions(std::string_view key) {
   const std::string name = spelled_plainly(key);
   return has_a_word(name, {"rope", "rotary", "position", "nope", "chunk", "yarn", "ntk", "window", "sliding",
@@ -8869,21 +8871,21 @@ inline bool speaks_of_positions(std::string_view key) {
                            "attn_idxs", "attn_every", "attention_interval", "cross_attention_layers",
                            "compress_ratios"});
 }
-/// The same, or with what scores are multiplied by.
+/// The same, or about factors on scores.
 inline bool speaks_of_rope(std::string_view key) {
   return speaks_of_positions(key) ||
          has_a_word(spelled_plainly(key),
                     {"theta", "scal", "softcap", "logn", "temperature", "multiplier", "partial", "sink"});
 }
 // Default sizes of configuration classes of Hugging Face transformers. In the file of a whole model,
-// text_config leaves out sizes that are equal to them (LLaVA). The file of a text model alone has all sizes.
-/// Sizes of one class; 0: none, or what follows from the other ones.
+// text_config leaves out sizes equal to them (LLaVA). The file of a text model has all sizes.
+/// The sizes of one class. 0: none, or derived from the other sizes.
 struct class_sizes {
   std::string_view architecture;  // as plain_architecture spells it
   double hidden_size, query_heads, key_heads, layers, context;
   double nope_channels = 0, rotated_channels = 0;  // of a latent head
 };
-/// The sizes of an architecture; nullptr where no class is known.
+/// The sizes of an architecture, or nullptr if its class is unknown.
 ///
 /// Source: Hugging Face transformers, configuration_*.py, 2026-08-19: tests/recorded/models has what each
 ///         class writes
@@ -9051,7 +9053,7 @@ const Sizes* class_sizes_of(std::string_view architecture) {
     if (one.architecture == architecture) return &one;
   return nullptr;
 }
-/// Gives a text model in a dictionary of its own the default sizes of its class. The number of layers is not
+/// Gives a text model in its own dictionary the default sizes of its class. The number of layers is not
 /// assumed if a list has one value per layer.
 template <class J>
 void assume_sizes(json_reader<J>& text, std::string_view architecture) {
@@ -9084,7 +9086,7 @@ void assume_sizes(json_reader<J>& text, std::string_view architecture) {
 namespace rope::inline ROPE_ABI::detail {
 constexpr bool is_zero(double x) { return !(x < 0) && !(x > 0); }
 constexpr bool is_one(double x) { return is_zero(x - 1); }
-/// The first rule that is broken; empty where all are kept.
+/// The first broken rule, or empty if none is broken.
 constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   const bool per_type = r.form == dictionary_form::per_type,
              compressed = r.form == dictionary_form::compressed,
@@ -9113,7 +9115,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if ((some_slide || r.slides_if_asked || slides || r.window != window_span::back) && !r.others_attend)
     return "where the other layers do not attend none slides, or all that attend do if there is a window";
   if (slides && !r.causal && (r.window == window_span::back || r.window == window_span::chunks))
-    return "how far an encoder looks back is not told by a window";
+    return "a window cannot express how far an encoder attends back";
   if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, r.architecture))
     return "both_sides_if_asked is of classes that read the key that asks";
   const bool always_types = compressed || lists || r.form == dictionary_form::base_per_layer;
@@ -9124,7 +9126,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.types_slide && r.slides != which_slide::every &&
       (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type || !r.causal))
     return "types_slide is of classes in which layers slide by another rule, or none does";
-  if (r.latent && r.last_channels) return "latent heads have their last channels turned anyway";
+  if (r.latent && r.last_channels) return "latent heads always rotate their last channels";
   if (r.latent && (r.head_dim > 0 || r.nested_head_dim > 0 || !is_one(r.partial_rotary_factor) ||
                    r.scale != score_scale::inverse_root))
     return "widths of latent heads are in the file, and their scale follows";
@@ -9136,8 +9138,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "where all layers slide, or none, no type is asked for";
   if (r.slides == which_slide::not_known && (slides || r.window != window_span::back))
     return "where it is not known which layers slide, no window is assumed";
-  if (r.window == window_span::chunks && always_types)
-    return "chunks are of layers that rotate, whatever their types are";
+  if (r.window == window_span::chunks && always_types) return "chunks are for rotated layers of any type";
   if (!r.full_list.empty() && r.others_attend)
     return "full_list is read where the other layers do not attend";
   if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
@@ -9150,8 +9151,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "max_window_layers is where layers begin or end to slide";
   if (r.scaling_slides && (is_zero(r.local_base) || per_type || compressed || lists))
     return "scaling_slides is of layers that slide with a base of their own, and one dictionary for all";
-  if (r.instead != "no positions" && r.turns_if.empty())
-    return "instead is for a model that turns_if tells of";
+  if (r.instead != "no positions" && r.turns_if.empty()) return "instead needs turns_if";
   if (r.own_rule && (per_type || lists || r.turns_if == "rope_parameters"))
     return "own_rule is of a class that does without a rope dictionary";
   if (r.mrope_time_last && (r.mrope_interleaved || r.mrope_spread || r.mrope_side > 0))
@@ -9170,7 +9170,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "indexer_key is of layers with an indexer";
   return {};
 }
-/// Whether a record says nothing beside its name and that it does not rotate.
+/// Whether a record has only a name and the fact that nothing rotates.
 constexpr bool says_nothing(const gguf_record& r) {
   const gguf_record silent;
   return r.layout == silent.layout && r.alibi_layers == 0 && !r.last_channels && r.period == 0 &&
@@ -9199,16 +9199,16 @@ constexpr std::string_view broken_rule_of(const gguf_record& r) {
   if ((r.sliding != sliding_rule::not_known || r.needs_window || r.default_window > 0 || r.fixed_window > 0 ||
        r.full_first || r.needs_swa_base || r.window != window_kind::back || !r.full_rotate) &&
       !may_slide(r))
-    return "where no layer slides there is no window to tell about";
+    return "a window needs sliding layers";
   if (r.sinks_slide && (!r.sink_logits || !may_slide(r) || r.all_slide || r.compressed))
-    return "sinks_slide is of sink logits, and of layers of which some slide";
+    return "sinks_slide needs sink logits and sliding layers";
   if (r.dense_rotate && r.full_rotate) return "dense_rotate is for layers that would not rotate";
   if (r.half_split_sections && r.layout == layout_kind::half_split)
     return "half_split_sections is for a layout that is not half_split anyway";
   if (r.last_channels && r.whole_head) return "of a whole head that rotates no channels are the last";
   if (r.unscaled && (r.sliding != sliding_rule::not_known || r.yarn != yarn_keys::none || r.scores_grow ||
                      !is_zero(r.beta_fast - 32) || r.multiplier != log_multiplier::ignored))
-    return "where no layer is scaled there is no scaling to tell about";
+    return "scaling needs scaled layers";
   if (r.scores_grow && r.scale != gguf_scale::inverse_root)
     return "scores_grow multiplies the scale of inverse_root";
   if (r.wide_layers > 0 && r.scale != gguf_scale::inverse_root)
@@ -9237,14 +9237,14 @@ constexpr bool keep_the_rules(const Record (&records)[count]) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_RECORD_RULES_HPP
-/// What the metadata of a GGUF file does not say because llama.cpp has it fixed for an architecture: one
-/// record per architecture. Mode NORM of ggml is interleaved; NEOX, MROPE and IMROPE are half_split.
+/// Facts about architectures that GGUF files lack because they are fixed in llama.cpp: one record per
+/// architecture. Mode NORM of ggml is interleaved. NEOX, MROPE and IMROPE are half_split.
 ///
 /// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp; of October 2026 clef, glm5-next,
 /// hrm_text, hy_v4, k2-horizon, maple, qwen4exp and spark2_5; codec.cpp, its patch of llama.cpp, for barbet
 namespace rope::inline ROPE_ABI::detail {
-/// The record of an architecture; nullptr where there is none, and nothing is guessed then. A template, as
-/// hugging_face_record_of.
+/// The record of an architecture, or nullptr if there is none. Nothing is guessed then. A template for the
+/// same reason as hugging_face_record_of.
 template <class Record = gguf_record>
 const Record* gguf_record_of(std::string_view architecture) {
   using enum indexer_turn;
@@ -9528,10 +9528,10 @@ const Record* gguf_record_of(std::string_view architecture) {
     if (record.architecture == architecture) return &record;
   return nullptr;
 }
-/// Why files of an architecture are refused whatever layout is named; empty where they are not.
+/// Why files of an architecture are rejected for every layout. Empty if they are not.
 constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
   if (architecture == "dflash")
-    return "is dflash, which turns as deepseek4 where dflash.hyper_connection.count is above 0, else "
+    return "is dflash, which rotates like deepseek4 if dflash.hyper_connection.count is above 0, else "
            "half-split "
            "channels; neither is read, rotate its layers by a table of your own";
   if (architecture == "deepseek41")
@@ -9544,10 +9544,10 @@ constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
 
 #ifndef ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
 #define ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
-/// The head, the base, the channels that rotate and the frequencies of the layers of a GGUF file.
+/// The head, the base, the rotated channels and the frequencies of the layers of a GGUF file.
 namespace rope::inline ROPE_ABI::detail {
-// The scalings of ggml that are not quite those of frequencies/scaling.hpp.
-/// YaRN with the weight that ggml gives to the original frequencies: f_i / s + (yarn_i - f_i / s) ext_factor.
+// Scalings of ggml that differ slightly from those of frequencies/scaling.hpp.
+/// YaRN with ggml's weight of the original frequencies: f_i / s + (yarn_i - f_i / s) ext_factor.
 struct weighted_yarn {
   yarn_scaling yarn;
   double ext_factor;
@@ -9565,7 +9565,7 @@ void record(auto& numbers, const weighted_yarn& rule, const schedule& original) 
   record(numbers, rule.yarn, original);
   numbers.push_back({"ext_factor", rule.ext_factor});
 }
-/// Linear scaling in the manner of ggml: any positive factor, and a magnitude.
+/// Linear scaling as in ggml: any positive factor, and a magnitude.
 struct magnified_linear {
   double factor, magnitude;
   void apply(schedule& axis) const {
@@ -9587,8 +9587,8 @@ struct ggml_pair_factors {
   }
 };
 void record(auto&, const ggml_pair_factors&, const schedule&) {}
-// The head, the base and the channels that rotate, of the layers of a GGUF file that slide or do not.
-/// How many channels rotate, and the key that says so.
+// The head, the base and the rotated channels of a GGUF file's layers, sliding or not.
+/// The number of rotated channels, and its key.
 struct rotated_channels {
   Index count;
   const char* key;
@@ -9597,8 +9597,8 @@ template <class L>
 struct gguf_shape {
   const gguf_reader<L>& reader;
   const gguf_record& record;
-  Index query_heads;  // 0: not known
-  /// The first of these keys that is there; else the width of the model over its heads.
+  Index query_heads;  // 0: unknown
+  /// The first existing one of these keys, or the width of the model divided by its heads.
   Index head_dim(bool slides) const {
     const auto own = reader.number("attention.key_length_mla_swa", range::count);
     if (own && slides) return static_cast<Index>(*own);
@@ -9643,8 +9643,8 @@ struct gguf_shape {
                    "import_gguf", key + ", as the base it stretches,");
   }
 };
-// The frequencies that the scaling keys and factor tensors of a GGUF file stand for in llama.cpp.
-/// The layers that a schedule is for.
+// The frequencies that llama.cpp makes from the scaling keys and factor tensors of a GGUF file.
+/// The layers of a schedule.
 struct gguf_layers {
   Index rotary_dim;
   double base;
@@ -9654,7 +9654,7 @@ struct gguf_layers {
   yarn_keys yarn;
   double beta_fast;
   bool scores_grow;
-  bool unit_magnitude;  // m = 1, whatever the file says
+  bool unit_magnitude;  // m = 1, for any value in the file
 };
 /// m of YaRN without attn_factor, and the k of log_multiplier, by which score_growth multiplies scores.
 struct gguf_magnitude {
@@ -9671,11 +9671,11 @@ gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& lay
   const double above = layers.multiplier == log_multiplier::cancelled ? k : 1;
   return {static_cast<double>(equal(k, 0) ? g(1) : g(above) / g(k)), k};
 }
-/// The divisors of a file for the layers that do not slide, and the tensor they come from.
+/// The divisors of a file for layers that do not slide, and their tensor.
 struct gguf_pair_factors {
-  const char* tensor = nullptr;  // null: the file has none
+  const char* tensor = nullptr;  // null: no such tensor in the file
   std::vector<double> list = {};
-  /// Those of the first pairs; what is left over has no pair.
+  /// The divisors of the first pairs. Further ones have no pair.
   template <class L>
   ggml_pair_factors of_pairs(const gguf_reader<L>& reader, Index pairs) const {
     if (static_cast<Index>(list.size()) < pairs)
@@ -9684,12 +9684,12 @@ struct gguf_pair_factors {
     return {{{list.begin(), list.begin() + pairs}}};
   }
 };
-/// The context length before scaling, by which YaRN and the list of factors are chosen; 0: not known.
+/// The context length before scaling, for YaRN and the choice of a list of factors. 0: unknown.
 template <class L>
 double original_max_position_of(const gguf_reader<L>& reader, double max_position) {
   return reader.number("rope.scaling.original_context_length", range::positive).value_or(max_position);
 }
-/// rope_freqs if the file has it, else the list of long or short factors.
+/// rope_freqs if the file has it, or the list of long or short factors.
 template <class L>
 gguf_pair_factors read_pair_factors(const gguf_reader<L>& reader, double max_position, double length) {
   const char* by_length = length > original_max_position_of(reader, max_position)
@@ -9700,7 +9700,7 @@ gguf_pair_factors read_pair_factors(const gguf_reader<L>& reader, double max_pos
       return {tensor, *std::move(factors)};
   return {};
 }
-/// What the scaling keys say to the layers of one schedule.
+/// The scaling keys for the layers of one schedule.
 struct gguf_scaling {
   double factor, attn_factor, ext_factor, original_max_position;
 };
@@ -9725,8 +9725,8 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
           .ext_factor = layers.unscaled ? 0 : ext_factor,
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
-/// The factor on scores beside 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. In released files k is 1. Then m
-/// is 1, and the factor is g(1)^2, as in the code of the models. For another k that code has g(k)^2, and
+/// The factor on scores in addition to 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. In released files k is 1.
+/// Then m is 1, and the factor is g(1)^2, as in the code of the models. For another k that code has g(k)^2.
 /// llama.cpp has g(1)^2, because its graphs multiply by m = g(1) / g(k). This function follows llama.cpp.
 ///
 /// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
@@ -9742,7 +9742,7 @@ double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, con
 }
 /// derive(), with the divisors of the file applied after the rule.
 ///
-/// \param factors  null: the file has none
+/// \param factors  null: no factors in the file
 template <class Rule>
 derived derive_with(const std::string& name, const gguf_layers& layers, const Rule& rule,
                     const ggml_pair_factors* factors) {
@@ -9772,7 +9772,7 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
 /// The factor on q . k before the softmax.
 ///
 /// \param multiplier  of 1 / sqrt(head_dim)
-/// \param layers  of the model, by which llama.cpp tells the sizes of a Gemma apart
+/// \param layers  of the model. llama.cpp distinguishes the sizes of Gemma by them
 template <class L>
 double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, Index head_dim, Index layers,
                      double multiplier) {
@@ -9787,7 +9787,7 @@ double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, In
             reader.required_number("attention.head_count", range::count);
   return multiplier / std::sqrt(width);
 }
-/// The bound of the scores; 0: none.
+/// The bound of scores. 0: none.
 template <class L>
 double gguf_softcap_of(const gguf_reader<L>& reader, const gguf_record& record) {
   if (equal(record.softcap, 0)) return 0;
@@ -9814,9 +9814,9 @@ derived derive_gguf(const gguf_reader<L>& reader, const gguf_layers& layers,
 #endif  // ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
 /// Makes the description of a model from the metadata of its GGUF file.
 namespace rope::inline ROPE_ABI::detail {
-/// The factors by which layers of a GGUF model multiply their queries.
+/// The factors on the queries of layers of a GGUF model.
 ///
-/// \param model  whose max_position is known
+/// \param model  with known max_position
 ///
 /// Source: llama.cpp, llm_graph_input_attn_temp and load_hparams of each architecture
 template <class L>
@@ -9847,7 +9847,7 @@ void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, 
   model.scaled = scaled_queries::every_layer;
   model.query_rule.rule = llama4_query_scaling{.floor_scale = floor, .attention_scale = *scale, .offset = 0};
 }
-/// Whether no layer of a GGUF model rotates, and how that is known.
+/// Whether no layer of a GGUF model rotates, and the evidence for it.
 template <class L>
 unrotated_model unrotated_model_of(const gguf_reader<L>& reader, const gguf_record& record) {
   const std::string &architecture = reader.architecture(),
@@ -9862,7 +9862,7 @@ unrotated_model unrotated_model_of(const gguf_reader<L>& reader, const gguf_reco
   const auto finetuned = reader.number("rope.scaling.finetuned", range::zero_or_one);
   if (record.finetuned && finetuned == 0.0)
     return {"no positions", reader.key("rope.scaling.finetuned"),
-            "is false, which tells " + architecture + " that no layer turns"};
+            "is false, so for " + architecture + " no layer rotates"};
   return {};
 }
 template <class L>
@@ -9897,7 +9897,7 @@ class gguf_importer {
     model_.windows = gguf_windows(reader_, record_, layers_, sliding_);
     model_.window_of_sliding =
         gguf_window_of_sliding(reader_, record_, !none_slides(reader_, record_, layers_));
-    // Source: llama.cpp, llama4.cpp, which sets this length whatever the file says.
+    // Source: llama.cpp, llama4.cpp, which sets this length for every file.
     if (record_.window == window_kind::chunks && !sliding_.empty()) model_.attention_chunk = 8192;
     if (!record_.compressed) note_unknown_windows(reader_, record_, layers_, sliding_, model_);
     model_.causal = gguf_is_causal(reader_, record_);
@@ -9936,7 +9936,7 @@ class gguf_importer {
     if (given_layout_) record_.layout = *given_layout_;
   }
   gguf_shape<L> shape() const { return {reader_, record_, model_.query_heads}; }
-  /// One group for all layers, or two if layers that slide rotate in another way.
+  /// One group for all layers, or two if sliding layers rotate differently.
   void add_groups_of_types() {
     const bool own_base = record_.sliding == sliding_rule::own_base,
                plain = record_.sliding == sliding_rule::plain, bare = record_.sliding == sliding_rule::bare,
@@ -9956,7 +9956,7 @@ class gguf_importer {
     for (const bool slides : sliding_)
       model_.layers.push_back(slides ? "sliding_attention" : "full_attention");
   }
-  /// DeepSeek V4: layers that slide, and two kinds of layers with compressed keys, which rotate alike.
+  /// DeepSeek V4: sliding layers, and two kinds of layers with compressed keys, which rotate alike.
   void add_compressed() {
     model_.layers = gguf_compressed_types(reader_, record_, layers_);
     add_group("sliding_attention", true, shape().base(false), shape().dimension(true));
@@ -9971,12 +9971,13 @@ class gguf_importer {
       model_.warnings.push_back(reader_.key("attention.sliding_window") +
                                 " is not given; the window of layers that slide is not known");
     model_.no_window_because = reader_.key("attention.compress_ratios") +
-                               ": what layers of compressed keys see is not told by a window";
+                               ": a window cannot express which compressed keys a layer sees";
     model_.warnings.push_back(model_.no_window_because);
     model_.warnings.push_back(
-        "keys are values too: the output of attention is turned back by the position of its query");
+        "keys are values too: the output of attention is un-rotated by the position of its query");
   }
-  /// Bases and dimensions per layer: one group for all layers that agree in both and in whether they slide.
+  /// Bases and dimensions per layer. Layers with equal base, dimension and type (sliding or not) are one
+  /// group.
   void add_groups_of_layers(std::optional<std::vector<double>> bases,
                             std::optional<std::vector<double>> dimensions) {
     constexpr const char *base_key = "rope.freq_base_per_layer",
@@ -10017,7 +10018,7 @@ class gguf_importer {
     }
     name_by_type(model_.groups, model_.layers);
   }
-  /// llama.cpp decides for each architecture whether sliding layers are scaled.
+  /// In llama.cpp, the architecture decides whether sliding layers are scaled.
   void note_scaling() {
     if (record_.architecture.empty() && model_.sliding_window > 0 && model_.groups.front().rule != "default")
       reader_.refuse(
@@ -10081,7 +10082,7 @@ class gguf_importer {
         model_.warnings.push_back(reader_.key(name) + " is that of an indexer; what it rotates is not known");
       else if (record_.indexer != indexer_turn::no_indexer)
         model_.warnings.push_back(reader_.key(name) +
-                                  " is missing, so the rotation of the indexer is not told");
+                                  " is missing, so the rotation of the indexer is unknown");
       return;
     }
     const auto width = static_cast<Index>(*head_dim);
@@ -10100,7 +10101,7 @@ class gguf_importer {
     for (const double value : *sections) {
       const auto pairs = static_cast<Index>(value);
       sum += pairs;
-      if (pairs > 0) group.mrope_sections.push_back(pairs);  // ggml fills up with zeros
+      if (pairs > 0) group.mrope_sections.push_back(pairs);  // ggml pads with zeros
     }
     if (sum != group.frequencies.pairs())
       reader_.refuse(reader_.key(name), "must add up to the number of pairs, " +
@@ -10113,19 +10114,18 @@ class gguf_importer {
   std::optional<layout_kind> given_layout_;
   model_without_rope without_rope_;
   gguf_record record_ = {};
-  Index layers_ = 0;           // 0: not known
-  std::vector<bool> sliding_;  // per layer; empty: not known, or none slides
+  Index layers_ = 0;           // 0: unknown
+  std::vector<bool> sliding_;  // per layer; empty: unknown, or none slides
   gguf_pair_factors factors_ = {};
   group_allowance allowance_ = {};
   model_draft model_ = {};
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_GGUF_IMPORTER_HPP
-/// The rotary embedding of a model, from the metadata of its GGUF file, with the meaning that llama.cpp gives
-/// to them.
+/// Imports the rotary embedding of a model from the metadata of its GGUF file, with its meaning in llama.cpp.
 namespace rope::inline ROPE_ABI {
-/// Access to a GGUF file, however the caller reads it. Each member returns nothing if the key is absent or
-/// has a value of another type.
+/// Access to a GGUF file, for any reader. Each member returns nothing if the key is absent or has a value of
+/// another type.
 ///
 ///     number(key)   a metadata value: integer, float or bool
 ///     text(key)     a metadata value: string
@@ -10136,32 +10136,32 @@ concept gguf_lookup = requires(const L& lookup, const std::string& key) {
   { lookup.text(key) } -> std::convertible_to<std::optional<std::string>>;
   { lookup.numbers(key) } -> std::convertible_to<std::optional<std::vector<double>>>;
 };
-/// What a GGUF file does not say.
+/// Information that a GGUF file lacks.
 ///
 ///     const model_rope model = import_gguf(file, {.length = 32768, .layout = layout_kind::half_split});
 struct gguf_options {
-  /// Tokens of context of a sequence, which decide between rope_factors_short and rope_factors_long. 0 is a
-  /// short one.
+  /// Tokens of context in a sequence, which decide between rope_factors_short and rope_factors_long. 0 means
+  /// a short sequence.
   double length = 0;
-  /// The layout of the weights, where the architecture is not known.
+  /// The layout of the weights, for an unknown architecture.
   std::optional<layout_kind> layout = {};
-  /// What the import does with a model in which no layer rotates, such as GPT-2.
+  /// Whether a model in which no layer rotates, such as GPT-2, throws or is described.
   model_without_rope without_rope = model_without_rope::refuse;
 };
 /// Reads the rotary embedding of a model from the metadata of its GGUF file.
 ///
-/// An absent key means what it means to llama.cpp: without rope.scaling.type the rule is linear, a factor
-/// that is absent or 0 is 1, freq_base is 10000, and dimension_count is the whole head. The bounds of YaRN
-/// are always rounded outwards, so a model with `truncate: false` differs from its Hugging Face original;
-/// compare_models() shows by how much.
+/// Absent keys have the values of llama.cpp: without rope.scaling.type the rule is linear, a factor that is
+/// absent or 0 is 1, freq_base is 10000, and dimension_count is the whole head. The bounds of YaRN are always
+/// rounded outwards, so a model with `truncate: false` differs from its Hugging Face original.
+/// compare_models() reports the difference.
 ///
-/// Layers slide only in architectures whose graphs in llama.cpp have layers that do. For all others the
-/// window is 0, and warnings name the keys that have no effect.
+/// Layers slide only in architectures whose graphs in llama.cpp have sliding layers. For all others the
+/// window is 0, and warnings name the keys without effect.
 ///
 /// A file may have up to 16384 layers, and groups of layers of up to 32768 pairs together.
 ///
 /// \param lookup   reads the file
-/// \param options  what the file does not say
+/// \param options  information that the file lacks
 ///
 /// Throws:  std::invalid_argument, whose message names the key or tensor, if a value is wrong or missing, the
 ///          architecture is not known and no layout is named, or no layer rotates and options.without_rope
@@ -10189,10 +10189,10 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
-/// The records of hugging_face_records.hpp whose layers are of more than one kind.
+/// The records of hugging_face_records.hpp with several kinds of layers.
 namespace rope::inline ROPE_ABI::detail {
-// The records some of whose layers do not attend at all.
-/// nullptr where there is none.
+// The records in which some layers do not attend.
+/// nullptr if there is none.
 template <class Record>
 const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
   using enum score_scale;
@@ -10296,7 +10296,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
     if (record.architecture == architecture) return &record;
   return nullptr;
 }
-/// nullptr where there is none.
+/// nullptr if there is none.
 template <class Record>
 const Record* hugging_face_layered_record_of(std::string_view architecture) {
   using enum dictionary_form;
@@ -10349,7 +10349,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .sliding_window = 128,
        .indexer = indexer_turn::last_interleaved,
        .sink_logits = true,
-       .note = "keys are values too: the output of attention is turned back by the position of its query"},
+       .note = "keys are values too: the output of attention is un-rotated by the position of its query"},
       {.architecture = "diffusiongemma",
        .head_dim = 256,
        .full_head_dim = 512,
@@ -10589,14 +10589,14 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
-/// What a config.json does not write down because its architecture implies it: one record per architecture,
-/// with what the configuration and attention classes of Hugging Face transformers fill in for an absent key;
-/// those of models that bring their own classes by the code of vLLM (TeleChat 3, openPangu).
+/// Facts that a config.json leaves out because its architecture implies them: one record per architecture. A
+/// record has the defaults of the configuration and attention classes of Hugging Face transformers for absent
+/// keys. For models with their own classes, the defaults are those of vLLM's code (TeleChat 3, openPangu).
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19
 namespace rope::inline ROPE_ABI::detail {
-/// The record of an architecture; nullptr where there is none, and nothing is guessed then. A template, so
-/// that a compiler checks and evaluates the records only in programs that import a model.
+/// The record of an architecture, or nullptr if there is none. Nothing is guessed then. It is a template, so
+/// that only programs which import a model compile the records.
 template <class Record = hugging_face_record>
 const Record* hugging_face_record_of(std::string_view architecture) {
   using enum indexer_turn;
@@ -10678,17 +10678,17 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "helium", .layout = interleaved, .base = 100000, .head_dim = 128},
       {.architecture = "higgsaudiov2", .head_dim = 128, .own_rule = true},
       {.architecture = "hrm", .head_dim = 128},
-      {.architecture = "hunyuanv1dense", .note = "queries and keys are normalised after they turned"},
-      {.architecture = "hunyuanv1moe", .note = "queries and keys are normalised after they turned"},
+      {.architecture = "hunyuanv1dense", .note = "queries and keys are normalised after rotation"},
+      {.architecture = "hunyuanv1moe", .note = "queries and keys are normalised after rotation"},
       {.architecture = "hunyuanvl",
        .xdrope = true,
        .note =
            "axes of mrope_sections are those of (position, width, height, image) or (width, height, image), "
-           "and queries and keys are normalised after they turned"},
+           "and queries and keys are normalised after rotation"},
       {.architecture = "hyperclovax", .scale = attention_multiplier},
       {.architecture = "hyv3", .base = 11158840, .head_dim = 128},
       {.architecture = "idefics",
-       .note = "with qk_layer_norms queries and keys are normalised after they turned"},
+       .note = "with qk_layer_norms queries and keys are normalised after rotation"},
       {.architecture = "internlm2"},
       {.architecture = "jais2"},
       {.architecture = "jetmoe", .head_dim = 128},
@@ -10701,7 +10701,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .layout = interleaved,
        .base = 1e7,
        .latent = true,
-       .note = "queries are multiplied by sqrt(hidden_size / q_lora_rank) before they turn, and latents that "
+       .note = "queries are multiplied by sqrt(hidden_size / q_lora_rank) before rotation, and latents that "
                "become keys and values by sqrt(hidden_size / kv_lora_rank)"},
       {.architecture = "mimi", .sliding_window = 250, .slides = every},
       {.architecture = "minicpm"},
@@ -10726,7 +10726,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "nanochat",
        .base = 0,
        .backwards = true,
-       .note = "queries and keys are normalised after they turned"},
+       .note = "queries and keys are normalised after rotation"},
       {.architecture = "nemotron", .partial_rotary_factor = 0.5},
       {.architecture = "nomicbert", .base = 1000, .causal = false},
       {.architecture = "olmo"},
@@ -10834,7 +10834,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "timesfm25",
        .head_dim = 80,
        .scale = one,
-       .note = "queries and keys are normalised after they turned, and queries multiplied by a learned "
+       .note = "queries and keys are normalised after rotation, and queries multiplied by a learned "
                "factor per channel"},
       {.architecture = "voxtralrealtime",
        .nested_head_dim = 128,
@@ -10853,8 +10853,8 @@ const Record* hugging_face_record_of(std::string_view architecture) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
-/// Which dictionary of a config.json describes the language model, how its architecture is spelled, and
-/// whether it can be imported.
+/// Finds the dictionary of the language model in a config.json, the spelling of its architecture, and whether
+/// it can be imported.
 namespace rope::inline ROPE_ABI::detail {
 /// One spelling for `gemma3_text`, `gemma3_text_model` and `Gemma3ForConditionalGeneration`: gemma3.
 inline std::string plain_architecture(std::string name) {
@@ -10870,11 +10870,11 @@ inline std::string plain_architecture(std::string name) {
     }
   return plain;
 }
-// Architectures that have no record, for a known reason.
+// Architectures without a record, for a known reason.
 /// Why an architecture has no record.
 enum class refusal {
-  in_doubt,    // files and class disagree, or too little is known: a layout that is named is believed
-  axes,        // its tokens have several coordinates, so that naming a layout is not enough
+  in_doubt,    // files and class disagree, or too little is known: the caller's layout is used
+  axes,        // its tokens have several coordinates, so that the name of a layout is not enough
   other_turn,  // it does not rotate queries and keys by one position, or no attention option gives its mask
   parts,       // it has several parts, each with a dictionary of its own
   no_turn      // no layer rotates
@@ -10884,7 +10884,7 @@ struct refused_architecture {
   std::string_view reason;        // what follows its name; for axes, what makes the frequencies
   refusal kind = refusal::in_doubt;
 };
-/// Why an architecture has no record; nullptr where it has one, or where nothing is known of it.
+/// Why an architecture has no record, or nullptr if it has one or is unknown.
 ///
 /// Source: Hugging Face transformers of 2026-08-19, modeling_*.py
 template <class Refused = refused_architecture>
@@ -10899,7 +10899,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "minimaxm3vl",
        .reason = "its layers of type minimax_m3_sparse attend to blocks of keys that an indexer chooses"},
       {.architecture = "recurrentgemma",
-       .reason = "its released files turn half of a head, its class all of it"},
+       .reason = "its released files rotate half of a head, its class all of it"},
       {.architecture = "coherecompassvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "dinov3vit", .reason = "dino_v3_frequencies", .kind = axes},
       {.architecture = "edgetamvideo", .reason = columns_first, .kind = axes},
@@ -10925,7 +10925,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
        .reason = "axial: frame, row and column have a third of the head each, rounded down to even",
        .kind = axes},
       {.architecture = "mlcdvisionmodel",
-       .reason = "qwen_vl_vision_frequencies, but for learned angles of the class token",
+       .reason = "qwen_vl_vision_frequencies, except for learned angles of the class token",
        .kind = axes},
       {.architecture = "museglimmervision",
        .reason = "llama4_vision_frequencies, for half_split channels",
@@ -10948,7 +10948,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "sapiens2", .reason = "dino_v3_frequencies", .kind = axes},
       {.architecture = "step3p5vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "videollama3vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "clvpencoder", .reason = "turns values too", .kind = other_turn},
+      {.architecture = "clvpencoder", .reason = "rotates values too", .kind = other_turn},
       {.architecture = "deepseekocr2encoder",
        .reason = "shows its first num_patches tokens to every token, the others to those after them: a mask "
                  "that no option of attention stands for",
@@ -10958,22 +10958,22 @@ const Refused* refused_architecture_of(std::string_view architecture) {
                  "attention stands for",
        .kind = other_turn},
       {.architecture = "musicflamingo",
-       .reason = "turns features of sound by their time in seconds",
+       .reason = "rotates features of sound by their time in seconds",
        .kind = other_turn},
       {.architecture = "qwen25omnidit",
-       .reason = "turns the first head of every layer and no other",
+       .reason = "rotates the first head of every layer and no other",
        .kind = other_turn},
       {.architecture = "seamlessm4t",
-       .reason = "turns hidden states, if any, before they become queries and keys",
+       .reason = "rotates hidden states, if any, before they become queries and keys",
        .kind = other_turn},
       {.architecture = "vjepa2",
        .reason = "multiplies the two channels of a pair by cos and sin of two different angles",
        .kind = other_turn},
       {.architecture = "wav2vec2bert",
-       .reason = "turns hidden states, if any, before they become queries and keys",
+       .reason = "rotates hidden states, if any, before they become queries and keys",
        .kind = other_turn},
       {.architecture = "wav2vec2conformer",
-       .reason = "turns hidden states, if any, before they become queries and keys",
+       .reason = "rotates hidden states, if any, before they become queries and keys",
        .kind = other_turn},
       {.architecture = "bert", .reason = "learned positions", .kind = no_turn},
       {.architecture = "bloom", .reason = "ALiBi biases", .kind = no_turn},
@@ -11000,28 +11000,28 @@ const Refused* refused_architecture_of(std::string_view architecture) {
     if (one.architecture == architecture) return &one;
   return nullptr;
 }
-// A config.json of several parts: the dictionary that describes the language model, and keys of the others
-// that speak of positions.
-/// Whether import_hugging_face knows an architecture, or why it refuses it.
+// A config.json with several parts: the dictionary of the language model, and keys about positions in the
+// other parts.
+/// Whether import_hugging_face supports an architecture, or why it rejects it.
 inline bool is_known_architecture(const std::string& name) {
   const std::string plain = plain_architecture(name);
   return hugging_face_record_of(plain) || refused_architecture_of(plain);
 }
-/// `model_type`, else the first of `architectures`, as written; empty if the dictionary has neither.
+/// `model_type`, or the first of `architectures`, as written. Empty if the dictionary has neither.
 template <class J>
 std::string name_of_part(json_reader<J>& part) {
   if (const auto model_type = part.text("model_type")) return *model_type;
   const auto names = part.texts("architectures");
   return names && !names->empty() ? names->front() : std::string();
 }
-/// The class that the text_config of some models of several parts has without a model_type; else empty.
+/// The class of the text_config of some models with several parts, if it has no model_type. Otherwise empty.
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py of these models
 inline std::string default_text_architecture(const std::string& outer) {
   constexpr std::string_view of_llama = " janus llava llavanext perceptionlm vipllava ";
   return is_listed(of_llama, plain_architecture(outer)) ? "llama" : "";
 }
-/// The dictionaries from the whole file to its language model, each in the one before it.
+/// The dictionaries from the whole file to its language model, each inside the previous one.
 template <class J>
 class parts_of_config {
  public:
@@ -11034,9 +11034,9 @@ class parts_of_config {
   /// The dictionaries around the text, the whole file first, and the key of each that leads to the next one.
   std::vector<json_reader<J>> outer() const { return {chain_.begin(), chain_.end() - 1}; }
   const std::vector<std::string>& keys() const { return keys_; }
-  /// Whether the file has neither a text model of a known architecture nor sizes of its own.
+  /// Whether the file has neither a text model of a known architecture nor its own sizes.
   bool is_bare() { return chain_.size() == 1 && !has_sizes(chain_.front()); }
-  /// Which dictionaries of the file could be read by themselves, to end an error that none was; or nothing.
+  /// The end of an error message: the dictionaries of the file that could be imported alone, or nothing.
   std::string hint() const {
     std::string known, others;
     for (const auto& item : whole_->items()) {
@@ -11053,16 +11053,16 @@ class parts_of_config {
     return "; to read one of its parts, pass that dictionary: " + others;
   }
  private:
-  /// Keys under which a model describes its language model. The first is descended into whatever it has.
+  /// Keys of language models in a dictionary. The first existing one is taken, whatever it contains.
   static constexpr const char* text_keys[] = {"text_config",     "thinker_config", "llm_config",
                                               "language_config", "language_model", "decoder"};
-  static constexpr std::size_t deepest = 16;  // dictionaries in one another
+  static constexpr std::size_t deepest = 16;  // dictionaries inside each other
   static const J* part_of(const J& config, const char* key) {
     const std::string name = key;
     if (!config.contains(name) || !config.at(name).is_object()) return nullptr;
     return &config.at(name);
   }
-  /// Whether a dictionary has sizes of its own, so that it describes a model and not only its parts.
+  /// Whether a dictionary has its own sizes, and so describes a model and not only its parts.
   static bool has_sizes(json_reader<J>& part) {
     for (const char* key :
          {"hidden_size", "n_embd", "d_model", "head_dim", "num_attention_heads", "num_hidden_layers"})
@@ -11075,11 +11075,11 @@ class parts_of_config {
   }
   /// Descends from the last dictionary of the chain to one of a known architecture.
   ///
-  /// \return  whether there is one; without it the chain is as before, but for text_config
+  /// \return  whether there is one. Without it the chain is unchanged, except for text_config
   bool descend(const J& config) {
     if (chain_.size() > deepest) return false;
     json_reader<J> own(&config, chain_.back().path());
-    own.object("text_config");  // throws if it is no dictionary
+    own.object("text_config");  // throws if it is not a dictionary
     if (const J* text = part_of(config, "text_config")) {
       push("text_config", *text);
       return descend(*text) || is_known_architecture(name_of_part(own));
@@ -11101,10 +11101,10 @@ class parts_of_config {
   std::vector<json_reader<J>> chain_ = {};
   std::vector<std::string> keys_ = {};
 };
-/// Adds the keys that speak of positions in a dictionary, and in those inside it, each with the path in
-/// front. What is inside a key that speaks is not searched, nor what lies deeper than any model file has it.
+/// Adds the keys about positions in a dictionary and in those inside it, each with its path. It does not
+/// search inside such a key, nor deeper than any model file.
 ///
-/// \param speaks  which keys do
+/// \param speaks  whether a key is about positions
 template <class J, class Speaks>
 void add_inner_keys(const J& value, const std::string& path, const Speaks& speaks,
                     std::vector<std::string>& keys, int deepest = 32) {
@@ -11122,8 +11122,9 @@ void add_inner_keys(const J& value, const std::string& path, const Speaks& speak
       add_inner_keys(item.value(), path + key + ".", speaks, keys, deepest - 1);
   }
 }
-// Models in which no layer rotates: all of some architectures, and others with a certain value in the file.
-/// Whether the key record.turns_if says that layers rotate.
+// Models in which no layer rotates: all models of some architectures, and others with a certain value in the
+// file.
+/// Whether the key record.turns_if means that layers rotate.
 template <class J>
 bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& record) {
   const J* value = text.find(std::string(record.turns_if).c_str());
@@ -11133,7 +11134,7 @@ bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& reco
   const bool dictionary = value->is_object() && record.turns_if == "rope_parameters";
   return dictionary && json_reader<J>(value, "").has("rope_theta");
 }
-/// Throws if a file says that something rotates, in an architecture in which nothing does.
+/// Throws if a file specifies a rotation in an architecture without any.
 ///
 /// Source:  Hugging Face transformers, models/kimi_linear and models/glm5_next; mlx-lm, models/kimi_linear.py
 template <class J>
@@ -11162,16 +11163,16 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
   const hugging_face_record record = known ? *known : hugging_face_record{};
   if (!record.turns_if.empty() && !says_that_layers_turn(text, record))
     return {std::string(record.instead), std::string(record.turns_if),
-            "does not say that layers turn, and without it no layer of " + architecture +
+            "does not say that layers rotate, and without it no layer of " + architecture +
                 " does: it must be true, \"" + std::string(record.turns_word) +
                 "\" or a dictionary with rope_theta"};
   if (record.needs_window && text.is_null("sliding_window"))
     return {"no positions", "sliding_window",
-            "is null: then no layer of " + architecture + " slides, and the others do not turn"};
+            "is null: then no layer of " + architecture + " slides, and the others do not rotate"};
   if (!known && text.boolean("mla_use_nope").value_or(false))
     return {"no positions", "mla_use_nope", "is true: nothing rotates in " + architecture};
   if (text.index("qk_rope_head_dim", range::whole) == 0 && (!known || known->latent || known->last_channels))
-    return {"no positions", "qk_rope_head_dim", "is 0, so no channel of a head turns"};
+    return {"no positions", "qk_rope_head_dim", "is 0, so no channel of a head rotates"};
   if (text.boolean("alibi").value_or(false))
     return {"ALiBi biases", "alibi", "is true: this model has ALiBi biases in place of rotary embeddings"};
   if (record.alibi_layers > 0 && text.index("num_hidden_layers") == record.alibi_layers)
@@ -11185,9 +11186,10 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
 
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_CONFIG_HPP
-/// What a Hugging Face config.json says around its rope dictionary: the architecture and the shape of a head.
+/// The keys of a Hugging Face config.json outside its rope dictionary: the architecture and the shape of a
+/// head.
 namespace rope::inline ROPE_ABI::detail {
-/// Throws, unless only the layout was in doubt and the caller has named it.
+/// Throws, unless only the layout was in doubt and the caller gave it.
 template <class J>
 void refuse(const json_reader<J>& text, const refused_architecture& refused, const std::string& architecture,
             bool layout_given) {
@@ -11195,10 +11197,10 @@ void refuse(const json_reader<J>& text, const refused_architecture& refused, con
   if (refused.kind == refusal::in_doubt && layout_given) return;
   const std::string rule =
       refused.kind == refusal::in_doubt
-          ? "is one of which files and class disagree, or of which too little is known: " + reason +
+          ? "has files that disagree with its class, or is not known well enough: " + reason +
                 "; name the layout in the options to read the file as it is written"
       : refused.kind == refusal::axes
-          ? "is one whose tokens have rows and columns, of which this function knows nothing; what makes its "
+          ? "has tokens with rows and columns, which this function does not support; what makes its "
             "frequencies is " +
                 reason
       : refused.kind == refusal::parts
@@ -11206,7 +11208,7 @@ void refuse(const json_reader<J>& text, const refused_architecture& refused, con
           : "is one with a rotation of its own, which " + reason;
   text.refuse("model_type", rule + ", got " + architecture);
 }
-/// Throws where a rope dictionary is that of a tower of images.
+/// Throws if a rope dictionary is that of an image tower.
 template <class J>
 void refuse_axial(json_reader<J>& rope) {
   for (const char* key : {"rope_type", "type"})
@@ -11216,10 +11218,10 @@ void refuse_axial(json_reader<J>& rope) {
                   "by a function of <rope/frequencies.hpp>, such as qwen_vl_vision_frequencies or "
                   "axial_blocks");
 }
-/// The record of the architecture. An unknown architecture has no defaults of a class, only the layout that
-/// the caller or the file names.
+/// The record of the architecture. An unknown architecture has no class defaults, only the layout from the
+/// caller or the file.
 ///
-/// \param hint  what ends the error that the architecture is not known
+/// \param hint  the end of the error for an unknown architecture
 template <class J>
 hugging_face_record record_of(json_reader<J>& text, const std::string& architecture,
                               std::optional<layout_kind> given, const std::string& hint) {
@@ -11242,7 +11244,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   if (given) record.layout = *given;
   if (record.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
-  if (!text.path().empty()) {  // in the file of a whole model
+  if (!text.path().empty()) {  // inside the file of a whole model
     if (record.nested_head_dim > 0) record.head_dim = record.nested_head_dim;
     if (record.nested_base > 0) record.base = record.nested_base;
     if (record.nested_window > 0) record.sliding_window = record.nested_window;
@@ -11252,7 +11254,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
 /// The channels of a head that may rotate.
 struct head_shape {
   Index head_dim, first_channel,
-      window;   // window: channels from first_channel on that a full rotation covers
+      window;   // window: channels from first_channel on that a full rotation has
   bool latent;  // the multi-head latent attention of DeepSeek
 };
 template <class J>
@@ -11270,7 +11272,7 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
     const Index before = nope ? *nope : *given - *rotated;
     return {before + *rotated, before, *rotated, true};
   }
-  if (defaults.latent) text.missing("qk_rope_head_dim", "so many channels of a head turn");
+  if (defaults.latent) text.missing("qk_rope_head_dim", "that many channels of a head rotate");
   auto head_dim = given ? given : text.index("kv_channels");
   if (defaults.double_head) head_dim = text.index("attention_head_dim");
   const auto hidden_size = text.index_of({"hidden_size", "n_embd", "d_model"});
@@ -11286,8 +11288,8 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   }
   return {*head_dim, 0, *head_dim, false};
 }
-/// Gemma 4 has larger heads in the layers that attend fully: named as such, or layer by layer, or by default.
-/// MiMo-V2 may have others in the layers that slide.
+/// Gemma 4 has larger heads in layers that attend fully: by a key for them, or layer by layer, or by default.
+/// MiMo-V2 may have other heads in sliding layers.
 template <class J>
 head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
                               const hugging_face_record& defaults, const std::string& layer_type) {
@@ -11307,12 +11309,12 @@ head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
   if (!full || layer_type != "full_attention") return head;
   return {*full, 0, *full, false};
 }
-/// The share of a head that rotates, and the key that has it; without a key the default.
+/// The share of a head that rotates and its key, or the default without a key.
 struct rotated_share {
   double factor;
   std::string key = {};
 };
-/// The share in the rope dictionary, else the share beside it. A warning names each share that is overruled.
+/// The share in the rope dictionary, or the share next to it. A warning names each share that is not used.
 ///
 /// Source:  Hugging Face transformers, convert_rope_params_to_dict
 template <class J>
@@ -11331,14 +11333,14 @@ rotated_share rotated_share_of(json_reader<J>& text, json_reader<J>& rope, doubl
   }
   return share.value_or(rotated_share{default_factor});
 }
-/// How many channels of the window rotate.
+/// The number of channels of the window that rotate.
 template <class J>
 Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_share& share,
                     model_draft& model) {
   const auto by_share = static_cast<Index>(static_cast<double>(head.window) * share.factor);
   const auto given = head.latent ? std::optional<Index>() : text.index("rotary_dim");
   const char* const wider = head.latent ? "qk_rope_head_dim" : "rotary_dim";
-  // A share of the whole head may stand for the same channels.
+  // A share of the whole head may mean the same channels.
   const bool agrees = by_share == given.value_or(head.window) ||
                       static_cast<Index>(static_cast<double>(head.head_dim) * share.factor) == head.window;
   if ((head.latent || given) && !share.key.empty() && !agrees)
@@ -11372,12 +11374,11 @@ Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_
 
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
-/// The frequencies and the M-RoPE sections that one rope dictionary of a Hugging Face config.json stands for.
+/// The frequencies and the M-RoPE sections of one rope dictionary in a Hugging Face config.json.
 namespace rope::inline ROPE_ABI::detail {
-// The M-RoPE sections of a group, from its rope dictionary and the keys beside it.
-/// Sections as classes understand them that give pairs [1 : 3 height : 3] to height, [2 : 3 width : 3] to
-/// width, and the others to time: height and width are cut where they reach beyond the last pair, and time
-/// has what they leave.
+// The M-RoPE sections of a group, from its rope dictionary and the keys next to it.
+/// Sections for classes that assign pairs [1 : 3 height : 3] to height, [2 : 3 width : 3] to width, and the
+/// others to time. Height and width end at the last pair, and time has all pairs that are left.
 ///
 /// Source:  apply_interleaved_mrope of Hugging Face transformers
 inline std::vector<Index> sliced_sections(const std::vector<Index>& sections, Index pairs) {
@@ -11389,7 +11390,7 @@ inline std::vector<Index> sliced_sections(const std::vector<Index>& sections, In
   }
   return cut;
 }
-/// mrope_section under its names, as written.
+/// The numbers of mrope_section, or of its older names, unchanged.
 template <class J>
 std::optional<std::vector<double>> given_sections(json_reader<J>& rope, const hugging_face_record& defaults,
                                                   const char*& key) {
@@ -11414,7 +11415,7 @@ std::vector<Index> sections_of_allocation(json_reader<J>& text, json_reader<J>& 
   if (!text.boolean("rope_3d").value_or(true)) return {};
   const Index time = given.value_or(20);
   if (time > pairs || (pairs - time) % 2 != 0) {
-    if (!given) return {};  // the class has no rule for heads of other sizes
+    if (!given) return {};  // the class has no rule for other head sizes
     reader.refuse(key, "must leave an even number of the " + std::to_string(pairs) + " pairs, got " +
                            std::to_string(time));
   }
@@ -11459,9 +11460,9 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
   if (order == mrope_order::alternating && sections.size() == 3) {
     const std::vector<Index> cut = sliced_sections(sections, pairs);
     if (cut != sections)
-      model.warnings.push_back(rope.path() + key + " [" + joined(sections) + "] does not fit " +
-                               std::to_string(pairs) +
-                               " pairs in turn; it is cut as the class slices it, to [" + joined(cut) + "]");
+      model.warnings.push_back(
+          rope.path() + key + " [" + joined(sections) + "] does not fit " + std::to_string(pairs) +
+          " alternating pairs; it is cut as the class slices it, to [" + joined(cut) + "]");
     sections = cut;
   }
   Index left = pairs;
@@ -11473,17 +11474,17 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
     rope.refuse(key, "must be time, height and width or height and width, the first not 0, got [" +
                          joined(sections) + "]");
 }
-// The frequencies that one rope dictionary of a Hugging Face config.json stands for. `config` holds the keys
-// beside the dictionary, `rope` those inside.
+// The frequencies of one rope dictionary in a Hugging Face config.json. `config` has the keys next to the
+// dictionary, `rope` the keys inside.
 /// The rope types of Hugging Face transformers, `ntk` of vLLM, and the YaRN of TeleChat 3.
 inline constexpr const char* rope_types[] = {
     "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "ntk", "telechat3-yarn"};
-/// Types under another name, and the present one.
+/// Types under an older name, with the present one.
 inline constexpr struct {
   const char *name, *present;
 } renamed_rope_types[] = {{"su", "longrope"},    {"mrope", "default"},    {"deepseek_yarn", "yarn"},
                           {"xdrope", "dynamic"}, {"ernie_3d", "default"}, {"openpangu", "default"}};
-/// The present name of the type that was given.
+/// The present name of the given type.
 template <class J>
 std::string present_rope_type(json_reader<J>& rope, const std::string& given) {
   std::string type = given;
@@ -11491,7 +11492,7 @@ std::string present_rope_type(json_reader<J>& rope, const std::string& given) {
     if (given == renamed.name) type = renamed.present;
   return type == "yarn" && rope.has("short_factor") && rope.has("long_factor") ? "longrope" : type;
 }
-/// The rope type under its present name. Older names are noted, unknown ones throw.
+/// The rope type under its present name. Warns about older names, and throws for unknown ones.
 template <class J>
 std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warnings) {
   const auto new_key = rope.text("rope_type"), old_key = rope.text("type");
@@ -11514,7 +11515,7 @@ std::string rope_type_of(json_reader<J>& rope, std::vector<std::string>& warning
                        "; for another rule see <rope/frequencies.hpp>");
   return type;
 }
-/// The names of the longest context.
+/// The config keys for the longest context.
 inline constexpr const char* context_keys[] = {"max_position_embeddings", "n_positions", "seq_length",
                                                "max_seq_len"};
 template <class J>
@@ -11523,9 +11524,9 @@ std::optional<double> context_of(json_reader<J>& config, const number_rule& rule
     if (const auto context = config.number(key, rule)) return context;
   return {};
 }
-/// The context length in training, before it was extended: the key beside the rope dictionary, else the key
-/// inside, else the default of the class, else the longest context. Warnings name what is assumed or
-/// overruled.
+/// The context length in training, before extension: the key next to the rope dictionary, or the key inside,
+/// or the default of the class, or the longest context. Warnings name assumed values, and keys that are not
+/// used.
 ///
 /// Source:  Hugging Face transformers, standardize_rope_params; models/phi3/configuration_phi3.py
 template <class J>
@@ -11543,7 +11544,7 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope,
   if (inside) {
     if (by_class > 0 && !equal(*inside, by_class))
       model.warn_once(rope.path() + key + " holds; the class of " + model.architecture +
-                      " reads that key beside the dictionary alone, and would take " +
+                      " reads that key only next to the dictionary, and would take " +
                       exact_digits(by_class));
     return *inside;
   }
@@ -11557,7 +11558,7 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope,
   model.warn_once(assumed + exact_digits(*context) + ", which is max_position_embeddings");
   return *context;
 }
-/// alpha in base alpha^(d / (d - 2)) where it grows with each doubling of seq_length: 1, 3, 7, 15.
+/// alpha in base alpha^(d / (d - 2)), which grows with each doubling of seq_length: 1, 3, 7, 15.
 ///
 /// Source: get_ntk_alpha of Qwen's modeling_qwen.py
 template <class J>
@@ -11572,7 +11573,7 @@ double alpha_of_doublings(json_reader<J>& config, double length) {
 template <class J>
 class schedule_reader {
  public:
-  /// \param config  the keys beside the dictionary
+  /// \param config  the keys next to the dictionary
   schedule_reader(json_reader<J>& config, json_reader<J>& rope, const hugging_face_record& defaults,
                   model_draft& model)
       : config_(config), rope_(rope), defaults_(defaults), model_(model) {}
@@ -11621,7 +11622,7 @@ class schedule_reader {
     // 0 means the default, as in transformers: `beta_fast or 32`.
     const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
     yarn_scaling yarn{.factor = 1, .original_max_position = original()};
-    // A factor of null is that of the two lengths.
+    // A null factor is the quotient of the two lengths.
     yarn.factor =
         rope_.is_null("factor")
             ? noted(checked(context() / yarn.original_max_position, range::positive, "import_hugging_face",
@@ -11664,7 +11665,7 @@ class schedule_reader {
                      "must have one value per pair, " + std::to_string(pairs) + ", got " +
                          std::to_string(list->size()));
     longrope.factor = rope_.number("factor", range::positive);
-    // Phi-3.5-MoE gives the magnitude of each list.
+    // In Phi-3.5-MoE, each list has its magnitude.
     const auto short_mscale = rope_.number("short_mscale", range::positive),
                long_mscale = rope_.number("long_mscale", range::positive);
     longrope.attention_factor = rope_.number("attention_factor", range::positive);
@@ -11687,21 +11688,21 @@ class schedule_reader {
   json_reader<J>&config_, &rope_;
   const hugging_face_record& defaults_;
   model_draft& model_;
-  std::string needed_ = {};  // why a key must be there
+  std::string needed_ = {};  // why a key is required
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_SCHEDULE_HPP
-/// One group of layers, from a rope dictionary and the keys beside it.
+/// One group of layers, from a rope dictionary and the keys next to it.
 namespace rope::inline ROPE_ABI::detail {
-// The factors by which layers of a config.json multiply their queries.
-/// Whether a key is one of those that multiply queries by their position. Asked for unknown architectures.
+// The factors on queries in layers of a config.json.
+/// Whether a key multiplies queries by a factor of their position. For unknown architectures.
 inline bool speaks_of_query_scaling(std::string_view key) {
   for (const std::string_view one :
        {"attn_temperature_tuning", "use_logn_attn", "llama_4_scaling_beta", "llama_4_scaling"})
     if (key == one) return true;
   return false;
 }
-/// The rule of the keys beside the rope dictionary: Llama 4's and log-n.
+/// The rule of the keys next to the rope dictionary: that of Llama 4 and log-n.
 template <class J>
 void add_query_scaling(json_reader<J>& text, const hugging_face_record& defaults, model_draft& model) {
   if (defaults.queries == query_growth::temperature) {
@@ -11736,17 +11737,17 @@ void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
       llama4_query_scaling{.floor_scale = original, .attention_scale = *beta, .offset = 0};
   model.scaled = scaled_queries::every_layer;
 }
-/// Numbers of a group that are not from its rope dictionary.
+/// Numbers of a group from outside its rope dictionary.
 struct group_terms {
-  std::optional<double> base = {}, factor = {};  // where the dictionary has no base, no partial_rotary_factor
-  const char *base_key = "", *factor_key = "";   // that have them; empty: none has
-  std::optional<double> overruling_base = {};    // in place of a base in the dictionary
+  std::optional<double> base = {}, factor = {};  // for a dictionary without a base or partial_rotary_factor
+  const char *base_key = "", *factor_key = "";   // their keys, or empty
+  std::optional<double> overruling_base = {};    // instead of a base in the dictionary
 };
 /// Adds groups to the model.
 template <class J>
 class hugging_face_group_maker {
  public:
-  /// \param text    the keys beside the rope dictionaries
+  /// \param text    the keys next to the rope dictionaries
   /// \param length  as in hugging_face_options
   hugging_face_group_maker(json_reader<J>& text, const hugging_face_record& defaults, double length,
                            model_draft& model)
@@ -11755,7 +11756,7 @@ class hugging_face_group_maker {
         length_(length),
         model_(model),
         head_(head_shape_of(text, defaults)) {}
-  /// \param given  the rope dictionary; nullptr is one without keys
+  /// \param given  the rope dictionary. nullptr means one without keys
   /// \param path   of its keys in messages
   void add(const std::string& layer_type, const J* given, const std::string& path,
            const group_terms& terms = {}) {
@@ -11808,7 +11809,7 @@ class hugging_face_group_maker {
     });
     model_.groups.push_back(std::move(group));
   }
-  /// The last group once more, for layers of another type.
+  /// A copy of the last group, for layers of another type.
   void add_again(const std::string& layer_type) {
     layer_group group = model_.groups.back();
     group.indexer = {};
@@ -11816,7 +11817,7 @@ class hugging_face_group_maker {
     group.layer_type = layer_type;
     model_.groups.push_back(std::move(group));
   }
-  /// The default of the class, with a warning; a base of 0 is not known.
+  /// The default of the class, with a warning. A base of 0 is unknown.
   double assumed(const std::string& what, double value) {
     if (detail::equal(value, 0))
       text_.missing(what.c_str(), "no default of " + model_.architecture + " is known; give the base");
@@ -11833,7 +11834,7 @@ class hugging_face_group_maker {
       for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = -forwards.inv_freq(i, a);
     return frequencies::custom(std::move(inv_freq), forwards.attention_factor());
   }
-  /// Names the defaults of the class that a group has, but for its base.
+  /// Names the class defaults of a group, except its base.
   void name_assumed(const rotated_share& share, const std::string& type, const group_terms& terms) {
     const auto name = [&](const char* key, double value) {
       warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
@@ -11848,7 +11849,7 @@ class hugging_face_group_maker {
     if (type == "default" && !head_.latent && !text_.has("rotary_dim") && !share.key.empty() &&
         !detail::equal(share.factor, 1) && has_class_not_in(partial_by_default, defaults_.architecture))
       warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
-           " in transformers 5 turns whole heads under the default rule");
+           " in transformers 5 rotates whole heads under the default rule");
     const char* scale = defaults_.scale == score_scale::query_pre_attn_scalar  ? "query_pre_attn_scalar"
                         : defaults_.scale == score_scale::attention_multiplier ? "attention_multiplier"
                         : defaults_.scale == score_scale::key_multiplier       ? "key_multiplier"
@@ -11896,7 +11897,7 @@ class hugging_face_group_maker {
     std::optional<double> base = {};
     std::string key = {};
   };
-  /// The base beside the dictionary, and the path of its key. A list of Step 3.5 is in the terms.
+  /// The base next to the dictionary, and the path of its key. Lists of Step 3.5 are in the terms.
   keyed_base base_beside() {
     const bool list = defaults_.form == dictionary_form::base_by_type && text_.is_list("rope_theta");
     keyed_base found;
@@ -11915,12 +11916,13 @@ class hugging_face_group_maker {
     }
     return found;
   }
-  /// The base in the dictionary wins over that of the layer type, that over the one beside the dictionary.
+  /// The base in the dictionary comes first, then that of the layer type, then the one next to the
+  /// dictionary.
   double base_of(json_reader<J>& rope, const group_terms& terms, const std::string& layer_type) {
     const auto [beside, key] = base_beside();
     const auto inside = rope.number("rope_theta", range::above_one);
     if (terms.overruling_base) {
-      // The base beside the dictionary is that of the layers of DeepSeek V4 that slide.
+      // The base next to the dictionary is that of the sliding layers of DeepSeek V4.
       const bool compressed = defaults_.form == dictionary_form::compressed;
       const std::string by = text_.path() + (compressed ? "compress_rope_theta" : "layer_rope_theta");
       const auto differs = [&](const std::optional<double>& base) {
@@ -11931,7 +11933,7 @@ class hugging_face_group_maker {
       return *terms.overruling_base;
     }
     if (inside) {
-      // Layers that slide with a base of their own do not have the one beside the dictionary anyway.
+      // Sliding layers with their own base never have the one next to the dictionary.
       const bool own = layer_type == defaults_.other_type && defaults_.local_base > 0;
       const std::string by = " is overruled by " + rope.path() + "rope_theta";
       if (beside && !own && !detail::equal(*beside, *inside)) warn(key + by);
@@ -11981,10 +11983,10 @@ class hugging_face_group_maker {
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 /// The type and the attention window of each layer of a config.json, the layers that do not rotate, and the
-/// defaults of the class that were used for them.
+/// class defaults used for them.
 namespace rope::inline ROPE_ABI::detail {
 // The type of each layer, and the layers that do not rotate.
-/// The values of a list that has one per layer.
+/// The values of a list with one value per layer.
 template <class J, class T>
 std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_face_record& defaults,
                                            const char* key, std::optional<Index> layers,
@@ -11997,7 +11999,7 @@ std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_f
   if (!broken.empty()) text.refuse(key, broken);
   return list;
 }
-/// The types of layers by a list that has 1 for one that slides.
+/// The types of layers from a list with 1 for a sliding layer.
 template <class J>
 std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
                                                          const hugging_face_record& defaults,
@@ -12011,8 +12013,8 @@ std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
     types.emplace_back(equal(one, 1) ? defaults.other_type : defaults.full_type);
   return types;
 }
-/// Whether layers of that type attend to all tokens, or to those that an indexer chooses of all. In models
-/// whose other layers do not attend, files have two names for this type.
+/// Whether layers of this type attend to all tokens, or to those that an indexer chooses among all. If the
+/// other layers do not attend, files have two names for this type.
 ///
 /// Source: Hugging Face transformers, remap_legacy_layer_types; models/qwen4_exp, models/deepseek_v32
 inline bool is_full(const hugging_face_record& defaults, const std::string& type) {
@@ -12021,7 +12023,7 @@ inline bool is_full(const hugging_face_record& defaults, const std::string& type
   return type == defaults.full_type || chosen ||
          (!defaults.others_attend && defaults.full_type == "full_attention" && type == "attention");
 }
-/// The types of layers of a file that has the numbers of those that attend.
+/// The types of layers of a file with a list of attending layers.
 inline std::vector<std::string> listed_layer_types(const hugging_face_record& defaults, Index layers,
                                                    const std::vector<double>& attending) {
   std::vector<std::string> types(static_cast<std::size_t>(layers), std::string(defaults.other_type));
@@ -12029,18 +12031,18 @@ inline std::vector<std::string> listed_layer_types(const hugging_face_record& de
     if (layer < static_cast<double>(layers)) types[static_cast<std::size_t>(layer)] = defaults.full_type;
   return types;
 }
-/// How many layers at the start are dense, in models that say so.
+/// The number of dense layers at the start, if the model has such layers.
 template <class J>
 Index dense_layers_of(json_reader<J>& text, const hugging_face_record& defaults) {
   return defaults.dense_first ? text.index("first_k_dense_replace", range::whole).value_or(0) : 0;
 }
-/// The types of layers of DeepSeek V4: by how many tokens share a key.
+/// The layer types of DeepSeek V4, by the number of tokens per key.
 template <class J>
 std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugging_face_record& defaults,
                                                 std::optional<Index> layers) {
   constexpr const char* key = "compress_ratios";
   const auto ratios = fitting_list(text, defaults, key, layers, text.numbers(key, range::whole));
-  if (!ratios) text.missing("layer_types", "so is compress_ratios, and layers turn by two schedules");
+  if (!ratios) text.missing("layer_types", "so is compress_ratios, and layers rotate by two schedules");
   std::vector<std::string> types;
   for (const double ratio : *ratios) {
     if (!equal(ratio, 0) && !equal(ratio, 4) && !equal(ratio, 128))
@@ -12051,9 +12053,9 @@ std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugg
   }
   return types;
 }
-/// The type of every layer: given, or by the pattern of the architecture, or empty.
+/// The type of every layer: from the file, or by the pattern of the architecture, or empty.
 ///
-/// \param slides  whether there is a window for layers to slide
+/// \param slides  whether there is a sliding window
 template <class J>
 std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face_record& defaults,
                                         std::optional<Index> layers, bool slides) {
@@ -12097,7 +12099,7 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   if (defaults.last_full && !contains(types, defaults.full_type)) types.back() = defaults.full_type;
   return types;
 }
-/// Whether each layer is dense and rotates for that reason, whatever its window (Cohere 2 MoE).
+/// For each layer, whether it rotates because it is dense, with any window (Cohere 2 MoE).
 template <class J>
 std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_face_record& defaults,
                                          std::size_t layers) {
@@ -12111,7 +12113,7 @@ std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_fac
     turn[i] = kinds ? (*kinds)[i] == "dense" : static_cast<Index>(i) < dense;
   return turn;
 }
-/// The base of each layer, if a file lists them; 0: the layer does not rotate.
+/// The base of each layer, if a file lists them. 0: the layer does not rotate.
 template <class J>
 std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hugging_face_record& defaults,
                                                   std::optional<Index> layers) {
@@ -12119,8 +12121,8 @@ std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hu
   constexpr const char* key = "layer_rope_theta";
   return fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_above_one));
 }
-/// The layers that `no_rope_layers` names, which holds 1 for a layer that rotates and 0 for one that does
-/// not, or every so many.
+/// The layers that do not rotate, from `no_rope_layers`: a list with 1 for a rotated layer and 0 for others,
+/// or a period.
 ///
 /// \param types  how many layers have a type, or 0
 template <class J>
@@ -12169,19 +12171,19 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
     if ((full && !defaults.full_rotate && slides && !dense[i]) || (!full && !defaults.others_attend))
       without.push_back(static_cast<Index>(i));
   }
-  // Both rules may have named a layer.
+  // Both rules may name the same layer.
   sort_distinct(without);
   return without;
 }
 // The attention window of each layer.
-/// The key that has the window of layers that slide.
+/// The key with the window of sliding layers.
 template <class J>
 const char* window_key(json_reader<J>& text, const hugging_face_record& defaults) {
   const bool other = defaults.swa_keys && !text.has("sliding_window") && text.has("sliding_window_size");
   return other ? "sliding_window_size" : "sliding_window";
 }
-/// Whether a token sees only tokens before it. Gemma 4 has "all" for true, and "vision", by which tokens of
-/// text do.
+/// Whether a token sees only tokens before it. Gemma 4 has "all" for true, and "vision", with which this
+/// holds for text tokens.
 template <class J>
 bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
   const char* const key = "use_bidirectional_attention";
@@ -12191,13 +12193,13 @@ bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
     text.refuse(key, "must be true, false, \"all\" or \"vision\", got " + both_ways);
   return defaults.causal && both_ways == "vision";
 }
-/// attention_options::window of the layers that slide; 0: none does; not_known_window.
+/// attention_options::window of sliding layers. 0: no layer slides. Or not_known_window.
 ///
-/// Encoders count the tokens on both sides: ModernBERT sees local_attention / 2 of them on each, or
-/// sliding_window, and a Gemma 3 or 4 with use_bidirectional_attention half of sliding_window. A window of
-/// attention_options counts the token itself too.
+/// Encoders count the tokens on both sides. ModernBERT sees local_attention / 2 or sliding_window tokens on
+/// each side. A Gemma 3 or 4 with use_bidirectional_attention sees half of sliding_window. A window of
+/// attention_options also counts the token itself.
 ///
-/// \param typed  the file says of every layer whether it slides
+/// \param typed  whether the file has the type (sliding or not) of every layer
 template <class J>
 Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults, bool typed = false) {
   const bool by_type = typed && defaults.slides == which_slide::without_rope;  // whether asked or not
@@ -12223,7 +12225,7 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
 /// model_rope::windows.
 ///
 /// \param types    of the layers, or empty
-/// \param layers   how many; nothing: not known
+/// \param layers   their number, or nothing if unknown
 /// \param without  the layers that do not rotate, in increasing order
 template <class J>
 std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
@@ -12235,7 +12237,8 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   const bool from = defaults.slides == which_slide::from_max_window_layers,
              even = defaults.slides == which_slide::even_below_max_window_layers,
              bare = defaults.slides == which_slide::without_rope;
-  // Where sliding begins or ends. As a number: g++ 12 takes a std::optional for uninitialised here.
+  // The layer at which sliding begins or ends. A plain number, because g++ 12 warns that a std::optional is
+  // uninitialised.
   constexpr Index not_known = -1;
   const Index by_default = defaults.max_window_layers > 0 ? defaults.max_window_layers : not_known,
               first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
@@ -12249,7 +12252,7 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
                       : type == defaults.other_type && defaults.others_attend ? of_type
                                                                               : not_known_window);
   if (!windows.empty()) return windows;
-  // A class that knows no window has no key for one.
+  // A class without windows has no key for one.
   const bool given = text.has(window_key(text, defaults)) || text.has("local_attention");
   const bool chunks = defaults.window == window_span::chunks;
   if ((chunks || defaults.crosses) && !given)
@@ -12270,13 +12273,13 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   }
   return {given || defaults.slides != which_slide::by_type ? not_known_window : 0};
 }
-// Warnings about defaults of the class by which layers differ.
+// Warnings about class defaults in which layers differ.
 /// "the last of every 4 layers"
 inline std::string one_of_every(Index period, bool first, bool from_end) {
   return std::string(first ? "the first" : "the last") + " of every " + std::to_string(period) + " layers" +
          (from_end ? ", counted from the end," : "");
 }
-/// The pattern of layer types in the record, in words, if it was used; else nothing.
+/// The pattern of layer types in the record, in words, or nothing if it was not used.
 template <class J>
 std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& defaults,
                             const model_draft& model) {
@@ -12295,9 +12298,9 @@ std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& def
                       defaults.from_end) +
          does + (defaults.first_full ? ", and so does the first" : "");
 }
-/// Warns of the defaults of the class by which layers differ, where they were used.
+/// Warns about class defaults in which layers differ, if they were used.
 ///
-/// \param layers  how many; nothing: not known
+/// \param layers  their number, or nothing if unknown
 /// \param model   with its groups
 template <class J>
 void name_assumed_layers(json_reader<J>& text, const hugging_face_record& defaults,
@@ -12361,7 +12364,7 @@ class hugging_face_groups {
       return;
     }
     if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
-    // A second base means a second kind of layer: Gemma 3 and ModernBERT, before rope_parameters.
+    // A second base means a second kind of layer: Gemma 3 and ModernBERT before rope_parameters.
     const auto local = local_base();
     if (given && defaults_.full_head_dim > 0)
       maker_.warn(
@@ -12379,14 +12382,14 @@ class hugging_face_groups {
                {.base = local ? *local : maker_.assumed("local", defaults_.local_base)});
   }
  private:
-  /// rope_scaling; nullptr also if it is empty, which transformers takes for none.
+  /// rope_scaling. nullptr also if it is empty, which transformers treats as absent.
   const J* scaling_dictionary() {
     const J* given = text_.object("rope_scaling");
     if (!given) return nullptr;
     const auto& items = given->items();
     return items.begin() == items.end() ? nullptr : given;
   }
-  /// The base beside the dictionaries of layers that slide.
+  /// The base of sliding layers, next to the dictionaries.
   std::optional<double> local_base() {
     const auto local = text_.number("rope_local_base_freq", range::above_one);
     return local ? local : text_.number("local_rope_theta", range::above_one);
@@ -12395,20 +12398,21 @@ class hugging_face_groups {
     constexpr const char* key = "global_rope_theta";
     return {.base = text_.number(key, range::above_one), .base_key = key};
   }
-  /// The base of a dictionary of that type without rope_theta, where the architecture has two.
+  /// The base of a dictionary of this type without rope_theta, if the architecture has two.
   group_terms terms_of(const std::string& type, const J& given) {
     if (detail::equal(defaults_.local_base, 0) || given.contains("rope_theta")) return {};
     if (type == defaults_.full_type) return global_terms();
     const auto local = local_base();
     return {.base = local ? *local : maker_.assumed(type, defaults_.local_base)};
   }
-  /// Whether one dictionary is for both kinds of layers: of type default, where these have one base.
+  /// Whether one dictionary is for both kinds of layers: it has type default, and they have one base.
   bool holds_for_all(const J& given, const std::string& path) const {
     json_reader<J> rope(&given, path);
     const std::string type = rope.text("rope_type").value_or(rope.text("type").value_or("default"));
     return type == "default" && detail::equal(defaults_.local_base, defaults_.base);
   }
-  /// Makes groups of rope_parameters, for classes that have nothing there but a dictionary per layer type.
+  /// Makes groups of rope_parameters, for classes whose rope_parameters always have a dictionary per layer
+  /// type.
   bool has_given_types() {
     const J* given = text_.object("rope_parameters");
     if (given && !add_nested_groups(*given, text_.path() + "rope_parameters.")) refuse_flat_dictionary();
@@ -12418,8 +12422,8 @@ class hugging_face_groups {
     text_.refuse(scaling_dictionary() ? "rope_scaling" : "rope_parameters",
                  "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
   }
-  /// Makes groups of one dictionary per layer type, or of the defaults of the class. A key of an older form,
-  /// which the class does not read, must agree with them.
+  /// Makes groups of one dictionary per layer type, or of the class defaults. Keys of an older form, which
+  /// the class does not read, must agree with them.
   void add_by_type() {
     if (defaults_.swa_keys) return add_by_swa_keys();
     if (has_given_types()) return;
@@ -12442,7 +12446,7 @@ class hugging_face_groups {
     maker_.add(other, nullptr, text_.path(),
                {.base = maker_.assumed(other, defaults_.local_base), .factor = defaults_.other_factor});
   }
-  /// MiMo-V2: rope_theta, swa_rope_theta and partial_rotary_factor are for what a dictionary leaves out, and
+  /// MiMo-V2: rope_theta, swa_rope_theta and partial_rotary_factor replace absent keys of a dictionary, and
   /// rope_scaling is the dictionary of layers that attend fully.
   ///
   /// Source:  Hugging Face transformers, models/mimo_v2_flash
@@ -12451,7 +12455,7 @@ class hugging_face_groups {
     if (given && !is_nested(*given)) refuse_flat_dictionary();
     if (given && scaling)
       text_.refuse("rope_scaling",
-                   "must not lie beside rope_parameters; put its keys into full_attention there");
+                   "must not be next to rope_parameters; put its keys into full_attention there");
     json_reader<J> types(given, text_.path() + "rope_parameters.");
     const auto add = [&](std::string_view type, const char* base_key, const J* otherwise, double base,
                          double factor) {
@@ -12466,10 +12470,10 @@ class hugging_face_groups {
     add(defaults_.other_type, "swa_rope_theta", nullptr, defaults_.local_base, defaults_.other_factor);
     note_beside(types);
   }
-  /// Names what lies beside the dictionaries of `types` that were read.
+  /// Names the keys next to the dictionaries of `types`, if those were read.
   void note_beside(const json_reader<J>& types) {
     for (const std::string& key : types.unasked())
-      maker_.warn(types.path() + key + " lies beside the layer types and has no effect");
+      maker_.warn(types.path() + key + " is next to the layer types and has no effect");
   }
   /// A number for all layers, or one for each of them.
   std::optional<std::vector<double>> number_or_list(const char* key, const number_rule& rule) {
@@ -12479,7 +12483,8 @@ class hugging_face_groups {
     if (!one) return {};
     return std::vector<double>(model_.layers.size(), *one);
   }
-  /// Step 3.5: all layers of a type have the base and the share of channels of the last one in the lists.
+  /// Step 3.5: all layers of a type have the base and the share of channels that the lists have for its last
+  /// layer.
   void add_from_lists() {
     if (model_.layers.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
     if (has_given_types()) {
@@ -12510,7 +12515,7 @@ class hugging_face_groups {
       maker_.add(type, type == defaults_.full_type ? scaling : nullptr, path, terms);
     }
   }
-  /// DeepSeek V4: `main` and `compress`, or what the latter holds.
+  /// DeepSeek V4: `main` and `compress`, or the contents of `compress`.
   void add_compressed(const J* given, const std::string& path) {
     json_reader<J> both(given, path);
     group_terms terms;
@@ -12536,7 +12541,7 @@ class hugging_face_groups {
     maker_.add_again("heavily_compressed_attention");
     if (two) note_beside(both);
   }
-  /// A group of each type and base that layers have by layer_rope_theta.
+  /// A group for each type and base of layers, from layer_rope_theta.
   bool add_groups_of_bases(const J* given, const std::string& path) {
     std::vector<std::string>& layers = model_.layers;
     const auto bases = layer_bases_of(
@@ -12550,7 +12555,7 @@ class hugging_face_groups {
       std::string type;
       double base;
     };
-    std::vector<kind> kinds;  // without those that do not turn
+    std::vector<kind> kinds;  // without the layers that do not rotate
     std::vector<double> distinct;
     layers.resize(bases->size());
     for (std::size_t i = 0; i < bases->size(); ++i) {
@@ -12580,8 +12585,8 @@ class hugging_face_groups {
     }
     return true;
   }
-  /// The group of a class that has one rotary embedding for all layers (Muse Glimmer). A file without
-  /// rope_theta has the base that its list has for every layer.
+  /// The group of a class with one rotary embedding for all layers (Muse Glimmer). A file without rope_theta
+  /// uses the common base of its list.
   void add_group_of_one_base(const J* given, const std::string& path, const std::vector<double>& bases) {
     std::vector<double> distinct = bases;
     std::erase_if(distinct, [](double base) { return detail::equal(base, 0); });
@@ -12598,7 +12603,7 @@ class hugging_face_groups {
   void refuse_no_base() const {
     text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none rotates");
   }
-  /// Throws unless a group can have that name.
+  /// Throws unless the name is allowed for a group.
   ///
   /// \param where  the key that has the type
   static void check_name(const std::string& type, const std::string& where) {
@@ -12606,15 +12611,15 @@ class hugging_face_groups {
       throw_invalid("import_hugging_face", "a layer type in ", where.c_str(), " must have a name of 1 to ",
                     longest_layer_type, " characters, got ", type.size());
   }
-  /// Adds the layers of the type to those that do not rotate.
+  /// Adds the layers of a type to the layers that do not rotate.
   void leave_out(const std::string& type) {
     std::vector<Index>& without = model_.layers_without_rope;
     for (std::size_t i = 0; i < model_.layers.size(); ++i)
       if (model_.layers[i] == type) without.push_back(static_cast<Index>(i));
     sort_distinct(without);
   }
-  /// Whether a rope dictionary has one for each type of layers: whether a key is the name of a type, whatever
-  /// stands beside it. In an unknown architecture every key is a type if all keys have dictionaries.
+  /// Whether a rope dictionary has one dictionary for each type of layers: some key is the name of a type. In
+  /// an unknown architecture, if all keys have dictionaries, every key is a type.
   ///
   /// Source:  Hugging Face transformers of 2026-08, nested_rope_parameter_keys
   bool is_nested(const J& given) const {
@@ -12634,7 +12639,7 @@ class hugging_face_groups {
   bool is_usual_type(const std::string& key) const {
     return key == defaults_.full_type || key == defaults_.other_type;
   }
-  /// rope_parameters with one dictionary per layer type; null for a type whose layers do not rotate.
+  /// rope_parameters with one dictionary per layer type, or null for a type that does not rotate.
   bool add_nested_groups(const J& given, const std::string& path) {
     if (!is_nested(given)) return false;
     bool named = false;
@@ -12652,10 +12657,10 @@ class hugging_face_groups {
                  has_base ? group_terms{} : terms_of(key, item.value()));
     }
     if (defaults_.form == dictionary_form::base_per_layer && text_.has("layer_rope_theta"))
-      text_.refuse("layer_rope_theta", "must not lie beside a dictionary for each type of layers");
+      text_.refuse("layer_rope_theta", "must not be next to a dictionary for each type of layers");
     for (const std::string& key : unturned) leave_out(key);
     for (const std::string& key : beside)
-      maker_.warn(path + key + " lies beside the layer types and has no effect");
+      maker_.warn(path + key + " is next to the layer types and has no effect");
     return true;
   }
   json_reader<J>& text_;
@@ -12684,7 +12689,7 @@ class hugging_face_importer {
     model_.architecture = architecture();
     const std::string plain = plain_architecture(model_.architecture);
     if (const auto* known = hugging_face_record_of(plain)) {
-      json_reader<J>(text_).number("sliding_window", range::window);  // throws, also where it has no effect
+      json_reader<J>(text_).number("sliding_window", range::window);  // throws, even if it has no effect
       text_.hide(keys_not_read(*known));
     }
     if (!outer_.empty()) assume_sizes(text_, plain);
@@ -12707,7 +12712,7 @@ class hugging_face_importer {
     return std::move(model_).finished();
   }
  private:
-  /// The name of the text model: its own, else that of the nearest dictionary around it.
+  /// The name of the text model: its own, or that of the nearest dictionary around it.
   std::string architecture() {
     std::string name = name_of_part(text_);
     for (std::size_t i = outer_.size(); name.empty() && i > 0; --i) {
@@ -12719,13 +12724,13 @@ class hugging_face_importer {
     }
     if (name.empty()) text_.missing("model_type", "it decides the layout");
     if (plain_architecture(name) != "deepseekv2" || text_.boolean("use_mla").value_or(true)) return name;
-    // DeepSeek-VL2 and DeepSeek-OCR, whose code then takes the attention class of Llama.
+    // DeepSeek-VL2 and DeepSeek-OCR, whose code then uses the attention class of Llama.
     warn(text_.path() + "use_mla is false: heads rotate whole, as those of deepseek_ocr2_text");
     return "deepseek_ocr2_text";
   }
-  /// Warns of each key that speaks of positions and has no effect, and of each size that was assumed.
+  /// Warns about each key for positions without effect, and about each size that was assumed.
   ///
-  /// \param because  what to say of a key of the text model
+  /// \param because  the reason for a key of the text model
   void note_keys(const std::string& because) {
     for (const std::string& key : text_.unasked()) {
       if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
@@ -12740,21 +12745,21 @@ class hugging_face_importer {
     for (std::size_t i = 0; i < outer_.size(); ++i)
       for (const std::string& key : outer_[i].unasked())
         if (speaks_of_rope(key))
-          warn(outer_[i].path() + key + " lies beside " + parts_.keys()[i] + " and has no effect");
+          warn(outer_[i].path() + key + " is next to " + parts_.keys()[i] + " and has no effect");
     note_inner_keys(because);
     text_.each_assumed([&](const std::string& key, double value) {
       warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
            model_.architecture);
     });
   }
-  /// Whether a key says by a period what layer_types says of every layer.
+  /// Whether a key repeats as a period the contents of layer_types.
   bool is_overruled(const std::string& key) {
     constexpr std::string_view periods =
         " _sliding_window_pattern full_attention_interval global_attn_every_n_layers sliding_window_pattern ";
     return is_listed(periods, key) && text_.has("layer_types");
   }
-  /// Warns of keys without effect in all dictionaries that are not rope dictionaries, once for each other
-  /// part of the model. Scales in quantization_config are scales of weights, and get no warning.
+  /// Warns about keys without effect in all dictionaries except rope dictionaries, once for each other part
+  /// of the model. Scales in quantization_config are scales of weights, and get no warning.
   void note_inner_keys(const std::string& because) {
     std::vector<std::string> keys;
     const auto wide = [](const std::string& key) { return speaks_of_rope(key); };
@@ -12773,7 +12778,7 @@ class hugging_face_importer {
       }
     const auto add = [&](const json_reader<J>& reader, bool is_text) {
       reader.each_unasked([&](const std::string& key, const J& part) {
-        if (speaks_of_rope(key)) return;  // named already
+        if (speaks_of_rope(key)) return;  // already named
         const std::string path = reader.path() + key;
         if (key == "quantization_config")
           add_inner_keys(part, path + ".", narrow, keys);
@@ -12788,7 +12793,7 @@ class hugging_face_importer {
     sort_distinct(keys);
     for (const std::string& key : keys) warn(key + because);
   }
-  /// Warns of a part of the model that is not read, if keys in it speak of positions.
+  /// Warns about a part of the model that is not read, if it has keys about positions.
   void note_part(const std::string& path, const J& part) {
     std::vector<std::string> keys;
     add_inner_keys(
@@ -12804,7 +12809,7 @@ class hugging_face_importer {
         {"num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_num_hidden_layers"},
         range::layers);
   }
-  /// How many heads there are, and how long a context may be.
+  /// The number of heads, and the longest context.
   void add_sizes() {
     model_.query_heads =
         text_.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"})
@@ -12831,7 +12836,7 @@ class hugging_face_importer {
     model_.windows.resize(static_cast<std::size_t>(count_of_layers().value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
     constexpr const char* because = " has no effect, because nothing rotates";
-    std::vector<std::string> keys;  // of the dictionary that says so
+    std::vector<std::string> keys;  // of the dictionary with this information
     if (const J* reason = text_.find(none.key.c_str()))
       add_inner_keys(*reason, text_.path() + none.key + ".", speaks_of_rope, keys);
     for (const std::string& key : keys) warn(key + because);
@@ -12862,7 +12867,7 @@ class hugging_face_importer {
     note_unread_types();
     if (defaults_.window == window_span::chunks) read_chunk();
   }
-  /// The length of the chunks in which layers attend that rotate. Where it is null, the class has no mask.
+  /// The length of the chunks in which rotated layers attend. If it is null, the class has no mask.
   ///
   /// Source:  Hugging Face transformers, Llama4TextConfig, attention_chunk_size
   void read_chunk() {
@@ -12875,18 +12880,18 @@ class hugging_face_importer {
            ": layers that rotate attend within chunks of so many tokens, which no window says; rotate_layer "
            "gives the key_ranges of a chunk");
   }
-  /// Why a window is not known of a layer that attends.
+  /// Why the window of an attending layer is unknown.
   std::string reason_of_no_window() {
     if (defaults_.window == window_span::chunks)
       return "layers that rotate attend in chunks, which no window says";
-    if (model_.keys_are_values) return "what layers of compressed keys see is not told by a window";
+    if (model_.keys_are_values) return "a window cannot express which compressed keys a layer sees";
     const std::string key = text_.path() + window_key(text_, defaults_);
     if (!layers_) return text_.path() + "num_hidden_layers is not given";
     if (!text_.has(window_key(text_, defaults_))) return key + " is not given";
     return model_.causal ? "which layers slide is not known of this architecture"
                          : "how far a token sees to either side is not known from " + key;
   }
-  /// Which layers of MiMo-V2 have sink logits, and keys that say otherwise than those that hold.
+  /// The layers of MiMo-V2 with sink logits, and keys that contradict the ones used.
   ///
   /// Source:  Hugging Face transformers, models/mimo_v2_flash; mlx-lm, mimo_v2_flash.py
   void read_swa_keys() {
@@ -12908,7 +12913,7 @@ class hugging_face_importer {
     if (by_pattern && text_.has("layer_types") && *by_pattern != model_.layers)
       warn(text_.path() + "hybrid_layer_pattern is overruled by " + text_.path() + "layer_types");
   }
-  /// Warns if layer_types says which layers slide and the class does not read it for that.
+  /// Warns if layer_types lists sliding layers and the class does not use it.
   void note_unread_types() {
     if (types_slide(defaults_) || !text_.has("layer_types")) return;
     const bool all = defaults_.slides != which_slide::by_type;
@@ -12917,7 +12922,7 @@ class hugging_face_importer {
       warn(text_.path() + "layer_types is not read by the class of " + model_.architecture +
            " where layers slide: " + (all ? "all do, or none" : "none does"));
   }
-  /// In some classes the last layer attends fully, whatever its type.
+  /// In some classes the last layer attends fully, for any type.
   void end_with_full_layer() {
     if (!defaults_.ends_full || model_.layers.empty() || model_.layers.back() == defaults_.full_type) return;
     model_.layers.back() = defaults_.full_type;
@@ -12925,7 +12930,7 @@ class hugging_face_importer {
       warn(text_.path() + "layer_types: the class of " + model_.architecture +
            " takes the last layer for one of " + model_.layers.back());
   }
-  /// Warns if layers slide by the window of the class, because the file has none.
+  /// Warns if layers slide by the window of the class because the file has none.
   void note_assumed_window() {
     const double assumed = (std::abs)(defaults_.sliding_window);
     if (detail::equal(assumed, 0) || text_.has(window_key(text_, defaults_)) ||
@@ -12936,7 +12941,7 @@ class hugging_face_importer {
     warn(text_.path() + (both_sides ? "local_attention" : "sliding_window") + " is not given; assumed " +
          exact_digits(assumed) + ", the default of " + model_.architecture);
   }
-  /// Warns of types of layers that rotate and have no group. Their rotation is not known, unless there is one
+  /// Warns about types of rotated layers without a group. Their rotation is unknown, unless there is one
   /// group for all layers.
   void note_unknown_types() {
     const std::vector<Index>& without = model_.layers_without_rope;
@@ -12956,7 +12961,7 @@ class hugging_face_importer {
     if (types.empty()) return;
     if (types.size() > most) names += " and " + std::to_string(types.size() - most) + " more";
     warn("layers of type " + names + " have no rope dictionary; " +
-         (model_.groups.size() > 1 ? "it is not known how they rotate"
+         (model_.groups.size() > 1 ? "their rotation is unknown"
                                    : "they are taken to rotate like " + model_.groups.front().layer_type));
   }
   /// Architectures differ in whether layers that slide are scaled.
@@ -13005,32 +13010,31 @@ concept json_like = requires(const J& json, const std::string& key) {
   json.template get<bool>();
   json.template get<std::string>();
 };
-/// What a config.json does not say.
+/// Information that a config.json lacks.
 ///
 ///     const model_rope model = import_hugging_face(json, {.length = 32768});
 struct hugging_face_options {
-  /// Tokens of the sequence, for `dynamic` and `longrope`, whose frequencies depend on it. 0 is a short
-  /// sequence: the frequencies Hugging Face builds before it sees a token.
+  /// Tokens of the sequence, for `dynamic` and `longrope`, whose frequencies depend on it. 0 means a short
+  /// sequence: the initial frequencies of Hugging Face.
   double length = 0;
-  /// The layout of the weights, where it is not that of the architecture or the architecture is not known.
+  /// The layout of the weights, if it is not that of the architecture or the architecture is unknown.
   std::optional<layout_kind> layout = {};
-  /// What the import does with a model in which no layer rotates, such as GPT-2.
+  /// Whether a model in which no layer rotates, such as GPT-2, throws or is described.
   model_without_rope without_rope = model_without_rope::refuse;
 };
-/// Reads the rotary embedding of a model from its config.json, in both forms: `rope_scaling` beside
-/// `rope_theta`, and `rope_parameters`, also with one dictionary per layer type. Of a file with
+/// Reads the rotary embedding of a model from its config.json, in both forms: `rope_scaling` next to
+/// `rope_theta`, and `rope_parameters`, which may have one dictionary per layer type. From a file with
 /// several parts it reads the language model: `text_config`, `thinker_config`, `llm_config`,
-/// `language_config`, `language_model` or `decoder`, also one in another.
+/// `language_config`, `language_model` or `decoder`, which may be nested.
 ///
-/// The layout is that of the weights Hugging Face distributes for the architecture. An absent key has the
-/// value that the configuration class of transformers fills in. Each such assumption is in the warnings by
-/// the name of its key, and so is every key without effect that speaks of positions, windows or scales,
-/// wherever it lies in the file.
+/// The layout is that of the weights that Hugging Face distributes for the architecture. An absent key has
+/// the default of the configuration class of transformers. Warnings name each such default, and every key
+/// about positions, windows or scales without effect, anywhere in the file.
 ///
 /// A file may have up to 16384 layers, and up to 1024 groups of layers with 32768 pairs together.
 ///
 /// \param config   the file, as a JSON value that the caller has parsed
-/// \param options  what the file does not say
+/// \param options  information that the file lacks
 ///
 /// Throws:  std::invalid_argument, whose message names the key, if a required key is missing, a value has the
 ///          wrong type or is out of range, the rope type or the layout of the architecture is not known, or
@@ -13053,8 +13057,8 @@ model_rope import_hugging_face(const J& config, const hugging_face_options& opti
 #define ROPE_MODELS_TABLES_HPP
 /// The frequency tables of a whole model.
 namespace rope::inline ROPE_ABI {
-/// One table for all layers that rotate alike: two for the 34 layers of Gemma 3, whose sliding layers have a
-/// base of their own.
+/// One table for all layers that rotate alike: two for the 34 layers of Gemma 3, whose sliding layers have
+/// another base.
 ///
 ///     const model_rope model = import_hugging_face(json);
 ///     const model_tables tables(model, 8192);
@@ -13066,13 +13070,13 @@ namespace rope::inline ROPE_ABI {
 /// \tparam S  float or double: the type of an entry
 ///
 /// Invariant: immutable; safe to share between threads. It has no tables after a move.
-/// Cost:      size() tables, however many layers there are
+/// Cost:      size() tables, for any number of layers
 template <class S = float>
 class model_tables {
  public:
   /// Positions 0 .. count - 1 in every table.
   ///
-  /// Throws:  as frequency_table does; std::invalid_argument if the model has no group of layers
+  /// Throws:  as frequency_table; std::invalid_argument if the model has no group of layers
   template <std::integral Count>
   model_tables(const model_rope& model, Count count) : model_tables(model) {
     build([count](const frequencies& f) { return frequency_table<S>(f, count); });
@@ -13091,10 +13095,10 @@ class model_tables {
   Index size() const { return static_cast<Index>(tables_.size()); }
   /// The model that the tables were made from.
   const model_rope& model() const { return model_; }
-  /// The table of a layer, placed at the first channel that rotates, or nothing if the layer does not rotate.
-  /// Valid while this object lives and is not assigned to.
+  /// The table of a layer, placed at the first rotated channel, or nothing if the layer does not rotate. It
+  /// is valid while this object lives and is not assigned to.
   ///
-  /// Throws:  std::out_of_range if there is no such layer or it is not known how it rotates
+  /// Throws:  std::out_of_range if there is no such layer or its rotation is unknown
   std::optional<placed_table<S>> of_layer(Index layer) const {
     if (model_.rotation_of_layer(layer) == layer_rotation::not_known) {
       const Index count = model_.layer_count();
@@ -13171,20 +13175,20 @@ class model_tables {
 /// thread and grow with the number of tokens. Each is as large as the largest call so far required. There is
 /// one per channel type T (with arithmetic type A). Sizes are in bytes:
 ///
-///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
+///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), if d_weight is not empty
 ///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
-///     attention_gradient           what its Cost says
-///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
-///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
+///     attention_gradient           see its Cost
+///     attention with a cache       sizeof(T) q.size(), if the cache stores rotated keys
+///     append<Layout>               sizeof(T) k.size(), if the cache is narrower than T
 ///     rotate_to of float to 16 bits  the larger of 64 KiB and 4 heads head_dim, per thread
 ///     attention_weight_sums        8 sums.size() + 2 sizeof(A) batch q.tokens q.heads (runs + 1), with
 ///                                  ceil(keys / 4096) runs, at most 16
 ///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
 ///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
-///                                  c of the context (of x again in self-attention); 8 n heads where
-///                                  log_sum_exp is asked for in segments or of a ring's chunks; the
-///                                  probabilities of a segment where those are
-///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
+///                                  c of the context (of x again in self-attention); 8 n heads more for the
+///                                  log_sum_exp of segments or of a ring's chunks; the probabilities of a
+///                                  segment more if they are reported
+///     its gradient                 twice that, 8 n heads, the scratch of attention_gradient, and with norms
 ///                                  sizeof(T) (n heads + c kv_heads) head_dim
 ///
 /// with size() = batch * tokens * heads * head_dim. Each thread that takes part in a call also keeps a block
@@ -13192,7 +13196,8 @@ class model_tables {
 /// for 32 heads of 128 channels.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
+/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that it can release all of
+/// them.
 ///
 /// Where thread_local is emulated, the pieces are on the heap. A key has the first one of each thread, and
 /// the destructor of the key frees them when the thread ends.
@@ -13202,7 +13207,7 @@ class scratch_piece {
   scratch_piece& operator=(const scratch_piece&) = delete;
 #if ROPE_DETAIL_SCRATCH_IN_KEY
   ~scratch_piece() { release(); }
-  /// The calling thread's piece of a user. Its address identifies the user.
+  /// The piece of the calling thread for one user. Its address identifies the user.
   static scratch_piece& of(const void* user) {
     scratch_piece* const newest = first();
     for (scratch_piece* piece = newest; piece != nullptr; piece = piece->next_)
@@ -13214,8 +13219,8 @@ class scratch_piece {
   }
 #else
   scratch_piece() : next_(first()) { first() = this; }
-  /// A thread that ends destroys its pieces one by one. Objects that it destroys later may still call
-  /// release_scratch(), so the piece leaves the list.
+  /// A thread that ends destroys its pieces one by one. Objects destroyed later may still call
+  /// release_scratch(), so the piece removes itself from the list.
   ~scratch_piece() {
     release();
     scratch_piece** at = &first();
@@ -13272,7 +13277,7 @@ class scratch_piece {
 #endif
 };
 #if ROPE_DETAIL_SCRATCH_IN_KEY
-/// Its address identifies a user of scratch.
+/// Identifies a user of scratch by its address.
 template <class User, class T>
 inline char scratch_user = 0;
 #endif
@@ -13305,8 +13310,8 @@ T* workspace(Index count) {
 ///     all->arrive_and_wait();
 ///
 /// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
-///            that such a call has started. Program parts that are compiled for other instruction sets or
-///            floating-point models have scratch of their own, and a release_scratch() of their own
+///            that such a call has started. Parts of a program compiled for other instruction sets or
+///            floating-point models have their own scratch and their own release_scratch()
 inline void release_scratch() { detail::scratch_piece::release_all(); }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_SCRATCH_HPP
@@ -13619,9 +13624,9 @@ EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, const Row& row, Index fi
   }
 }
 /// The table entries of `pairs` pairs from pair `first` on, in lane order, and the rotation of these pairs in
-/// one head. `in` points to the first of their channels in the head, `half` is the number of pairs of the
-/// row. rotate gets the values that read_early loaded: all steps of a block are read before the first is
-/// stored, because a compiler may not move a load before a store that might alias it.
+/// one head. `in` points to the first of their channels in the head, and `half` is the number of pairs of the
+/// row. `rotate` receives the values that read_early loaded: all steps of a block are read before the first
+/// one is stored, because a compiler may not move a load before a store that might alias it.
 template <class Layout, class T, class P>
 struct rotation_step;
 /// half_split: u and v are each contiguous.
@@ -13731,7 +13736,8 @@ inline constexpr bool has_two_floats = true;
 #else
 inline constexpr bool has_two_floats = false;
 #endif
-/// `count` steps one after another. Nested structures instead of an array: g++ -O2 keeps arrays in memory.
+/// `count` steps, one after another. Nested structures instead of an array, because g++ -O2 keeps arrays in
+/// memory.
 template <class Step, int count>
 struct rotation_steps {
   static constexpr Index pairs = count * Step::pairs, channels = count * Step::channels;
@@ -13814,7 +13820,7 @@ inline constexpr bool rotates_in_packets<interleaved, T, arithmetic<T>> =
 template <class T>
 inline constexpr bool rotates_in_packets<half_split, T, arithmetic<T>> =
     has_packets<T, packet<arithmetic<T>>>;
-/// Pairs of a block; 0 if they are rotated one at a time.
+/// Pairs of a block, or 0 if they are rotated one at a time.
 template <class Layout, class T>
 inline constexpr Index pairs_in_block = [] {
   using P = packet<arithmetic<T>>;
@@ -13823,9 +13829,9 @@ inline constexpr Index pairs_in_block = [] {
   else
     return 0;
 }();
-/// Rotates interleaved heads that are contiguous but do not begin at a cache line, from the first line
-/// boundary on. Otherwise every packet as wide as a line would cross a line boundary. The row begins with the
-/// first pair after that boundary, so the last packets of a head also hold the first pairs of the next head.
+/// Rotates contiguous interleaved heads that do not begin at a cache line, from the first line boundary on.
+/// Otherwise every packet as wide as a line would cross a line boundary. The row begins with the first pair
+/// after that boundary, so the last packets of a head also contain the first pairs of the next head.
 ///
 /// \param before  pairs before the first line boundary
 template <class Layout, class P, class T, class S, bool inverse>
@@ -13888,8 +13894,8 @@ EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, in
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 /// The order in which a checked call of rotate reads and writes memory.
 ///
-/// Rows of a table that are computed once for all heads of a token: if the type of entries differs from the
-/// type of the arithmetic, or if the rows of an inverse are not those of the table times a constant.
+/// Table rows that are computed once for all heads of a token: if the type of entries differs from the
+/// arithmetic type, or if the rows of an inverse are not a constant times those of the table.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether 1 / m^2 is a normal number of S, far from the range where products with it lose bits.
 template <class S>
@@ -13900,7 +13906,7 @@ bool has_inverse_square(double m) {
 /// Whether table entries are converted to the arithmetic type of channels T before they are used. A double
 /// entry rounded to float is the entry of a float table. But an entry beyond the range of float would become
 /// infinite, and its product with a channel of 0 NaN. For float channels, a table that may have such entries
-/// is therefore not converted, and products are formed in double. For 16-bit channels, only rows with such
+/// is therefore not converted, and products are computed in double. For 16-bit channels, only rows with such
 /// entries are not converted.
 ///
 /// \param m  the table's attention_factor
@@ -14055,8 +14061,8 @@ class rotation_plan {
     return x;
   }
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
-  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache: 16 MiB exceed
-  /// L2 and fit most shared L3.
+  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache. Data of 16
+  /// MiB exceeds L2 but fits most shared L3 caches.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
@@ -14256,7 +14262,7 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
         });
       });
 }
-/// rotate_checked or, where the types differ, rotate_and_round.
+/// rotate_checked, or rotate_and_round if the types differ.
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_into_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
                          const placed_table<S>& table, const P& positions, const Threads& threads) {
@@ -14430,7 +14436,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 /// Prepares the queries and keys of a layer of an imported model for attention, in one call.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// The ranges of keys of a layer that attends in chunks: key j of a row is at position j.
+/// The ranges of keys of a layer that attends in chunks. Key j of a row is at position j.
 ///
 /// Throws:  std::invalid_argument, std::out_of_range
 template <class T, class P>
@@ -14458,8 +14464,7 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
       chunks ? model.attention_of_layer(layer, *chunks) : model.attention_of_layer(layer);
   if (model.keys_are_values)
     throw_invalid(function, "layer ", layer,
-                  " turns the output of attention back, which a call of attention does not; call rotate, "
-                  "attention and unrotate");
+                  " also un-rotates the output of attention; call rotate, attention and unrotate yourself");
   const auto got = static_cast<Index>(sink_logits.size());
   const bool has_sinks = model.layer_has_sinks(layer);
   if (has_sinks && got != q.heads)
@@ -14478,7 +14483,7 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
   }
   return options;
 }
-/// Throws if heads do not have the size of those of the layer.
+/// Throws unless heads have the size of those of the layer.
 template <class T>
 void check_head_of_layer(const layer_group* group, const char* name, const head_view<T>& x) {
   if (group && x.head_dim != group->head_dim)
@@ -14500,7 +14505,7 @@ void check_unrotated(const P& positions, const head_view<T>& q, const head_view<
   (check_channels(k), ...);
   position_source(positions, q.tokens).range(function, q.batch, q.tokens);
 }
-/// All forms of the function below.
+/// The implementation of the functions below.
 template <class S, class P, class Threads, class T, class... K>
 attention_options rotate_layer(const model_tables<S>& tables, Index layer, const P& positions,
                                std::span<const float> sink_logits, std::vector<key_range>* ranges,
@@ -14545,26 +14550,26 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 ///     std::vector<key_range> ranges;
 ///     attention(q, k, v, out, rotate_layer(tables, layer, q, k, start, ranges));
 ///
-/// Norms of heads (q_norm, k_norm) come before. This is for text; images have tables of
+/// Norms of heads (q_norm, k_norm) must be applied before. This is for text. For images, make tables with
 /// frequencies_on_axes.
 ///
-/// \param tables       of the model, for the positions that are used
+/// \param tables       of the model, for all positions used
 /// \param q, k         [batch, tokens, heads, head_dim] each, whole heads, not rotated yet; heads may differ
 /// \param positions    as in `rotate`
-/// \param sink_logits  [q.heads] of this layer, if model_rope::layer_has_sinks (gpt-oss); else empty
+/// \param sink_logits  [q.heads] of this layer, if model_rope::layer_has_sinks (gpt-oss); otherwise empty
 /// \param ranges       receives the key ranges of a layer that attends in chunks, [batch * tokens], and is
 ///                     emptied for other layers. Token p of a row or cache must be at position p
-/// \param threads      the caller's threads, see base/parallel.hpp
+/// \param threads      your threads, see base/parallel.hpp
 ///
 /// \return  attention_of_layer(layer) with queries_are_rotated, these sink_logits and ranges, which must
-///          outlive what is returned
+///          outlive the result
 ///
 /// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
-///            it is not known whether the layer rotates; std::invalid_argument if sink_logits are missing or
-///            the layer has none, heads have another size, or keys are values too (DeepSeek V4), so that
-///            the output of attention has to be un-rotated. q and k are then unchanged
+///            the rotation of the layer is unknown; std::invalid_argument if sink_logits are missing or the
+///            layer has none, heads have another size, or keys are values too (DeepSeek V4), so that the
+///            output of attention must be un-rotated. q and k are then unchanged
 /// Accuracy:  those of `rotate` and `scale_queries`
-/// Cost:      those of `rotate` and, where the layer scales, `scale_queries`
+/// Cost:      those of `rotate` and, if the layer scales queries, of `scale_queries`
 template <class S, class Q, class K, class P = std::int64_t, class Threads = this_thread>
 attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_view<Q> q, head_view<K> k,
                                const P& positions = P{}, std::span<const float> sink_logits = {},
@@ -14579,12 +14584,13 @@ template <class S, class Q, class K, class P, class Threads = this_thread>
 attention_options rotate_layer(const model_tables<S>& tables, Index layer, head_view<Q> q, head_view<K> k,
                                const P& positions, std::vector<key_range>& ranges,
                                std::span<const float> sink_logits = {}, const Threads& threads = {}) {
-  static_assert(!std::is_const_v<Q> && std::is_same_v<Q, K>,
-                "rotate_layer: q and k turn in place, are not read-only and have the same channel type");
+  static_assert(
+      !std::is_const_v<Q> && std::is_same_v<Q, K>,
+      "rotate_layer: q and k are rotated in place, must not be read-only and must have one channel type");
   const detail::kept_positions<P> kept = positions;
   return detail::rotate_layer(tables, layer, kept, sink_logits, &ranges, threads, q, k);
 }
-/// Prepares queries alone, for layers that attend to the rotated keys of another layer (Gemma 3n).
+/// Prepares only queries, for layers that attend to the rotated keys of another layer (Gemma 3n).
 ///
 ///     attention(q, cache, out, rotate_layer(tables, layer, q, start));
 ///
@@ -14594,7 +14600,7 @@ requires position_form<P> attention_options rotate_layer(const model_tables<S>& 
                                                          head_view<Q> q, const P& positions = P{},
                                                          std::span<const float> sink_logits = {},
                                                          const Threads& threads = {}) {
-  static_assert(!std::is_const_v<Q>, "rotate_layer: q turns in place and is not read-only");
+  static_assert(!std::is_const_v<Q>, "rotate_layer: q is rotated in place and must not be read-only");
   const detail::kept_positions<P> kept = positions;
   return detail::rotate_layer(tables, layer, kept, sink_logits, nullptr, threads, q);
 }

@@ -4,13 +4,13 @@
 
 #ifndef ROPE_ROTATION_HPP
 #define ROPE_ROTATION_HPP
-/// What a program that only rotates needs: frequencies with the common schedules and axes, positions, tables,
-/// layouts, views of heads, rotation, its inverse and its gradient. The rest of rotation/ is in
-/// rotation_extras.hpp.
+/// Everything that a program which only rotates needs: frequencies with the common schedules and axes,
+/// positions, tables, layouts, views of heads, rotation, its inverse and its gradient. rotation_extras.hpp
+/// has the rest of rotation/.
 
 #ifndef ROPE_CONFIG_HPP
 #define ROPE_CONFIG_HPP
-/// What the library asks of the compiler and of Eigen, how it reports errors, and the namespace it lives in.
+/// Requirements on the compiler and on Eigen, the reporting of errors, and the namespace of the library.
 #if defined(_MSVC_LANG)
 #define ROPE_DETAIL_CPLUSPLUS _MSVC_LANG
 #else
@@ -18,7 +18,8 @@
 #endif
 #if ROPE_DETAIL_CPLUSPLUS < 202002L
 #error "rope needs C++20: compile with -std=c++20 (MSVC: /std:c++20)"
-// #error does not stop every compiler, and what follows would bury the sentence above. A missing file does.
+// #error does not stop every compiler, and errors of later lines would hide the sentence above. A missing
+// file stops all.
 #include <rope_needs_cpp20>
 #endif
 #include <Eigen/Core>
@@ -40,14 +41,14 @@
 #if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
 #error "rope needs Eigen 3.4 or newer"
 #endif
-/// Checks what a call requires of its caller, in debug builds only. Define it before the first include to use
-/// another handler.
+/// Checks a requirement of a call in debug builds only. Define it before the first include to use another
+/// handler.
 #ifndef ROPE_ASSERT
 #define ROPE_ASSERT(condition) assert(condition)
 #endif
-/// Reports bad input: throws `exception(message)`; without exceptions prints the same text to stderr and
-/// aborts. Define it before the first include to use another handler, which must not return and must be the
-/// same in every translation unit that defines one.
+/// Reports invalid input: throws `exception(message)`. Without exceptions it prints the message to stderr and
+/// aborts. Define it before the first include to use another handler, which must not return. All translation
+/// units must define the same one.
 #ifndef ROPE_THROW
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
 #define ROPE_THROW(exception, message) throw exception(message)
@@ -61,11 +62,11 @@
 #define ROPE_DETAIL_ERRORS handler
 #endif
 // Code that was compiled in two ways must not have one name: the linker would keep one of the two for both
-// callers. The inline namespace therefore has the version, the instruction set, the floating-point model, how
-// errors are reported and how wide an Index is in its name, so that translation units that differ in one of
-// them see different types. Other settings are not in the name because they change neither types nor results:
-// no type here depends on Eigen's alignment or default storage order, and an assertion only reports what is
-// undefined without it. So a debug program may call a release library.
+// callers. So the name of the inline namespace contains the version, the instruction set, the floating-point
+// model, how errors are reported and the width of an Index. Translation units that differ in one of them see
+// different types. Other settings change neither types nor results: no type depends on Eigen's alignment or
+// default storage order, and an assertion only reports undefined behaviour. So a debug program may call a
+// release library.
 #if defined(EIGEN_DONT_VECTORIZE)
 #define ROPE_DETAIL_ISA scalar
 #elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512BF16__)
@@ -100,9 +101,9 @@
 #ifndef ROPE_DETAIL_INTEGER_INSTRUCTIONS  // AVX512_VNNI
 #define ROPE_DETAIL_INTEGER_INSTRUCTIONS 0
 #endif
-// Whether Eigen's packets multiply and add in one rounding; the scalar code then does the same. Where there
-// is the instruction and no packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE) it does so too:
-// left alone, a compiler uses it in some places only.
+// Whether Eigen's packets multiply and add with one rounding. Scalar code then does the same. Processors with
+// the instruction but without packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE) fuse too,
+// because a compiler would otherwise fuse in some places only.
 #if defined(EIGEN_VECTORIZE_FMA) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) ||     \
     defined(_M_ARM64) || defined(__VSX__) || (defined(__riscv_flen) && __riscv_flen >= 64) || \
     (defined(__s390x__) && !defined(__VEC__)) || (defined(EIGEN_DONT_VECTORIZE) && defined(__FMA__))
@@ -112,7 +113,7 @@
 #define ROPE_DETAIL_FMA nofma
 #define ROPE_DETAIL_FUSED 0
 #endif
-// Instructions that convert half. MSVC has no macro for them and uses them with AVX2.
+// Instructions that convert half. MSVC has no macro for them, and uses them with AVX2.
 #if defined(__F16C__) || (defined(_MSC_VER) && !defined(__clang__) && defined(__AVX2__))
 #define ROPE_DETAIL_F16C f16c
 #define ROPE_DETAIL_HALF_INSTRUCTIONS 1
@@ -138,8 +139,9 @@
 #else
 #define ROPE_DETAIL_MATH ieee
 #endif
-// Whether EIGEN_DEFAULT_DENSE_INDEX_TYPE, which Eigen has defined and may be several words, is `int`: only
-// then is its first word, pasted to ROPE_DETAIL_INDEX_OF_, the name of a macro, which puts `intindex` second.
+// Whether EIGEN_DEFAULT_DENSE_INDEX_TYPE, which Eigen defines and which may be several words, is `int`. The
+// first word is appended to ROPE_DETAIL_INDEX_OF_. Only for `int` this makes the name of a macro, whose
+// expansion selects `intindex`.
 #define ROPE_DETAIL_INDEX_OF_int ~, intindex
 #define ROPE_DETAIL_SECOND(a, b, ...) b
 #define ROPE_DETAIL_SAME(x) x  // makes MSVC's own preprocessor count the arguments again
@@ -152,13 +154,13 @@
 #define ROPE_ABI                                                                           \
   ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
-// What GCC and MSVC say of code on SIMD registers without a reason, switched off from
-// ROPE_DETAIL_QUIET_BEGIN to ROPE_DETAIL_QUIET_END.
+// Disables false warnings of GCC and MSVC about code on SIMD registers, from ROPE_DETAIL_QUIET_BEGIN to
+// ROPE_DETAIL_QUIET_END.
 //
-// A register type loses its may_alias attribute as a template argument. It is read and written through
-// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of
-// its own AVX-512 intrinsics for uninitialised variables (GCC bug 105593). Without optimisation some
-// intrinsics are macros, and their conversions count as ours.
+// A register type loses its may_alias attribute as a template argument. Only Eigen's loads and stores access
+// it, so nothing depends on the attribute. GCC 12 warns that undefined lanes of its own AVX-512 intrinsics
+// are uninitialised variables (GCC bug 105593). Without optimisation some intrinsics are macros, and their
+// conversions count as ours.
 #if defined(__GNUC__) && !defined(__clang__)
 #define ROPE_DETAIL_QUIET_BEGIN                                                             \
   _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"") \
@@ -173,21 +175,22 @@
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
 #endif
-// Stands after the parameters of a lambda that must be inlined: clang keeps the state of a lambda in memory
-// if it calls it.
+// After the parameters of a lambda that must be inlined, because clang keeps the state of a called lambda in
+// memory.
 #if defined(__GNUC__)
 #define ROPE_DETAIL_INLINE_LAMBDA __attribute__((always_inline))
 #else
 #define ROPE_DETAIL_INLINE_LAMBDA
 #endif
-// On what the result refers to: clang then warns of a variable that refers to a temporary, not of a call.
+// For a parameter to which the result refers. clang then warns about a variable that refers to a temporary,
+// not about a call.
 #if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
 #define ROPE_DETAIL_LIFETIMEBOUND [[clang::lifetimebound]]
 #else
 #define ROPE_DETAIL_LIFETIMEBOUND
 #endif
 namespace rope::inline ROPE_ABI {
-/// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is told otherwise.
+/// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is configured otherwise.
 using Index = Eigen::Index;
 namespace detail {
 enum class bytes_of : std::size_t { index = sizeof(std::ptrdiff_t), intindex = sizeof(int) };
@@ -202,7 +205,7 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #include <algorithm>  // std::min
 #include <atomic>
 #include <concepts>
-/// How a call uses more than one thread. The caller provides the threads. The library never creates one.
+/// Threads of a call. The caller provides them, and the library never creates one.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Bodies of parallel loops, with which the concepts below test a type.
@@ -265,7 +268,7 @@ template <class... Extent>
 constexpr double cost_of(Extent... extents) {
   return (static_cast<double>(extents) * ...);
 }
-/// The first element of piece i of [0, count): floor(count i / pieces), also if count i exceeds an Index.
+/// The first element of piece i of [0, count): floor(count i / pieces), even if count i exceeds an Index.
 ///
 /// Requires:  i in [0, pieces], and an Index holds pieces^2
 constexpr Index begin_of_piece(Index count, Index i, Index pieces) {
@@ -372,7 +375,7 @@ constexpr Index to_index(Count count) {
   else
     return static_cast<Index>(count);
 }
-/// The type arithmetic on channels of type T is done in.
+/// The arithmetic type for channels of type T.
 template <class T>
 using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 /// `count` channels in memory, as an Eigen row.
@@ -438,7 +441,7 @@ std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& va
 #endif  // ROPE_BASE_NUMBERS_HPP
 /// Error texts: "rope::function: the rule, the value".
 namespace rope::inline ROPE_ABI::detail {
-/// As few digits as read back exactly, but no fewer than ten: 10000 and 10000.25, not 1.000025e+04.
+/// The fewest digits that read back exactly, but at least ten: 10000 and 10000.25, not 1.000025e+04.
 inline std::string exact_digits(double value) {
   char digits[32];
   for (int count = 10; count <= 17; ++count) {
@@ -452,14 +455,14 @@ inline std::string exact_digits(double value) {
 class message_part {
  public:
   message_part(const char* text) : kind_(kind::text), text_(text) {}
-  /// \param text  outlives the part
+  /// \param text  must outlive the part
   message_part(const std::string& text) : message_part(text.c_str()) {}
   message_part(double value) : kind_(kind::real), real_(value) {}
   template <std::signed_integral Integer>
   message_part(Integer value) : kind_(kind::integer), integer_(value) {}
   template <std::unsigned_integral Integer>
   message_part(Integer value) : kind_(kind::natural), natural_(value) {}
-  /// A class that converts to an Index, as moved_index does.
+  /// A class that converts to an Index, such as moved_index.
   template <class Number>
   requires(std::is_class_v<Number>&& std::convertible_to<Number, Index>) message_part(const Number& value)
       : kind_(kind::integer), integer_(static_cast<Index>(value)) {}
@@ -632,7 +635,7 @@ class moved_index {
 /// An Eigen class that a non-template function uses is compiled by every program. So only programs that call
 /// map() compile Eigen's map.
 namespace rope::inline ROPE_ABI {
-/// Numbers [rows, columns], column-major, in memory of their own unless made by over(). map() makes an
+/// Numbers [rows, columns], column-major, in their own memory unless made by over(). map() makes an
 /// Eigen::Map of them.
 ///
 ///     schedule axis = {.rotary_dim = 64, .base = 10000, .inv_freq = {}};
@@ -666,18 +669,18 @@ class number_array {
   number_array(Index rows, Index columns, Scalar value) : number_array(rows, columns) {
     std::fill_n(data(), size(), value);
   }
-  /// A copy of an Eigen expression of the same scalar.
+  /// A copy of an Eigen expression with the same scalar.
   template <class Derived>
   number_array(const Eigen::DenseBase<Derived>& values) : number_array(values.rows(), values.cols()) {
-    // Copies number by number. If the compiler knows that there are few numbers, it would warn about packet
-    // copies that are never executed.
+    // Copies one number at a time. For a small constant size, the compiler would warn about packet copies
+    // that are never executed.
     Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>, Eigen::Unaligned,
                Eigen::InnerStride<>>
         to(data(), rows(), cols(), Eigen::InnerStride<>(1));
     to = values.derived().array();
   }
-  /// An array in memory of the caller, which must outlive the array and every array that it is moved to. A
-  /// copy of the array has memory of its own.
+  /// An array in the caller's memory, which must outlive the array and every array that it is moved to. A
+  /// copy of the array has its own memory.
   static number_array over(Scalar* data, Index rows, Index columns) noexcept {
     number_array array;
     array.data_ = data;
@@ -777,8 +780,8 @@ class number_array {
 #ifndef ROPE_BASE_WIDE_REAL_HPP
 #define ROPE_BASE_WIDE_REAL_HPP
 #include <array>
-/// The number type in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113
-/// on others, and each C library has its own exp and log. Schedules must not depend on either.
+/// The number type of schedules. long double has 64 bits on some processors and 53 or 113 on others, and each
+/// C library has its own exp and log. Schedules must depend on neither.
 ///
 /// Unsigned integers of 128 and 192 bits, with the operations that exact angles need.
 namespace rope::inline ROPE_ABI::detail {
@@ -865,8 +868,8 @@ constexpr uint128 divide(uint128 a, std::uint32_t divisor) {
 }
 /// The upper half of a product.
 constexpr std::uint64_t multiply_upper(std::uint64_t a, std::uint64_t b) { return multiply(a, b).hi; }
-/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor (the lowest partial products
-/// carry into bits that no caller keeps).
+/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor: carries out of the lowest
+/// partial products are ignored, and no caller needs these bits.
 constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   const uint128 top = multiply(a.hi, b.hi);
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
@@ -964,7 +967,7 @@ class wide_real {
     const bool negative = a.negative_ != b.negative_;
     if (a.is_infinite() || b.significand_ == detail::uint128{}) return infinite(negative);
     if (b.is_infinite()) return {};
-    const bool shorter = a.significand_ < b.significand_;  // then the first of 129 bits is 0 and is skipped
+    const bool shorter = a.significand_ < b.significand_;  // then the first of 129 bits is 0 and skipped
     detail::uint128 quotient, rest = a.significand_;
     bool carry = shorter && rest.hi >> 63 != 0;  // bit 128 of the rest
     if (shorter) rest = rest << 1;
@@ -1017,8 +1020,8 @@ class wide_real {
       powers += step;
       rest -= step * ln2();
     }
-    // e^(rest / 16) - 1 by Taylor's series in units of 2^-128, then squared four times: each squaring takes
-    // u = e^y - 1 to e^(2 y) - 1 = 2 u + u^2.
+    // Computes e^(rest / 16) - 1 by Taylor's series in units of 2^-128, then squares it four times: each
+    // squaring maps u = e^y - 1 to e^(2 y) - 1 = 2 u + u^2.
     const detail::uint128 y = shifted(rest.significand_, -rest.exponent_ - 128 + 4);
     detail::uint128 sum = inverse_factorials.back();
     for (std::size_t n = inverse_factorials.size() - 1; n-- > 0;)
@@ -1109,8 +1112,8 @@ class inverse_powers {
   wide_real step_;
 };
 }  // namespace detail
-/// The schedule of one axis that a scaling changes: the original one, or the result of earlier scalings.
-/// Formulas are evaluated in wide_real and rounded to double once, at the end.
+/// A schedule on one axis, which a scaling changes: the original one, or the result of earlier scalings.
+/// Formulas are computed in wide_real and rounded to double once, at the end.
 ///
 ///     struct half_speed {  // a rule of your own
 ///       void apply(schedule& axis) const { axis.inv_freq /= 2; }
@@ -1121,14 +1124,14 @@ struct schedule {
   wide_real base;                    // above 1; as changed by the rules so far
   number_array<wide_real> inv_freq;  // [rotary_dim / 2], rad per unit of position
   double attention_factor = 1;       // m, the magnitude of the rotation
-  /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
+  /// The original schedule with this base: inv_freq(i) = base^(-2 i / rotary_dim).
   void restart(wide_real new_base) {
     base = new_base;
     inv_freq.resize(rotary_dim / 2);
     const detail::inverse_powers powers(base, inv_freq.size());
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = powers(i);
   }
-  /// Exchanges the base for base * factor and keeps what other rules have done:
+  /// Multiplies the base by factor and keeps the changes of other rules:
   /// inv_freq(i) *= factor^(-2 i / rotary_dim).
   void multiply_base(wide_real factor) {
     base *= factor;
@@ -1136,13 +1139,13 @@ struct schedule {
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) *= powers(i);
   }
 };
-/// A rule that changes a schedule: one of scaling.hpp, or a user's own type. It throws std::invalid_argument
-/// if its fields or the schedule do not fit.
+/// A rule that changes a schedule: one of scaling.hpp, or your own type. It throws std::invalid_argument if
+/// its fields or the schedule are invalid.
 template <class X>
 concept frequency_scaling = requires(const X& scaling, schedule& axis) {
   scaling.apply(axis);
 };
-/// The rotation speed of every pair, and the magnitude that YaRN and LongRoPE put on the rotation.
+/// The frequency of every pair, and the factor by which YaRN and LongRoPE multiply the rotation.
 ///
 /// The angle of pair i at position p (one coordinate p_a per axis a) is sum_a p_a * inv_freq(i, a)  [rad].
 ///
@@ -1153,7 +1156,7 @@ concept frequency_scaling = requires(const X& scaling, schedule& axis) {
 ///            attention_factor is finite and positive. Immutable; empty once it was moved from.
 class frequencies {
  public:
-  /// Doubles [pairs, axes] of the frequencies.
+  /// The frequencies, doubles [pairs, axes].
   using inv_freq_map = number_array<double>::const_map_type;
   /// The original schedule, on one axis.
   ///
@@ -1164,7 +1167,8 @@ class frequencies {
   ///
   /// Throws:    std::invalid_argument unless rotary_dim is even, positive and at most 65536, and base finite
   ///            and greater than 1; std::length_error if the pairs exceed the address space
-  /// Accuracy:  the nearest double, but for values within 2^-50 ulp of the middle between two; the same bits
+  /// Accuracy:  the nearest double, except for values within 2^-50 ulp of the middle between two; the same
+  ///            bits
   ///            everywhere (tests/oracle/scaling.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   template <std::convertible_to<Index> Integer>
@@ -1172,11 +1176,11 @@ class frequencies {
       : frequencies(original(static_cast<Index>(rotary_dim), base)) {
     require_integer<Integer>();
   }
-  /// The original schedule changed by one scaling, or by several in the order given.
+  /// The original schedule after one scaling, or several in the given order.
   ///
   ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
   ///
-  /// Throws:    as above; std::invalid_argument if a rule refuses its fields
+  /// Throws:    as above; std::invalid_argument if a rule rejects its fields
   /// Accuracy:  0.51 ulp of the formula, with the same bits everywhere
   template <std::convertible_to<Index> Integer, frequency_scaling First, frequency_scaling... Rest>
   frequencies(Integer rotary_dim, double base, const First& first, const Rest&... rest)
@@ -1201,7 +1205,7 @@ class frequencies {
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     number_array<double> inv_freq(pairs, 1);
     for (Index i = 0; i < pairs; ++i) {
-      // volatile: three roundings in every build, whether or not it contracts or regroups (-ffast-math)
+      // volatile: three roundings in every build, even if it contracts or regroups (-ffast-math)
       const volatile double added = static_cast<double>(i) * step, half_turns = 1.0 + added;
       inv_freq(i, 0) = std::numbers::pi * half_turns;
     }
@@ -1217,7 +1221,7 @@ class frequencies {
     require_addressable(pairs);
     return frequencies(number_array<double>(pairs, 1, 1.0), 1.0);
   }
-  /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
+  /// Your own frequencies: learned ones, another schedule, or more than one axis.
   ///
   /// \param inv_freq          [pairs] vector or [pairs, axes] matrix, float or double, rad per unit of
   ///                          position; zero and negative values are allowed
@@ -1236,12 +1240,12 @@ class frequencies {
     else
       return frequencies(number_array<double>(inv_freq.derived().template cast<double>()), attention_factor);
   }
-  /// The same, and the memory of the array becomes that of the frequencies.
+  /// The same, but takes over the memory of the array.
   static frequencies custom(number_array<double>&& inv_freq, double attention_factor = 1.0) {
     return frequencies(std::move(inv_freq), attention_factor);
   }
   /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
-  template <class Map = inv_freq_map>  // a program that does not ask need not compile Eigen's map
+  template <class Map = inv_freq_map>  // programs that do not call it do not compile Eigen's map
   Map inv_freq() const {
     return Map(inv_freq_.data(), pairs(), axes());
   }
@@ -1253,8 +1257,8 @@ class frequencies {
   Index rotary_dim() const { return 2 * pairs(); }
   /// Number of coordinates of a position.
   Index axes() const { return inv_freq_.cols(); }
-  /// The factor m that a table multiplies into its cos and sin; scores of rotated queries and keys grow by
-  /// m^2. It is never part of the softmax scale.
+  /// The factor m of cos and sin in a table. Scores of rotated queries and keys have the factor m^2. It is
+  /// never part of the softmax scale.
   double attention_factor() const { return attention_factor_; }
  private:
   frequencies(number_array<double> inv_freq, double attention_factor)
@@ -1323,7 +1327,7 @@ class frequencies {
 ///
 ///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
 ///
-/// and the constructions here differ only in where they put the numbers. For three pairs on two axes:
+/// and the functions here differ only in the entries that are not 0. For three pairs on two axes:
 ///
 ///     axial                 on_axes               along_directions
 ///     one block per axis,   one schedule, dealt   one schedule, each pair
@@ -1332,15 +1336,14 @@ class frequencies {
 ///       f1  .                 .   f1                f1 u10  f1 u11
 ///       .   g0                f2  .                 f2 u20  f2 u21
 ///
-/// A scheme that is none of them is frequencies::custom(inv_freq) and needs nothing else from the library.
-/// axes_variants.hpp has along_directions and rarer assignments; vision_axes.hpp and video_axes.hpp name the
-/// schemes of released models.
+/// For any other scheme, frequencies::custom(inv_freq) is enough. axes_variants.hpp has along_directions and
+/// rarer assignments, and vision_axes.hpp the schemes of released models.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
   if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
 }
-/// The sum of the sections, checked: at least one section, none negative, and a sum below 2^31.
+/// The checked sum of the sections: at least one section, none negative, and a sum below 2^31.
 inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
   if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
@@ -1353,7 +1356,7 @@ inline Index sum_of_sections(const char* function, const std::vector<Index>& sec
   }
   return sum;
 }
-/// `axial` of `count` blocks, block b being blocks[b * step]: a step of 0 takes the first one for all axes.
+/// `axial` of `count` blocks. Block b is blocks[b * step], so a step of 0 uses the first one for all axes.
 inline frequencies axial_of(const frequencies* blocks, Index count, Index step) {
   if (count == 0) throw_invalid("axial", "give one block per axis, got none");
   const double factor = blocks->attention_factor();
@@ -1378,9 +1381,9 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
   return frequencies::custom(std::move(inv_freq), factor);
 }
 }  // namespace detail
-/// One block of pairs after the other, each rotated by axes of its own: pairs 0 .. n - 1 by the axes of the
-/// first block, the next by those of the second, ... A block is any `frequencies`, so every axis may have its
-/// own width, base, scaling or unit.
+/// Blocks of pairs, each rotated by its own axes: pairs 0 .. n - 1 by the axes of the first block, the next
+/// ones by those of the second, ... A block is any `frequencies`, so every axis may have its own width, base,
+/// scaling or unit.
 ///
 ///     const frequencies time(16, 256), height(56, 256), width(56, 256);
 ///     const frequencies f = axial({time, height, width});
@@ -1388,12 +1391,11 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
 /// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
 ///
 /// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
-/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp and
-///          video_axes.hpp
+/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
   return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
 }
-/// The same block for each of `axes` axes: rotary_dim is axes * block.rotary_dim().
+/// The same block for each of `axes` axes. rotary_dim() is axes * block.rotary_dim().
 ///
 ///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
 ///
@@ -1414,7 +1416,7 @@ inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 
   for (const Index width : widths) blocks.emplace_back(width, base);
   return axial(blocks);
 }
-/// The axis that rotates each pair. An assignment of your own works wherever the functions below do.
+/// The axis that rotates each pair. Your own assignment works wherever the functions below do.
 ///
 ///     const axis_assignment in_turn = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
 ///     const frequencies f = on_axes(frequencies(8), in_turn);
@@ -1439,7 +1441,7 @@ inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
       assignment.axis_of_pair[pair++] = axis;
   return assignment;
 }
-/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The other pairs go to axis 0.
+/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The remaining pairs go to axis 0.
 ///
 ///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
 ///
@@ -1463,7 +1465,7 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   }
   return assignment;
 }
-/// Height and width alternate over the fast pairs, and time has the slow ones: 1 2 1 2 ... 0 0, with axes
+/// Height and width alternate over the fast pairs, and the slow pairs go to time: 1 2 1 2 ... 0 0, with axes
 /// (time, height, width).
 ///
 ///     const axis_assignment ernie = height_width_then_time(22, 20);
@@ -1485,14 +1487,14 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
     assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
   return assignment;
 }
-/// One schedule whose pairs are dealt out: pair i keeps its frequency and rotates by one axis.
+/// One schedule whose pairs are assigned to axes: pair i keeps its frequency and rotates by one axis.
 ///
 ///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
 ///
 ///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
 ///
-/// Where all coordinates of a token are equal, as they are for text, the rotation has the same bits as that
-/// of the schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
+/// If all coordinates of a token are equal, as for text, the rotation has the same bits as that of the
+/// schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
 ///
 /// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
 ///          pair ("sections do not add up") or one outside its range
@@ -1518,36 +1520,33 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP
 #include <optional>
-/// How released models stretch their frequencies to contexts longer than they were trained on: one struct per
-/// rule, given to `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the
-/// rule, d is rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws
-/// std::invalid_argument for a field outside its range.
+/// Schedules of released models for contexts longer than in training: one struct per rule, passed to
+/// `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the rule, d is
+/// rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws std::invalid_argument
+/// for a field outside its range.
 ///
 /// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
-/// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
-/// than in training, as where a shorter context is stretched over the original one. transformers (with a
-/// warning), ggml and MLX accept such factors too.
-///
-/// The frequency rule whose factors were found by a search, one for each pair; used like those of
-/// scaling.hpp.
+/// the original one. Below 1 it multiplies them by 1 / s with the same formula: the angle between neighbours
+/// is larger than in training, as if a shorter context were stretched over the original one. transformers
+/// (with a warning), ggml and MLX accept such factors too.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-// Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
-// turns that it makes over the L0 positions of training. d is rotary_dim.
+// The pairs at which a rule changes from one schedule to another. Each is given by its number of full turns
+// over the L0 positions of training. d is rotary_dim.
 /// The pair, as a real number, that makes `rotations` full turns over L0 positions.
 inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
   return wide_real(axis.rotary_dim) *
          log(wide_real(original_max_position) / (wide_real(rotations) * 2 * wide_real::pi())) /
          (2 * log(axis.base));
 }
-/// The pairs between which a blend runs.
+/// The first and the last pair of a blend.
 struct blend_bounds {
   wide_real low;
   wide_real high;
 };
-/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and kept in [0, d - 1]. Where
-/// they are equal, high is 0.001 above low, as in Hugging Face transformers. Where no pair of [0, d - 1] lies
-/// between, low > high.
+/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and limited to [0, d - 1]. If
+/// they are equal, high is 0.001 above low, as in Hugging Face transformers. If no pair of [0, d - 1] is
+/// between them, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
                                   double original_max_position) {
   wide_real low = pair_of_rotations(fast, axis, original_max_position);
@@ -1568,20 +1567,20 @@ inline wide_real ramp(Index pair, wide_real low, wide_real high) {
 inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
 }
-/// Exchanges the base for base * multiplier, which must be above 1.
+/// Multiplies the base by multiplier. The product must be above 1.
 ///
-/// \param field  for the message: the rule and its field, from whose `value` the multiplier was made
+/// \param field  for the message: the rule and its field, whose `value` gave the multiplier
 inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
   if (axis.base * multiplier <= 1)
     ROPE_THROW(std::invalid_argument,
                message(field, " must leave a base greater than 1, got ", static_cast<double>(value)));
   axis.multiply_base(multiplier);
 }
-/// Exchanges the base for b * factor^(d / (d - 2)), for which the slowest pair rotates `factor` times slower
-/// while pair 0 keeps its frequency.
+/// Multiplies the base by factor^(d / (d - 2)): the slowest pair then rotates `factor` times slower, and pair
+/// 0 keeps its frequency.
 ///
 /// \param rule   for the messages
-/// \param field  the rule again, and what it calls the factor
+/// \param field  the rule again, and its name for the factor
 inline void stretch_base(schedule& axis, wide_real factor, const char* rule, const char* field) {
   if (axis.rotary_dim <= 2) throw_invalid(rule, "rotary_dim must be at least 4, got ", axis.rotary_dim);
   const auto d = wide_real(axis.rotary_dim);
@@ -1605,7 +1604,7 @@ struct linear_scaling {
   }
 };
 /// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
-/// which hold the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
+/// which have the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
 ///
 ///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
 ///
@@ -1665,7 +1664,7 @@ struct dynamic_ntk_scaling {
     detail::require_field(detail::is_finite(length) && length >= 0,
                           "dynamic_ntk_scaling: length must not be negative", length);
     if (length > max_position) {
-      // 1 + s (L - max_position) / max_position, which cancels nothing.
+      // 1 + s (L - max_position) / max_position, which has no cancellation.
       const wide_real limit = wide_real(max_position);
       const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
       detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
@@ -1682,7 +1681,7 @@ struct dynamic_ntk_scaling {
 ///                 else g(1)
 ///     g(k)      = 0.1 k ln s + 1, and 1 for s < 1
 ///
-/// An attention_factor that is given is m itself. The softmax scale of DeepSeek is separate, see
+/// A given attention_factor is m itself. The softmax scale of DeepSeek is separate, see
 /// yarn_softmax_multiplier.
 ///
 ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
@@ -1699,12 +1698,12 @@ struct yarn_scaling {
   std::optional<double> attention_factor = {};  // m itself, positive
   std::optional<double> mscale = {};            // not negative
   std::optional<double> mscale_all_dim = {};    // not negative
-  /// The pairs between which the blend runs, as real numbers.
+  /// The range of pairs of the blend, as real numbers.
   using blend_bounds = detail::blend_bounds;
   /// `low` and `high` of the formula above.
   ///
   /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
-  /// Throws:    std::invalid_argument if low > high: no pair lies between
+  /// Throws:    std::invalid_argument if low > high: no pair is between
   blend_bounds bounds(const schedule& axis) const {
     const auto [low, high] =
         detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
@@ -1750,7 +1749,7 @@ struct yarn_scaling {
  private:
   wide_real wide_growth(double k) const { return factor < 1 ? 1 : k * log(wide_real(factor)) / 10 + 1; }
 };
-/// What DeepSeek's models multiply into the softmax scale 1 / sqrt(head_dim) beside YaRN:
+/// The factor of DeepSeek's models on the softmax scale 1 / sqrt(head_dim), in addition to YaRN:
 ///
 ///     g(mscale_all_dim)^2 with the g of yarn_scaling, and 1 without mscale_all_dim
 ///
@@ -1759,8 +1758,8 @@ inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
   const double g = scaling.growth(scaling.mscale_all_dim.value_or(0));
   return g * g;
 }
-/// Llama 3.1: wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated, those below L0 /
-/// high_freq_factor kept, those between blended.
+/// Llama 3.1: frequencies with wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated,
+/// those with wavelengths below L0 / high_freq_factor are kept, and those between are blended.
 ///
 ///     f_i = (1 - z) f_i / s + z f_i
 ///     z   = (L0 / w_i - low_freq_factor) / (high_freq_factor - low_freq_factor)
@@ -1799,8 +1798,8 @@ struct llama3_scaling {
     }
   }
 };
-/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the rest is not rotated. Unlike a partial
-/// rotary, the pairs span the whole rotary_dim.
+/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the others are not rotated. Unlike with
+/// partial rotation, the pairs extend over the whole rotary_dim.
 ///
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
 ///
@@ -1831,8 +1830,7 @@ struct proportional_scaling {
 ///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
 ///     s = factor if given; else max_position / L0
 ///
-/// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
-/// began with.
+/// m does not depend on the list. If a cached sequence grows beyond L0, it must keep its first list.
 ///
 ///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
 ///                                    .original_max_position = 4096, .max_position = 131072,
@@ -1947,7 +1945,7 @@ Index span_stride(const X& x, int axis) {
   return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
 }
 /// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
-/// Compilers warn if the address of a temporary X is kept (ROPE_DETAIL_LIFETIMEBOUND).
+/// Compilers warn about a kept address of a temporary X (ROPE_DETAIL_LIFETIMEBOUND).
 template <class X>
 concept owns_memory = !std::is_reference_v<X> && (
                                                      std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
@@ -1987,7 +1985,7 @@ inline std::int64_t position_difference(const char* function, std::int64_t a, st
     throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
   return a - b;
 }
-/// Whether the product of extents, none of them negative, is at most `most`.
+/// Whether the product of non-negative extents is at most `most`.
 constexpr bool product_fits(std::initializer_list<Index> extents,
                             Index most = (std::numeric_limits<Index>::max)()) {
   for (const Index extent : extents)
@@ -2050,7 +2048,7 @@ concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
   dense_of(x).innerStride();
   requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
 };
-/// The element type that data() of a container, or an array, points to.
+/// The element type of an array, or of the memory at data() of a container.
 template <class X>
 using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
 /// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
@@ -2189,7 +2187,7 @@ struct row_starts {
 };
 template <position_list X>
 row_starts(const X&) -> row_starts<detail::integer_of<X>>;
-/// A ragged batch of concatenated sequences. Segment s holds tokens offsets[s] .. offsets[s + 1] - 1
+/// A ragged batch of concatenated sequences. Segment s has tokens offsets[s] .. offsets[s + 1] - 1
 /// (`cu_seqlens`). The position of a token is its distance from the start of its segment, plus starts[s] if
 /// starts are given.
 ///
@@ -2478,7 +2476,7 @@ struct half_split {
   static constexpr Index second(Index i, Index pairs) { return i + pairs; }
 };
 /// A layout policy: `first` and `second` map pair i of `pairs` to its two channels. Together they must name
-/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above do.
+/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above work.
 template <class L>
 concept pair_layout = requires(Index i, Index pairs) {
   { L::first(i, pairs) } -> std::convertible_to<Index>;
@@ -2511,7 +2509,7 @@ bool same_layout(Index pairs) {
   return true;
 }
 /// Equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for interleaved, a
-/// hash of the channels for others. Not the type or an address, because a cache may be passed to a shared
+/// hash of the channels for others. It is no type or address, because a cache may be passed to a shared
 /// library, where these differ.
 template <class Layout>
 std::uint64_t layout_fingerprint(Index pairs) {
@@ -2668,8 +2666,8 @@ head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
   detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
-/// Rows of heads, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
-/// is row b of `x` with the heads of key head h alone. A cache of such rows has other tokens for each head.
+/// Heads as rows, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
+/// has the heads of key head h in row b of `x`. A cache of such rows has different tokens for each head.
 ///
 ///     const auto rows = heads_as_batch(k, kv_heads);  // [batch * kv_heads, tokens, 1, head_dim]
 ///     rotate<Layout>(rows, table, start);
@@ -2705,8 +2703,8 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
-/// The view of a tensor whose indices have these letters. The caller has checked the letters. For types that
-/// are not tensors a static_assert has already failed: the empty view avoids a second error message.
+/// The view of a tensor whose indices have these letters, which the caller has checked. For types that are
+/// not tensors, a static_assert has already failed: the empty view avoids a second error message.
 template <index_letters letters, class X>
 auto view_of_tensor(const char* name, X& x) {
   constexpr auto rank = static_cast<int>(sizeof(letters)) - 1;
@@ -2739,8 +2737,8 @@ auto view_of_tensor(const char* name, X& x) {
     return head_view<float>{};
   }
 }
-/// The view of an mdspan whose indices have these letters, the first or the last of them a d. Other strides
-/// than that of the channels are the caller's, but indices of one letter must be contiguous.
+/// The view of an mdspan whose indices have these letters. The first or the last letter is d, with a stride
+/// of 1. Other strides may be arbitrary, but indices with the same letter must be contiguous.
 ///
 /// Throws:  std::invalid_argument, or std::length_error if the extents exceed the address space
 template <index_letters letters, class X>
@@ -3007,17 +3005,17 @@ concept rotation_table = requires(const Table& table) {
 ///
 ///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
 ///
-/// The smallest |N x - K| of all N below a limit is that of a convergent of the continued fraction of x.
-/// Taken of x = 2^e 2 / pi for every e with N = n p < 2^(53 + b), this leaves, where k is not 0,
+/// For all N below a limit, the smallest |N x - K| belongs to a convergent of the continued fraction of x.
+/// For x = 2^e 2 / pi, every e, and N = n p < 2^(53 + b), and if k is not 0, this gives
 ///
 ///     b    d >      what a phase may be off by    and is
 ///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
 ///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
 ///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
 ///
-/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). Steps of 128 bits would be off
-/// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
-/// small as inv_freq * position: below 2^-60 rad the angle is multiplied instead of counted
+/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). With steps of 128 bits the error
+/// would be 2^-98, and a double entry would lose most of its digits. If k is 0, nothing cancels, and d is as
+/// small as inv_freq * position. Below 2^-60 rad the angle is therefore multiplied instead of counted
 /// (detail/table_rows.hpp).
 ///
 /// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
@@ -3113,7 +3111,7 @@ EIGEN_ALWAYS_INLINE constexpr fixed_pair<Word> fixed_sine_cosine(uint192 turn) {
   return {half - multiply_upper(half, alternating_sum(z, square, sine_series<Word>)), 3 - zeros - bits,
           z - multiply_upper(z, alternating_sum(z, square, cosine_series<Word>))};
 }
-/// The float nearest to m * mantissa * 2^exponent, also if it is subnormal. The product must not be exactly
+/// The float nearest to m * mantissa * 2^exponent, even if it is subnormal. The product must not be exactly
 /// in the middle between two floats.
 ///
 /// Requires:  mantissa > 0; m > 0 and the product below 2^128 - 2^103
@@ -3219,7 +3217,7 @@ class binary_turns {
     return cut + phase{{0, 0, word_from(-256) >> 63}};
   }
  private:
-  std::uint64_t words_[9] = {};  // eight words, and zeros for what lies above them
+  std::uint64_t words_[9] = {};  // eight words, then zeros
   int unit_;                     // the lowest bit is 2^unit turns: at most -309
 };
 }  // namespace detail
@@ -3275,7 +3273,7 @@ namespace detail {
 /// An angle as a number of quarter turns and the distance to the nearest one, at most an eighth of a turn.
 struct quadrant_distance {
   std::uint64_t quadrant;  // modulo 4
-  std::uint64_t sign;      // of the distance: all bits where it is negative, else 0
+  std::uint64_t sign;      // of the distance: all bits if it is negative, otherwise 0
   uint192 magnitude;
 };
 EIGEN_ALWAYS_INLINE constexpr quadrant_distance nearest_quadrant(phase p) {
@@ -3310,7 +3308,7 @@ constexpr cos_sin nearest_float_cos_sin(uint192 turn, double m) {
   return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
 }
 /// m cos and m sin of an angle of at most an eighth of a turn, not yet rounded to S. A double has a relative
-/// error of 2^-52. Where that does not decide which of two floats is nearer, words of 128 bits do.
+/// error of 2^-52. If that does not determine the nearest float, 128-bit words do.
 template <class S>
 EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
   const cos_sin value = double_cos_sin(turn);
@@ -3324,7 +3322,7 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
 /// cos and sin of a phase: the nearest floats (S = float), or doubles.
 ///
 /// Integer arithmetic removes the nearest quarter turn, which leaves an angle x in [-pi/4, pi/4], and
-/// computes sin x and cos x (detail/fixed_sine_cosine.hpp).
+/// computes sin x and cos x.
 ///
 /// Accuracy:  S = float: correctly rounded, except for values within 2^-96 ulp of the middle between two
 ///            floats. S = double: 0.51 ulp. Equal bits on all processors (tests/oracle/table.test.cpp)
@@ -3336,7 +3334,7 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_PHASE_HPP
-/// The phases of all pairs of a table's row, at a position or at a row of coordinates.
+/// The phases of all pairs for a row of a table, at a position or at coordinates.
 namespace rope::inline ROPE_ABI::detail {
 /// The frequency of one pair on one axis.
 struct pair_frequency {
@@ -3385,7 +3383,7 @@ class row_angles {
   double slowest() const { return slowest_; }
   const pair_frequency& frequency(Index pair, Index axis) const { return frequencies_(pair, axis); }
   /// The upper 64 bits of the phases of pairs [first, first + block), with an error of at most four units per
-  /// axis. Beyond the last pair the values are those of frequency 0.
+  /// axis. Beyond the last pair, the values are those of frequency 0.
   template <class Row>
   EIGEN_ALWAYS_INLINE void find_upper(const Row& coordinates, Index first, std::uint64_t* turns) const {
     for (Index k = 0; k < block; ++k) turns[k] = 0;
@@ -3443,14 +3441,14 @@ class row_angles {
   static constexpr Index columns = 8;
   number_array<pair_frequency> frequencies_;  // [pairs, axes]
   double slowest_ = (std::numeric_limits<double>::max)();
-  number_array<std::uint32_t> words_;  // [pairs up to whole blocks, 8 axes]: bits of |inv_freq| / (2 pi)
+  number_array<std::uint32_t> words_;  // [pairs, padded to whole blocks; 8 axes]: bits of |inv_freq| / (2 pi)
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
 
 #ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
-/// Checks of the numbers that a table is made from.
+/// Checks of the arguments of a table.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether a value of any integer type is at most `most`.  Requires: most >= 0
 template <std::integral Integer>
@@ -3460,7 +3458,7 @@ constexpr bool at_most(Integer value, std::int64_t most) {
   else
     return static_cast<std::int64_t>(value) <= most;
 }
-/// A position as a signed integer of 64 bits.
+/// A position as a signed 64-bit integer.
 ///
 /// Throws:  std::length_error if an unsigned position exceeds its range: it would become negative
 template <std::integral Position>
@@ -3572,13 +3570,13 @@ number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deri
 
 #ifndef ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
-/// Rows of a table: how loops read them, and how they are computed from phases.
+/// Rows of a table: their layout for loops, and their computation from phases.
 namespace rope::inline ROPE_ABI::detail {
-/// Makes tables of entries that are given: detail/given_entries.hpp.
+/// Makes tables of given entries, in tables/given_table.hpp.
 struct given_entries;
-/// Makes tables in memory of the caller's: tables/row_maker.hpp.
+/// Makes tables in the caller's memory, in tables/row_maker.hpp.
 struct borrowed_table;
-/// The entries of a table and the properties that a rotation reads.
+/// The entries of a table, and the properties that a rotation needs.
 template <class S>
 struct table_view {
   const S* entries;  // row r: cos [pairs], then sin [pairs]
@@ -3586,7 +3584,7 @@ struct table_view {
   std::int64_t first;              // position of row 0
   bool given;                      // entries were given: cos^2 + sin^2 may differ from pair to pair
   bool unit;                       // attention_factor is 1, or at_origin already accounts for it
-  const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; else null
+  const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; otherwise null
   /// cos [pairs] of a position; sin [pairs] follows.  Requires: the table has the position
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
   /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
@@ -3602,10 +3600,11 @@ EIGEN_ALWAYS_INLINE void write_phase(phase p, double m, S& cos, S& sin) {
   cos = static_cast<S>(value.cos);
   sin = static_cast<S>(value.sin);
 }
-// Small angles: learned frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40. A phase is a
-// multiple of 2^-192 turn, so it has fewer significant bits than a double if the angle is below 2^-140 rad.
-/// The unit of products of small angles, [rad]. A product below 2^-1022 rad would be subnormal: it would lose
-/// digits, which m sin shows if m is large. In this unit it is a normal number.
+// Small angles occur with learned frequencies near zero, a schedule divided by 1e30, or coordinates of 1e-40.
+// A phase is a multiple of 2^-192 turn, so it has fewer significant bits than a double if the angle is below
+// 2^-140 rad.
+/// The unit of products of small angles, [rad]. A product below 2^-1022 rad would be subnormal and lose
+/// digits, which shows in m sin if m is large. In this unit it is a normal number.
 inline constexpr double small_unit = 0x1p-120;
 /// inv_freq * coordinate in units of small_unit.
 inline double product_in_small_units(double inv_freq, double coordinate) {
@@ -3655,7 +3654,7 @@ template <class Row, class S>
 EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const Row& coordinates, double m,
                                      S& cos, S& sin) {
   double sum = 0, largest = 0;  // of the products, in units of small_unit
-  Index count = 0, axis = 0;    // how many are not 0, and the axis of the last of them
+  Index count = 0, axis = 0;    // how many are not 0, and the axis of the last such one
   for (Index a = 0; a < angles.axes() && angles.axes() > 1; ++a) {
     const double product =
         product_in_small_units(angles.frequency(pair, a).inv_freq, static_cast<double>(coordinates(a)));
@@ -3687,7 +3686,7 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, S* co
   }
   for (Index i = 0; i < angles.pairs(); ++i) write_entry(angles, i, coordinates, m, cos[i], sin[i]);
 }
-/// m cos and m sin of a block of pairs in doubles, and for which pairs they do not decide the nearest float.
+/// m cos and m sin of a block of pairs in doubles, and the pairs whose nearest float they do not determine.
 struct float_block {
   static constexpr Index size = row_angles::block;
   /// The relative error of an entry is below 2^-37: 2^-37.5 of the polynomial of the sine, 2^-40 of angles
@@ -3727,7 +3726,7 @@ struct float_block {
       const std::uint64_t quadrant = (turns[k] + (sign_bit >> 2)) >> 62, rest = turns[k] - (quadrant << 62);
       const auto s = bit_cast<std::uint64_t>(m * sines[k]), c = bit_cast<std::uint64_t>(m * cosines[k]);
       const std::uint64_t exchanged = (s ^ c) & (0 - (quadrant & 1));
-      // 0 where a value is close to the middle between two floats, or the distance is small.
+      // 0 if a value is close to the middle between two floats, or the distance is small.
       const std::uint64_t s_apart = (s - (middle - places)) & outside,
                           c_apart = (c - (middle - places)) & outside;
       doubtful[k] = ((s_apart - 1) | (c_apart - 1) | (((rest + smallest) & distances) - 1)) >> 63;
@@ -3783,10 +3782,10 @@ enum class table_source {
 ///
 /// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
 /// Accuracy:  relative to m cos and m sin of the exact product position * inv_freq, for |position| <= 2^31
-///            (tests/oracle/). A float entry is the nearest float, except where the value is within 2^-48 ulp
+///            (tests/oracle/). A float entry is the nearest float, except if the value is within 2^-48 ulp
 ///            of the middle between two floats. A double entry is within 0.51 ulp, and has one more rounding
 ///            if attention_factor is not 1. With several axes the angle has an additional error of 2^-159 rad
-///            per axis, which matters only where coordinates cancel. Integer arithmetic decides all
+///            per axis, which matters only if coordinates cancel. Integer arithmetic decides all
 ///            roundings: entries have the same bits on every processor, with every compiler and at every
 ///            optimisation level
 /// Cost:      2 * pairs entries of memory per row; bench/README.md has the time to build it
@@ -3833,15 +3832,14 @@ class frequency_table {
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
-  /// Reports a rotary_dim in place of frequencies, at compile time.
+  /// Reports a rotary_dim instead of frequencies, at compile time.
   template <std::integral RotaryDim, std::integral... Counts>
   frequency_table(RotaryDim, Counts...) : frequency_table(frequencies(2), 0) {
     static_assert(
         sizeof(RotaryDim) == 0,
         "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count)");
   }
-  /// A table with every step in float, as float32 pipelines compute it, for results as close as possible to
-  /// theirs.
+  /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to theirs.
   ///
   ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
@@ -3872,7 +3870,7 @@ class frequency_table {
   }
   frequency_table(const frequency_table&) = default;
   frequency_table(frequency_table&&) = default;
-  /// All or nothing.
+  /// Assigns everything or nothing.
   frequency_table& operator=(const frequency_table& other) { return *this = frequency_table(other); }
   frequency_table& operator=(frequency_table&&) = default;
   /// Number of positions.
@@ -3904,9 +3902,9 @@ class frequency_table {
   std::int64_t last() const { return first_ + rows(); }
   /// The m that is multiplied into every entry.
   double attention_factor() const { return frequencies_.attention_factor(); }
-  /// A hash that is equal for two tables that rotate every position alike; for other tables it is equal with
-  /// a chance of 2^-64. It covers inv_freq, attention_factor, how angles are computed, and given coordinates
-  /// or entries. The range of positions counts only for given entries.
+  /// A hash that is equal for two tables that rotate every position alike. For other tables it is equal with
+  /// a probability of 2^-64. It covers inv_freq, attention_factor, how angles are computed, and given
+  /// coordinates or entries. The range of positions counts only for given entries.
   std::uint64_t fingerprint() const { return fingerprint_; }
   /// The origin of the entries.
   table_source source() const { return source_; }
@@ -3934,7 +3932,7 @@ class frequency_table {
   ///
   /// Throws:  std::out_of_range
   bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }
-  /// The rows, for loops that have checked their positions.
+  /// The rows, for loops that have already checked their positions.
   detail::table_view<S> view() const {
     return {entries_.data(),
             pairs(),
@@ -4014,10 +4012,10 @@ class frequency_table {
 /// Checks of the arguments of a call: types, views, layout, rotated channels and positions. They all run
 /// before anything is written.
 namespace rope::inline ROPE_ABI::detail {
-// Checks of the types of a call. Every function reports an error in the same sentence.
+// Checks of the types of a call. All functions report an error with the same sentence.
 //
-// These are macros because the text of a static_assert must be a literal. `name`, the function's name, is a
-// literal too. Other arguments are types.
+// These are macros because the text of a static_assert must be a literal. `name`, the name of the function,
+// is a literal too. Other arguments are types.
 template <class X>
 inline constexpr bool is_head_view = false;
 template <class T>
@@ -4100,9 +4098,9 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
        "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
 #define ROPE_DETAIL_TABLE_SENTENCE(name) \
   name ": a table is a frequency_table, or one that is placed in the head by at_channel"
-/// An overload of `function` for calls that no other overload accepts. Its message tells the user what to
-/// write in place of a missing view or, if all views are there, of a missing table. Both conditions may use
-/// `Layout` and `Arguments`.
+/// An overload of `function` for calls that no other overload accepts. Its message tells the user how to
+/// replace a missing view or, if all views are present, a missing table. Both conditions may use `Layout` and
+/// `Arguments`.
 #define ROPE_DETAIL_ASK(function, name, no_view, no_table)                     \
   template <class Layout = detail::unnamed_layout, class... Arguments>         \
   requires((no_view) || (no_table)) void function(Arguments&&...) {            \
@@ -4165,7 +4163,7 @@ void check_written(const char* function, const head_view<T>& x) {
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
 }
-/// `least` to `most` steps in memory, `stride` bytes each.
+/// A distance of `least` to `most` steps in memory, `stride` bytes each.
 struct memory_steps {
   std::int64_t stride, least, most;
 };
@@ -4280,7 +4278,7 @@ struct known_range {
   position_range known;
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
-/// The end of a message about positions. If several follow from a start: the start and the last position.
+/// The end of a message about positions: for a list from a start, the start and the last position.
 template <class Source>
 std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
   return {};
@@ -4306,8 +4304,8 @@ inline void check_window(const char* function, Index first_channel, Index rotary
     throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
                   rotary_dim, " channels from channel ", first_channel, " on");
 }
-/// Rejects ids that equal the coordinates of the table, one row per token: such ids would be looked up twice,
-/// row id of the table in place of row r.
+/// Rejects ids that equal the coordinates of the table, which has one row per token. Such ids would be looked
+/// up twice: row `id` of the table would replace row r.
 ///
 /// Throws:  std::invalid_argument if a token would get another coordinate than its id
 template <class S, class Source>
@@ -4387,20 +4385,20 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 /// thread and grow with the number of tokens. Each is as large as the largest call so far required. There is
 /// one per channel type T (with arithmetic type A). Sizes are in bytes:
 ///
-///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
+///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), if d_weight is not empty
 ///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
-///     attention_gradient           what its Cost says
-///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
-///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
+///     attention_gradient           see its Cost
+///     attention with a cache       sizeof(T) q.size(), if the cache stores rotated keys
+///     append<Layout>               sizeof(T) k.size(), if the cache is narrower than T
 ///     rotate_to of float to 16 bits  the larger of 64 KiB and 4 heads head_dim, per thread
 ///     attention_weight_sums        8 sums.size() + 2 sizeof(A) batch q.tokens q.heads (runs + 1), with
 ///                                  ceil(keys / 4096) runs, at most 16
 ///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
 ///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
-///                                  c of the context (of x again in self-attention); 8 n heads where
-///                                  log_sum_exp is asked for in segments or of a ring's chunks; the
-///                                  probabilities of a segment where those are
-///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
+///                                  c of the context (of x again in self-attention); 8 n heads more for the
+///                                  log_sum_exp of segments or of a ring's chunks; the probabilities of a
+///                                  segment more if they are reported
+///     its gradient                 twice that, 8 n heads, the scratch of attention_gradient, and with norms
 ///                                  sizeof(T) (n heads + c kv_heads) head_dim
 ///
 /// with size() = batch * tokens * heads * head_dim. Each thread that takes part in a call also keeps a block
@@ -4408,7 +4406,8 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 /// for 32 heads of 128 channels.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
+/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that it can release all of
+/// them.
 ///
 /// Where thread_local is emulated, the pieces are on the heap. A key has the first one of each thread, and
 /// the destructor of the key frees them when the thread ends.
@@ -4418,7 +4417,7 @@ class scratch_piece {
   scratch_piece& operator=(const scratch_piece&) = delete;
 #if ROPE_DETAIL_SCRATCH_IN_KEY
   ~scratch_piece() { release(); }
-  /// The calling thread's piece of a user. Its address identifies the user.
+  /// The piece of the calling thread for one user. Its address identifies the user.
   static scratch_piece& of(const void* user) {
     scratch_piece* const newest = first();
     for (scratch_piece* piece = newest; piece != nullptr; piece = piece->next_)
@@ -4430,8 +4429,8 @@ class scratch_piece {
   }
 #else
   scratch_piece() : next_(first()) { first() = this; }
-  /// A thread that ends destroys its pieces one by one. Objects that it destroys later may still call
-  /// release_scratch(), so the piece leaves the list.
+  /// A thread that ends destroys its pieces one by one. Objects destroyed later may still call
+  /// release_scratch(), so the piece removes itself from the list.
   ~scratch_piece() {
     release();
     scratch_piece** at = &first();
@@ -4488,7 +4487,7 @@ class scratch_piece {
 #endif
 };
 #if ROPE_DETAIL_SCRATCH_IN_KEY
-/// Its address identifies a user of scratch.
+/// Identifies a user of scratch by its address.
 template <class User, class T>
 inline char scratch_user = 0;
 #endif
@@ -4521,8 +4520,8 @@ T* workspace(Index count) {
 ///     all->arrive_and_wait();
 ///
 /// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
-///            that such a call has started. Program parts that are compiled for other instruction sets or
-///            floating-point models have scratch of their own, and a release_scratch() of their own
+///            that such a call has started. Parts of a program compiled for other instruction sets or
+///            floating-point models have their own scratch and their own release_scratch()
 inline void release_scratch() { detail::scratch_piece::release_all(); }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_SCRATCH_HPP
@@ -4710,7 +4709,7 @@ struct half_packet_of : std::type_identity<typename Eigen::internal::unpacket_tr
 /// The packet of half as many lanes if it exists, otherwise P.
 template <class P>
 using half_packet = typename half_packet_of<P>::type;
-/// Number of vector registers: how many table entries a kernel may hold.
+/// Number of vector registers, which limits the table entries that a kernel keeps.
 inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
 /// a * b + c, rounded once if packets round it once, otherwise twice.
 template <class A>
@@ -4783,7 +4782,7 @@ EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
 template <class P, class A>
 EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
-  // Eigen reads two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
+  // Eigen would read two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
   if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
     double two_entries;
     std::memcpy(&two_entries, from, sizeof two_entries);
@@ -4913,7 +4912,7 @@ EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
   unrolled(body, std::make_index_sequence<count>{});
 }
 /// Keeps x in a register: GCC would otherwise load the operand again for every product. WebAssembly has the
-/// intrinsics of SSE and not its registers.
+/// intrinsics of SSE but not its registers.
 template <class P>
 EIGEN_ALWAYS_INLINE P in_register(P x) {
 #if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
@@ -5244,9 +5243,9 @@ EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, const Row& row, Index fi
   }
 }
 /// The table entries of `pairs` pairs from pair `first` on, in lane order, and the rotation of these pairs in
-/// one head. `in` points to the first of their channels in the head, `half` is the number of pairs of the
-/// row. rotate gets the values that read_early loaded: all steps of a block are read before the first is
-/// stored, because a compiler may not move a load before a store that might alias it.
+/// one head. `in` points to the first of their channels in the head, and `half` is the number of pairs of the
+/// row. `rotate` receives the values that read_early loaded: all steps of a block are read before the first
+/// one is stored, because a compiler may not move a load before a store that might alias it.
 template <class Layout, class T, class P>
 struct rotation_step;
 /// half_split: u and v are each contiguous.
@@ -5356,7 +5355,8 @@ inline constexpr bool has_two_floats = true;
 #else
 inline constexpr bool has_two_floats = false;
 #endif
-/// `count` steps one after another. Nested structures instead of an array: g++ -O2 keeps arrays in memory.
+/// `count` steps, one after another. Nested structures instead of an array, because g++ -O2 keeps arrays in
+/// memory.
 template <class Step, int count>
 struct rotation_steps {
   static constexpr Index pairs = count * Step::pairs, channels = count * Step::channels;
@@ -5439,7 +5439,7 @@ inline constexpr bool rotates_in_packets<interleaved, T, arithmetic<T>> =
 template <class T>
 inline constexpr bool rotates_in_packets<half_split, T, arithmetic<T>> =
     has_packets<T, packet<arithmetic<T>>>;
-/// Pairs of a block; 0 if they are rotated one at a time.
+/// Pairs of a block, or 0 if they are rotated one at a time.
 template <class Layout, class T>
 inline constexpr Index pairs_in_block = [] {
   using P = packet<arithmetic<T>>;
@@ -5448,9 +5448,9 @@ inline constexpr Index pairs_in_block = [] {
   else
     return 0;
 }();
-/// Rotates interleaved heads that are contiguous but do not begin at a cache line, from the first line
-/// boundary on. Otherwise every packet as wide as a line would cross a line boundary. The row begins with the
-/// first pair after that boundary, so the last packets of a head also hold the first pairs of the next head.
+/// Rotates contiguous interleaved heads that do not begin at a cache line, from the first line boundary on.
+/// Otherwise every packet as wide as a line would cross a line boundary. The row begins with the first pair
+/// after that boundary, so the last packets of a head also contain the first pairs of the next head.
 ///
 /// \param before  pairs before the first line boundary
 template <class Layout, class P, class T, class S, bool inverse>
@@ -5513,8 +5513,8 @@ EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, in
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 /// The order in which a checked call of rotate reads and writes memory.
 ///
-/// Rows of a table that are computed once for all heads of a token: if the type of entries differs from the
-/// type of the arithmetic, or if the rows of an inverse are not those of the table times a constant.
+/// Table rows that are computed once for all heads of a token: if the type of entries differs from the
+/// arithmetic type, or if the rows of an inverse are not a constant times those of the table.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether 1 / m^2 is a normal number of S, far from the range where products with it lose bits.
 template <class S>
@@ -5525,7 +5525,7 @@ bool has_inverse_square(double m) {
 /// Whether table entries are converted to the arithmetic type of channels T before they are used. A double
 /// entry rounded to float is the entry of a float table. But an entry beyond the range of float would become
 /// infinite, and its product with a channel of 0 NaN. For float channels, a table that may have such entries
-/// is therefore not converted, and products are formed in double. For 16-bit channels, only rows with such
+/// is therefore not converted, and products are computed in double. For 16-bit channels, only rows with such
 /// entries are not converted.
 ///
 /// \param m  the table's attention_factor
@@ -5680,8 +5680,8 @@ class rotation_plan {
     return x;
   }
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
-  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache: 16 MiB exceed
-  /// L2 and fit most shared L3.
+  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache. Data of 16
+  /// MiB exceeds L2 but fits most shared L3 caches.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
@@ -5884,7 +5884,7 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
         });
       });
 }
-/// rotate_checked or, where the types differ, rotate_and_round.
+/// rotate_checked, or rotate_and_round if the types differ.
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_into_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
                          const placed_table<S>& table, const P& positions, const Threads& threads) {

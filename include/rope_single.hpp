@@ -4,12 +4,12 @@
 
 #ifndef ROPE_ROPE_HPP
 #define ROPE_ROPE_HPP
-/// Rotary position embeddings: every public header but <rope/models.hpp>, which programs include where they
+/// Rotary position embeddings: every public header except <rope/models.hpp>, which programs include if they
 /// import a model.
 
 #ifndef ROPE_CONFIG_HPP
 #define ROPE_CONFIG_HPP
-/// What the library asks of the compiler and of Eigen, how it reports errors, and the namespace it lives in.
+/// Requirements on the compiler and on Eigen, the reporting of errors, and the namespace of the library.
 #if defined(_MSVC_LANG)
 #define ROPE_DETAIL_CPLUSPLUS _MSVC_LANG
 #else
@@ -17,7 +17,8 @@
 #endif
 #if ROPE_DETAIL_CPLUSPLUS < 202002L
 #error "rope needs C++20: compile with -std=c++20 (MSVC: /std:c++20)"
-// #error does not stop every compiler, and what follows would bury the sentence above. A missing file does.
+// #error does not stop every compiler, and errors of later lines would hide the sentence above. A missing
+// file stops all.
 #include <rope_needs_cpp20>
 #endif
 #include <Eigen/Core>
@@ -39,14 +40,14 @@
 #if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
 #error "rope needs Eigen 3.4 or newer"
 #endif
-/// Checks what a call requires of its caller, in debug builds only. Define it before the first include to use
-/// another handler.
+/// Checks a requirement of a call in debug builds only. Define it before the first include to use another
+/// handler.
 #ifndef ROPE_ASSERT
 #define ROPE_ASSERT(condition) assert(condition)
 #endif
-/// Reports bad input: throws `exception(message)`; without exceptions prints the same text to stderr and
-/// aborts. Define it before the first include to use another handler, which must not return and must be the
-/// same in every translation unit that defines one.
+/// Reports invalid input: throws `exception(message)`. Without exceptions it prints the message to stderr and
+/// aborts. Define it before the first include to use another handler, which must not return. All translation
+/// units must define the same one.
 #ifndef ROPE_THROW
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
 #define ROPE_THROW(exception, message) throw exception(message)
@@ -60,11 +61,11 @@
 #define ROPE_DETAIL_ERRORS handler
 #endif
 // Code that was compiled in two ways must not have one name: the linker would keep one of the two for both
-// callers. The inline namespace therefore has the version, the instruction set, the floating-point model, how
-// errors are reported and how wide an Index is in its name, so that translation units that differ in one of
-// them see different types. Other settings are not in the name because they change neither types nor results:
-// no type here depends on Eigen's alignment or default storage order, and an assertion only reports what is
-// undefined without it. So a debug program may call a release library.
+// callers. So the name of the inline namespace contains the version, the instruction set, the floating-point
+// model, how errors are reported and the width of an Index. Translation units that differ in one of them see
+// different types. Other settings change neither types nor results: no type depends on Eigen's alignment or
+// default storage order, and an assertion only reports undefined behaviour. So a debug program may call a
+// release library.
 #if defined(EIGEN_DONT_VECTORIZE)
 #define ROPE_DETAIL_ISA scalar
 #elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512BF16__)
@@ -99,9 +100,9 @@
 #ifndef ROPE_DETAIL_INTEGER_INSTRUCTIONS  // AVX512_VNNI
 #define ROPE_DETAIL_INTEGER_INSTRUCTIONS 0
 #endif
-// Whether Eigen's packets multiply and add in one rounding; the scalar code then does the same. Where there
-// is the instruction and no packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE) it does so too:
-// left alone, a compiler uses it in some places only.
+// Whether Eigen's packets multiply and add with one rounding. Scalar code then does the same. Processors with
+// the instruction but without packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE) fuse too,
+// because a compiler would otherwise fuse in some places only.
 #if defined(EIGEN_VECTORIZE_FMA) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) ||     \
     defined(_M_ARM64) || defined(__VSX__) || (defined(__riscv_flen) && __riscv_flen >= 64) || \
     (defined(__s390x__) && !defined(__VEC__)) || (defined(EIGEN_DONT_VECTORIZE) && defined(__FMA__))
@@ -111,7 +112,7 @@
 #define ROPE_DETAIL_FMA nofma
 #define ROPE_DETAIL_FUSED 0
 #endif
-// Instructions that convert half. MSVC has no macro for them and uses them with AVX2.
+// Instructions that convert half. MSVC has no macro for them, and uses them with AVX2.
 #if defined(__F16C__) || (defined(_MSC_VER) && !defined(__clang__) && defined(__AVX2__))
 #define ROPE_DETAIL_F16C f16c
 #define ROPE_DETAIL_HALF_INSTRUCTIONS 1
@@ -137,8 +138,9 @@
 #else
 #define ROPE_DETAIL_MATH ieee
 #endif
-// Whether EIGEN_DEFAULT_DENSE_INDEX_TYPE, which Eigen has defined and may be several words, is `int`: only
-// then is its first word, pasted to ROPE_DETAIL_INDEX_OF_, the name of a macro, which puts `intindex` second.
+// Whether EIGEN_DEFAULT_DENSE_INDEX_TYPE, which Eigen defines and which may be several words, is `int`. The
+// first word is appended to ROPE_DETAIL_INDEX_OF_. Only for `int` this makes the name of a macro, whose
+// expansion selects `intindex`.
 #define ROPE_DETAIL_INDEX_OF_int ~, intindex
 #define ROPE_DETAIL_SECOND(a, b, ...) b
 #define ROPE_DETAIL_SAME(x) x  // makes MSVC's own preprocessor count the arguments again
@@ -151,13 +153,13 @@
 #define ROPE_ABI                                                                           \
   ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
-// What GCC and MSVC say of code on SIMD registers without a reason, switched off from
-// ROPE_DETAIL_QUIET_BEGIN to ROPE_DETAIL_QUIET_END.
+// Disables false warnings of GCC and MSVC about code on SIMD registers, from ROPE_DETAIL_QUIET_BEGIN to
+// ROPE_DETAIL_QUIET_END.
 //
-// A register type loses its may_alias attribute as a template argument. It is read and written through
-// Eigen's loads and stores only, so nothing depends on the attribute. GCC 12 takes the undefined lanes of
-// its own AVX-512 intrinsics for uninitialised variables (GCC bug 105593). Without optimisation some
-// intrinsics are macros, and their conversions count as ours.
+// A register type loses its may_alias attribute as a template argument. Only Eigen's loads and stores access
+// it, so nothing depends on the attribute. GCC 12 warns that undefined lanes of its own AVX-512 intrinsics
+// are uninitialised variables (GCC bug 105593). Without optimisation some intrinsics are macros, and their
+// conversions count as ours.
 #if defined(__GNUC__) && !defined(__clang__)
 #define ROPE_DETAIL_QUIET_BEGIN                                                             \
   _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wignored-attributes\"") \
@@ -172,21 +174,22 @@
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
 #endif
-// Stands after the parameters of a lambda that must be inlined: clang keeps the state of a lambda in memory
-// if it calls it.
+// After the parameters of a lambda that must be inlined, because clang keeps the state of a called lambda in
+// memory.
 #if defined(__GNUC__)
 #define ROPE_DETAIL_INLINE_LAMBDA __attribute__((always_inline))
 #else
 #define ROPE_DETAIL_INLINE_LAMBDA
 #endif
-// On what the result refers to: clang then warns of a variable that refers to a temporary, not of a call.
+// For a parameter to which the result refers. clang then warns about a variable that refers to a temporary,
+// not about a call.
 #if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
 #define ROPE_DETAIL_LIFETIMEBOUND [[clang::lifetimebound]]
 #else
 #define ROPE_DETAIL_LIFETIMEBOUND
 #endif
 namespace rope::inline ROPE_ABI {
-/// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is told otherwise.
+/// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is configured otherwise.
 using Index = Eigen::Index;
 namespace detail {
 enum class bytes_of : std::size_t { index = sizeof(std::ptrdiff_t), intindex = sizeof(int) };
@@ -198,8 +201,8 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 
 #ifndef ROPE_ATTENTION_HPP
 #define ROPE_ATTENTION_HPP
-/// Attention with the rotation or without it: masks, windows and other options, its gradient, its weights,
-/// and partial results merged.
+/// Attention to rotated or unrotated keys: masks, windows and other options, gradients, weights, and merging
+/// of partial results.
 
 #ifndef ROPE_ATTENTION_ATTENTION_HPP
 #define ROPE_ATTENTION_ATTENTION_HPP
@@ -282,7 +285,7 @@ constexpr Index to_index(Count count) {
   else
     return static_cast<Index>(count);
 }
-/// The type arithmetic on channels of type T is done in.
+/// The arithmetic type for channels of type T.
 template <class T>
 using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 /// `count` channels in memory, as an Eigen row.
@@ -348,7 +351,7 @@ std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& va
 #endif  // ROPE_BASE_NUMBERS_HPP
 /// Error texts: "rope::function: the rule, the value".
 namespace rope::inline ROPE_ABI::detail {
-/// As few digits as read back exactly, but no fewer than ten: 10000 and 10000.25, not 1.000025e+04.
+/// The fewest digits that read back exactly, but at least ten: 10000 and 10000.25, not 1.000025e+04.
 inline std::string exact_digits(double value) {
   char digits[32];
   for (int count = 10; count <= 17; ++count) {
@@ -362,14 +365,14 @@ inline std::string exact_digits(double value) {
 class message_part {
  public:
   message_part(const char* text) : kind_(kind::text), text_(text) {}
-  /// \param text  outlives the part
+  /// \param text  must outlive the part
   message_part(const std::string& text) : message_part(text.c_str()) {}
   message_part(double value) : kind_(kind::real), real_(value) {}
   template <std::signed_integral Integer>
   message_part(Integer value) : kind_(kind::integer), integer_(value) {}
   template <std::unsigned_integral Integer>
   message_part(Integer value) : kind_(kind::natural), natural_(value) {}
-  /// A class that converts to an Index, as moved_index does.
+  /// A class that converts to an Index, such as moved_index.
   template <class Number>
   requires(std::is_class_v<Number>&& std::convertible_to<Number, Index>) message_part(const Number& value)
       : kind_(kind::integer), integer_(static_cast<Index>(value)) {}
@@ -538,7 +541,7 @@ class moved_index {
 /// An Eigen class that a non-template function uses is compiled by every program. So only programs that call
 /// map() compile Eigen's map.
 namespace rope::inline ROPE_ABI {
-/// Numbers [rows, columns], column-major, in memory of their own unless made by over(). map() makes an
+/// Numbers [rows, columns], column-major, in their own memory unless made by over(). map() makes an
 /// Eigen::Map of them.
 ///
 ///     schedule axis = {.rotary_dim = 64, .base = 10000, .inv_freq = {}};
@@ -572,18 +575,18 @@ class number_array {
   number_array(Index rows, Index columns, Scalar value) : number_array(rows, columns) {
     std::fill_n(data(), size(), value);
   }
-  /// A copy of an Eigen expression of the same scalar.
+  /// A copy of an Eigen expression with the same scalar.
   template <class Derived>
   number_array(const Eigen::DenseBase<Derived>& values) : number_array(values.rows(), values.cols()) {
-    // Copies number by number. If the compiler knows that there are few numbers, it would warn about packet
-    // copies that are never executed.
+    // Copies one number at a time. For a small constant size, the compiler would warn about packet copies
+    // that are never executed.
     Eigen::Map<Eigen::Array<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>, Eigen::Unaligned,
                Eigen::InnerStride<>>
         to(data(), rows(), cols(), Eigen::InnerStride<>(1));
     to = values.derived().array();
   }
-  /// An array in memory of the caller, which must outlive the array and every array that it is moved to. A
-  /// copy of the array has memory of its own.
+  /// An array in the caller's memory, which must outlive the array and every array that it is moved to. A
+  /// copy of the array has its own memory.
   static number_array over(Scalar* data, Index rows, Index columns) noexcept {
     number_array array;
     array.data_ = data;
@@ -731,7 +734,7 @@ Index span_stride(const X& x, int axis) {
   return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
 }
 /// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
-/// Compilers warn if the address of a temporary X is kept (ROPE_DETAIL_LIFETIMEBOUND).
+/// Compilers warn about a kept address of a temporary X (ROPE_DETAIL_LIFETIMEBOUND).
 template <class X>
 concept owns_memory = !std::is_reference_v<X> && (
                                                      std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
@@ -771,7 +774,7 @@ inline std::int64_t position_difference(const char* function, std::int64_t a, st
     throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
   return a - b;
 }
-/// Whether the product of extents, none of them negative, is at most `most`.
+/// Whether the product of non-negative extents is at most `most`.
 constexpr bool product_fits(std::initializer_list<Index> extents,
                             Index most = (std::numeric_limits<Index>::max)()) {
   for (const Index extent : extents)
@@ -834,7 +837,7 @@ concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
   dense_of(x).innerStride();
   requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
 };
-/// The element type that data() of a container, or an array, points to.
+/// The element type of an array, or of the memory at data() of a container.
 template <class X>
 using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
 /// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
@@ -1059,7 +1062,7 @@ auto score_matrix(const X& x) {
 }
 /// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.
 ///
-/// Requires:  what the mdspan shows outlives the view
+/// Requires:  the memory of the mdspan outlives the view
 /// Throws:    std::invalid_argument if it has no entry
 template <class X>
 requires(detail::strided_span<X, 2> || detail::strided_span<X, 4>) auto score_matrix(const X& x) {
@@ -1277,7 +1280,7 @@ struct half_packet_of : std::type_identity<typename Eigen::internal::unpacket_tr
 /// The packet of half as many lanes if it exists, otherwise P.
 template <class P>
 using half_packet = typename half_packet_of<P>::type;
-/// Number of vector registers: how many table entries a kernel may hold.
+/// Number of vector registers, which limits the table entries that a kernel keeps.
 inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
 /// a * b + c, rounded once if packets round it once, otherwise twice.
 template <class A>
@@ -1350,7 +1353,7 @@ EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
 template <class P, class A>
 EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
-  // Eigen reads two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
+  // Eigen would read two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
   if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
     double two_entries;
     std::memcpy(&two_entries, from, sizeof two_entries);
@@ -1480,7 +1483,7 @@ EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
   unrolled(body, std::make_index_sequence<count>{});
 }
 /// Keeps x in a register: GCC would otherwise load the operand again for every product. WebAssembly has the
-/// intrinsics of SSE and not its registers.
+/// intrinsics of SSE but not its registers.
 template <class P>
 EIGEN_ALWAYS_INLINE P in_register(P x) {
 #if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
@@ -1628,10 +1631,10 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
     return larger(x, bound);
 }
 /// tanh of `count` numbers, a multiple of the lanes of a packet. `to` may be `from`. Computes whole packets
-/// from the first number on, aligned or not: an Eigen expression of dynamic length computes the numbers
+/// from the first number on, aligned or not. An Eigen expression of dynamic length would compute the numbers
 /// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
 /// number, computes tanh in double and rounds to A, because the compiler may or may not fuse the sums of
-/// Eigen's polynomial. Also where packets divide by estimates, because Eigen's tanh is a quotient.
+/// Eigen's polynomial. The same if packets divide by estimates, because Eigen's tanh is a quotient.
 template <class A>
 void hyperbolic_tangents(const A* from, Index count, A* to) {
   constexpr int L = int{lanes<packet<A>>};
@@ -1646,7 +1649,7 @@ void hyperbolic_tangents(const A* from, Index count, A* to) {
 ROPE_DETAIL_QUIET_END
 namespace rope::inline ROPE_ABI::detail {
 #if defined(_M_FP_FAST)
-#pragma float_control(precise, on, push)  // what the barrier below does for other compilers
+#pragma float_control(precise, on, push)  // the effect of the barrier below for other compilers
 #endif
 /// x in the precision of its type, as a barrier to the algebra of -ffast-math, which could make an exact
 /// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
@@ -1694,7 +1697,7 @@ EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
 }
 inline constexpr double log2_e = 1.4426950408889634074;
 inline constexpr double ln_2 = 0.69314718055994530942;
-/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error in
+/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error at
 /// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
 inline constexpr float exp2_coefficients_of_float[] = {
     float(0.00015453162945120690177), float(0.0013390863364671234381), float(0.0096180825572778514913),
@@ -1733,7 +1736,7 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
 #endif
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
-/// Converts the channels of one head to 8-bit integers with one scale, and back.
+/// Converts the channels of a head to 8-bit integers with one scale, and back.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether channels of type C are integers with a scale.
 template <class C>
@@ -1767,7 +1770,7 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
 /// A head whose scale would be below 2^-125 becomes zeros with a scale of 0. With 8 bits that is a head below
 /// 2^-118 in magnitude. A head with a NaN or an infinity becomes zeros with a scale of NaN.
 ///
-/// \param most  the integer of largest magnitude, below 2^22
+/// \param most  the largest magnitude of an integer, below 2^22
 template <class Integer>
 float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
   // Magnitudes have the order of their bits, with NaN after infinity.
@@ -1831,7 +1834,7 @@ struct row_starts {
 };
 template <position_list X>
 row_starts(const X&) -> row_starts<detail::integer_of<X>>;
-/// A ragged batch of concatenated sequences. Segment s holds tokens offsets[s] .. offsets[s + 1] - 1
+/// A ragged batch of concatenated sequences. Segment s has tokens offsets[s] .. offsets[s + 1] - 1
 /// (`cu_seqlens`). The position of a token is its distance from the start of its segment, plus starts[s] if
 /// starts are given.
 ///
@@ -2075,13 +2078,13 @@ concept position_form = requires(const P& positions) {
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_POSITIONS_HPP
 /// Masks by rule: the range of keys that each query attends to, for attention_options::key_ranges. A list of
-/// ranges has two numbers per query where a mask has one per query and key, and attention skips the keys
-/// outside.
+/// ranges has two numbers per query, and a mask has one per query and key. Attention skips the keys outside
+/// the ranges.
 ///
 ///     const auto ranges = prefix_ranges(prefix, {.queries = tokens, .keys = tokens});
 ///     attention(q, k, v, out, {.key_ranges = ranges});
 ///
-/// Rows of a batch whose ranges differ have their lists one after the other, [batch * queries].
+/// If the rows of a batch have different ranges, their lists follow each other, [batch * queries].
 ///
 /// Positions, counts and ranges of keys from the attention mask of a padded batch, as tokenizers return it.
 namespace rope::inline ROPE_ABI {
@@ -2170,14 +2173,15 @@ inline std::vector<key_range> chunk_ranges(Index chunk, const row_tokens& row) {
   });
 }
 /// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, if causal only up
-/// to itself. With lengths, the rest of a segment is padding: it attends to no key, and no token to it.
+/// to itself. With lengths, the rest of a segment is padding, which attends to no key, and to which no token
+/// attends.
 ///
 ///     const std::vector offsets = {0, 16, 32}, lengths = {13, 9};
 ///     attention(q, k, v, out, {.key_ranges = segment_ranges(offsets, true, lengths)});
 ///
-/// For a batch of packed rows, put the list of each row after that of the row before, [batch * tokens].
-/// Attention that rotates inside needs the positions too, which start again in every segment. Or rotate
-/// first: `rotate<Layout>(q, k, table, segments{offsets})`.
+/// For a batch of packed rows, concatenate the lists of the rows, [batch * tokens]. Attention that rotates
+/// needs the positions too, which start again in every segment. Or rotate first: `rotate<Layout>(q, k, table,
+/// segments{offsets})`.
 ///
 /// \param offsets  [segments + 1], from 0 to the tokens of the row: a position_list in memory
 /// \param causal   false: tokens of a segment attend to each other both ways
@@ -2185,8 +2189,8 @@ inline std::vector<key_range> chunk_ranges(Index chunk, const row_tokens& row) {
 ///
 /// \return  [tokens]
 ///
-/// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given, are
-///          one per segment in [0, tokens of the segment]
+/// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given,
+///          have one entry per segment, in [0, tokens of the segment]
 /// Cost:    O(tokens)
 template <position_list X, position_list Y = std::vector<std::int64_t>>
 std::vector<key_range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
@@ -2223,7 +2227,7 @@ struct padded_rows {
   std::vector<key_range> key_ranges;    // [batch * tokens]: empty for padding
 };
 namespace detail {
-/// The extent [batch, tokens] of a mask. A vector is one row.
+/// The extents [batch, tokens] of a mask. A vector is one row.
 template <class X>
 Index rows_of_mask(const X& mask) {
   if constexpr (dense_integers<X>)
@@ -2235,7 +2239,7 @@ Index rows_of_mask(const X& mask) {
   else
     return 1;
 }
-/// The mask as it is in memory, or a copy of an expression.
+/// The mask in its memory, or a copy of an expression.
 template <class X>
 auto mask_list(const X& mask) {
   if constexpr (integers_in_memory<X>)
@@ -2251,7 +2255,7 @@ template <class Integer>
 const integer_list<Integer>& as_list(const evaluated_list<Integer>& copy) {
   return copy.list;
 }
-/// The first token of a row that is not padding, and how many there are.
+/// The first token of a row that is not padding, and the number of such tokens.
 ///
 /// \param entry  entry(t) is the mask of token t
 ///
@@ -2353,14 +2357,14 @@ void check_products(const char* function, product_precision products, Index head
     if (!is_quantized<C>)
       throw_invalid(
           function,
-          "products of integers need quantized keys and values; set products to product_precision::full");
+          "integer products need quantized keys and values; set products to product_precision::full");
     if (rotates)
       throw_invalid(function,
-                    "products of integers need keys that were turned before they were quantized; set "
+                    "integer products need keys that were rotated before quantization; set "
                     "products to product_precision::full");
     if (head_dim > max_integer_products)
-      throw_invalid(function, "products of integers need a head_dim of at most ", max_integer_products,
-                    ", got ", head_dim);
+      throw_invalid(function, "integer products need a head_dim of at most ", max_integer_products, ", got ",
+                    head_dim);
   } else if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
     throw_invalid(function,
                   "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "
@@ -2455,10 +2459,10 @@ struct attention_options {
   /// there is none. Padding has `no_keys`.
   std::span<double> log_sum_exp = {};
   /// [queries] shared by the rows, or [batch * queries], or empty: the keys of each query, by their index in
-  /// the row as in a mask, whatever their positions. Ranges replace the causal rule, so `causal` is not read,
-  /// and window and sinks must be 0. They may be empty, and must end within the keys of the call. Tiles of
-  /// keys outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges
-  /// of prefixes, chunks, blocks and documents.
+  /// the row as in a mask, for any positions. Ranges replace the causal rule, so `causal` is not read, and
+  /// window and sinks must be 0. They may be empty, and must end within the keys of the call. Tiles of keys
+  /// outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges of
+  /// prefixes, chunks, blocks and documents.
   std::span<const key_range> key_ranges = {};
   /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
   /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
@@ -2526,7 +2530,7 @@ inline void check_alignment(const char* function, const attention_options& optio
   for (std::size_t s = 0; s + 1 < asking.size(); ++s)
     check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
   if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
-    check_row("row", 0, shape.queries, shape.keys);  // like every other row
+    check_row("row", 0, shape.queries, shape.keys);  // checked like every other row
   for (std::size_t b = 0; b < options.key_counts.size(); ++b)
     check_row("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
               options.key_counts[b]);
@@ -3087,20 +3091,20 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 /// thread and grow with the number of tokens. Each is as large as the largest call so far required. There is
 /// one per channel type T (with arithmetic type A). Sizes are in bytes:
 ///
-///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), where d_weight is asked for
+///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), if d_weight is not empty
 ///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
-///     attention_gradient           what its Cost says
-///     attention with a cache       sizeof(T) q.size(), where the cache keeps rotated keys
-///     append<Layout>               sizeof(T) k.size(), where the cache is narrower than T
+///     attention_gradient           see its Cost
+///     attention with a cache       sizeof(T) q.size(), if the cache stores rotated keys
+///     append<Layout>               sizeof(T) k.size(), if the cache is narrower than T
 ///     rotate_to of float to 16 bits  the larger of 64 KiB and 4 heads head_dim, per thread
 ///     attention_weight_sums        8 sums.size() + 2 sizeof(A) batch q.tokens q.heads (runs + 1), with
 ///                                  ceil(keys / 4096) runs, at most 16
 ///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
 ///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
-///                                  c of the context (of x again in self-attention); 8 n heads where
-///                                  log_sum_exp is asked for in segments or of a ring's chunks; the
-///                                  probabilities of a segment where those are
-///     its gradient                 twice that, 8 n heads, what attention_gradient keeps, and with norms
+///                                  c of the context (of x again in self-attention); 8 n heads more for the
+///                                  log_sum_exp of segments or of a ring's chunks; the probabilities of a
+///                                  segment more if they are reported
+///     its gradient                 twice that, 8 n heads, the scratch of attention_gradient, and with norms
 ///                                  sizeof(T) (n heads + c kv_heads) head_dim
 ///
 /// with size() = batch * tokens * heads * head_dim. Each thread that takes part in a call also keeps a block
@@ -3108,7 +3112,8 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 /// for 32 heads of 128 channels.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// A piece of the calling thread's scratch. A thread's pieces form a list, so that all can be released.
+/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that it can release all of
+/// them.
 ///
 /// Where thread_local is emulated, the pieces are on the heap. A key has the first one of each thread, and
 /// the destructor of the key frees them when the thread ends.
@@ -3118,7 +3123,7 @@ class scratch_piece {
   scratch_piece& operator=(const scratch_piece&) = delete;
 #if ROPE_DETAIL_SCRATCH_IN_KEY
   ~scratch_piece() { release(); }
-  /// The calling thread's piece of a user. Its address identifies the user.
+  /// The piece of the calling thread for one user. Its address identifies the user.
   static scratch_piece& of(const void* user) {
     scratch_piece* const newest = first();
     for (scratch_piece* piece = newest; piece != nullptr; piece = piece->next_)
@@ -3130,8 +3135,8 @@ class scratch_piece {
   }
 #else
   scratch_piece() : next_(first()) { first() = this; }
-  /// A thread that ends destroys its pieces one by one. Objects that it destroys later may still call
-  /// release_scratch(), so the piece leaves the list.
+  /// A thread that ends destroys its pieces one by one. Objects destroyed later may still call
+  /// release_scratch(), so the piece removes itself from the list.
   ~scratch_piece() {
     release();
     scratch_piece** at = &first();
@@ -3188,7 +3193,7 @@ class scratch_piece {
 #endif
 };
 #if ROPE_DETAIL_SCRATCH_IN_KEY
-/// Its address identifies a user of scratch.
+/// Identifies a user of scratch by its address.
 template <class User, class T>
 inline char scratch_user = 0;
 #endif
@@ -3221,8 +3226,8 @@ T* workspace(Index count) {
 ///     all->arrive_and_wait();
 ///
 /// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
-///            that such a call has started. Program parts that are compiled for other instruction sets or
-///            floating-point models have scratch of their own, and a release_scratch() of their own
+///            that such a call has started. Parts of a program compiled for other instruction sets or
+///            floating-point models have their own scratch and their own release_scratch()
 inline void release_scratch() { detail::scratch_piece::release_all(); }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_SCRATCH_HPP
@@ -3311,8 +3316,8 @@ class block_keys {
     return visible_[(token - first_) * heads_ + (heads_ == 1 ? 0 : head - first_head_)];
   }
  private:
-  /// Whether the ranges alone show that keys [begin, end) are visible to every query, so that no query is
-  /// checked on its own. True for most tiles of causal attention.
+  /// Whether the ranges alone show that keys [begin, end) are visible to every query. Then no single query is
+  /// checked. This holds for most tiles of causal attention.
   bool is_seen_by_all(Index begin, Index end) const {
     const bool by_keys = rules_.in_ranges() && !rules_.options().mask && !rules_.options().bias;
     return by_keys && begin >= seen_by_all_.first && end <= seen_by_all_.last &&
@@ -3324,7 +3329,7 @@ class block_keys {
     for_each_index(0, count, [&](Index j) { range.include(keys[j]); });
     return range;
   }
-  /// \param held  the range of the positions of the keys of the tile, if they are unordered
+  /// \param held  the range of the tile's key positions, if they are unordered
   row_in_tile find_visible(Index t, Index h, Index count, const position_range& held) const {
     row_in_tile visible = keys_in_tile(keys_[t], begin_of_tile_, count);
     const Index head = first_head_ + h, token = first_ + t;
@@ -3649,9 +3654,9 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
-/// The matrix products of attention on packed operands. A strip of queries (as many rows as the registers
-/// hold sums for) is multiplied by a panel of keys or of value channels (two packets wide). Each step loads
-/// two packets of the panel and one number of each row, for two multiply-adds per row.
+/// The matrix products of attention on packed operands. A strip of queries (as many rows as there are
+/// registers for sums) is multiplied by a panel of keys or of value channels (two packets wide). Each step
+/// loads two packets of the panel and one number of each row, for two multiply-adds per row.
 ///
 /// The matrix products of attention on packed operands, as in simd/panels.hpp, for types that are multiplied
 /// in pairs. Operands are packed as pairs of adjacent elements of the axis that is summed over.
@@ -3775,7 +3780,7 @@ void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_
       for (; d + L <= depth; d += L) {
         P block[std::size_t(L)];
         unrolled<std::size_t(L)>([&](auto i) { block[i] = load<P>(rows + (n + Index(i)) * row_stride + d); });
-        for (Index i = 0; i < L; ++i) {  // prefetched: too many streams for the processor
+        for (Index i = 0; i < L; ++i) {  // prefetched, because the processor does not follow so many streams
           const Index after = (n + L + i) * row_stride + d;
           prefetch_after(rows, static_cast<std::uintptr_t>(after * Index(sizeof(X))));
         }
@@ -3980,7 +3985,7 @@ ROPE_DETAIL_QUIET_END
 #ifndef ROPE_BASE_PARALLEL_HPP
 #define ROPE_BASE_PARALLEL_HPP
 #include <atomic>
-/// How a call uses more than one thread. The caller provides the threads. The library never creates one.
+/// Threads of a call. The caller provides them, and the library never creates one.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Bodies of parallel loops, with which the concepts below test a type.
@@ -4043,7 +4048,7 @@ template <class... Extent>
 constexpr double cost_of(Extent... extents) {
   return (static_cast<double>(extents) * ...);
 }
-/// The first element of piece i of [0, count): floor(count i / pieces), also if count i exceeds an Index.
+/// The first element of piece i of [0, count): floor(count i / pieces), even if count i exceeds an Index.
 ///
 /// Requires:  i in [0, pieces], and an Index holds pieces^2
 constexpr Index begin_of_piece(Index count, Index i, Index pieces) {
@@ -4206,7 +4211,7 @@ struct half_split {
   static constexpr Index second(Index i, Index pairs) { return i + pairs; }
 };
 /// A layout policy: `first` and `second` map pair i of `pairs` to its two channels. Together they must name
-/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above do.
+/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above work.
 template <class L>
 concept pair_layout = requires(Index i, Index pairs) {
   { L::first(i, pairs) } -> std::convertible_to<Index>;
@@ -4239,7 +4244,7 @@ bool same_layout(Index pairs) {
   return true;
 }
 /// Equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for interleaved, a
-/// hash of the channels for others. Not the type or an address, because a cache may be passed to a shared
+/// hash of the channels for others. It is no type or address, because a cache may be passed to a shared
 /// library, where these differ.
 template <class Layout>
 std::uint64_t layout_fingerprint(Index pairs) {
@@ -4396,8 +4401,8 @@ head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
   detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
-/// Rows of heads, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
-/// is row b of `x` with the heads of key head h alone. A cache of such rows has other tokens for each head.
+/// Heads as rows, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
+/// has the heads of key head h in row b of `x`. A cache of such rows has different tokens for each head.
 ///
 ///     const auto rows = heads_as_batch(k, kv_heads);  // [batch * kv_heads, tokens, 1, head_dim]
 ///     rotate<Layout>(rows, table, start);
@@ -4433,8 +4438,8 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
-/// The view of a tensor whose indices have these letters. The caller has checked the letters. For types that
-/// are not tensors a static_assert has already failed: the empty view avoids a second error message.
+/// The view of a tensor whose indices have these letters, which the caller has checked. For types that are
+/// not tensors, a static_assert has already failed: the empty view avoids a second error message.
 template <index_letters letters, class X>
 auto view_of_tensor(const char* name, X& x) {
   constexpr auto rank = static_cast<int>(sizeof(letters)) - 1;
@@ -4467,8 +4472,8 @@ auto view_of_tensor(const char* name, X& x) {
     return head_view<float>{};
   }
 }
-/// The view of an mdspan whose indices have these letters, the first or the last of them a d. Other strides
-/// than that of the channels are the caller's, but indices of one letter must be contiguous.
+/// The view of an mdspan whose indices have these letters. The first or the last letter is d, with a stride
+/// of 1. Other strides may be arbitrary, but indices with the same letter must be contiguous.
 ///
 /// Throws:  std::invalid_argument, or std::length_error if the extents exceed the address space
 template <index_letters letters, class X>
@@ -4726,8 +4731,8 @@ concept rotation_table = requires(const Table& table) {
 
 #ifndef ROPE_BASE_WIDE_REAL_HPP
 #define ROPE_BASE_WIDE_REAL_HPP
-/// The number type in which schedules are evaluated. long double has 64 bits on some processors and 53 or 113
-/// on others, and each C library has its own exp and log. Schedules must not depend on either.
+/// The number type of schedules. long double has 64 bits on some processors and 53 or 113 on others, and each
+/// C library has its own exp and log. Schedules must depend on neither.
 ///
 /// Unsigned integers of 128 and 192 bits, with the operations that exact angles need.
 namespace rope::inline ROPE_ABI::detail {
@@ -4814,8 +4819,8 @@ constexpr uint128 divide(uint128 a, std::uint32_t divisor) {
 }
 /// The upper half of a product.
 constexpr std::uint64_t multiply_upper(std::uint64_t a, std::uint64_t b) { return multiply(a, b).hi; }
-/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor (the lowest partial products
-/// carry into bits that no caller keeps).
+/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor: carries out of the lowest
+/// partial products are ignored, and no caller needs these bits.
 constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   const uint128 top = multiply(a.hi, b.hi);
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
@@ -4913,7 +4918,7 @@ class wide_real {
     const bool negative = a.negative_ != b.negative_;
     if (a.is_infinite() || b.significand_ == detail::uint128{}) return infinite(negative);
     if (b.is_infinite()) return {};
-    const bool shorter = a.significand_ < b.significand_;  // then the first of 129 bits is 0 and is skipped
+    const bool shorter = a.significand_ < b.significand_;  // then the first of 129 bits is 0 and skipped
     detail::uint128 quotient, rest = a.significand_;
     bool carry = shorter && rest.hi >> 63 != 0;  // bit 128 of the rest
     if (shorter) rest = rest << 1;
@@ -4966,8 +4971,8 @@ class wide_real {
       powers += step;
       rest -= step * ln2();
     }
-    // e^(rest / 16) - 1 by Taylor's series in units of 2^-128, then squared four times: each squaring takes
-    // u = e^y - 1 to e^(2 y) - 1 = 2 u + u^2.
+    // Computes e^(rest / 16) - 1 by Taylor's series in units of 2^-128, then squares it four times: each
+    // squaring maps u = e^y - 1 to e^(2 y) - 1 = 2 u + u^2.
     const detail::uint128 y = shifted(rest.significand_, -rest.exponent_ - 128 + 4);
     detail::uint128 sum = inverse_factorials.back();
     for (std::size_t n = inverse_factorials.size() - 1; n-- > 0;)
@@ -5058,8 +5063,8 @@ class inverse_powers {
   wide_real step_;
 };
 }  // namespace detail
-/// The schedule of one axis that a scaling changes: the original one, or the result of earlier scalings.
-/// Formulas are evaluated in wide_real and rounded to double once, at the end.
+/// A schedule on one axis, which a scaling changes: the original one, or the result of earlier scalings.
+/// Formulas are computed in wide_real and rounded to double once, at the end.
 ///
 ///     struct half_speed {  // a rule of your own
 ///       void apply(schedule& axis) const { axis.inv_freq /= 2; }
@@ -5070,14 +5075,14 @@ struct schedule {
   wide_real base;                    // above 1; as changed by the rules so far
   number_array<wide_real> inv_freq;  // [rotary_dim / 2], rad per unit of position
   double attention_factor = 1;       // m, the magnitude of the rotation
-  /// The original schedule of that base: inv_freq(i) = base^(-2 i / rotary_dim).
+  /// The original schedule with this base: inv_freq(i) = base^(-2 i / rotary_dim).
   void restart(wide_real new_base) {
     base = new_base;
     inv_freq.resize(rotary_dim / 2);
     const detail::inverse_powers powers(base, inv_freq.size());
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) = powers(i);
   }
-  /// Exchanges the base for base * factor and keeps what other rules have done:
+  /// Multiplies the base by factor and keeps the changes of other rules:
   /// inv_freq(i) *= factor^(-2 i / rotary_dim).
   void multiply_base(wide_real factor) {
     base *= factor;
@@ -5085,13 +5090,13 @@ struct schedule {
     for (Index i = 0; i < inv_freq.size(); ++i) inv_freq(i) *= powers(i);
   }
 };
-/// A rule that changes a schedule: one of scaling.hpp, or a user's own type. It throws std::invalid_argument
-/// if its fields or the schedule do not fit.
+/// A rule that changes a schedule: one of scaling.hpp, or your own type. It throws std::invalid_argument if
+/// its fields or the schedule are invalid.
 template <class X>
 concept frequency_scaling = requires(const X& scaling, schedule& axis) {
   scaling.apply(axis);
 };
-/// The rotation speed of every pair, and the magnitude that YaRN and LongRoPE put on the rotation.
+/// The frequency of every pair, and the factor by which YaRN and LongRoPE multiply the rotation.
 ///
 /// The angle of pair i at position p (one coordinate p_a per axis a) is sum_a p_a * inv_freq(i, a)  [rad].
 ///
@@ -5102,7 +5107,7 @@ concept frequency_scaling = requires(const X& scaling, schedule& axis) {
 ///            attention_factor is finite and positive. Immutable; empty once it was moved from.
 class frequencies {
  public:
-  /// Doubles [pairs, axes] of the frequencies.
+  /// The frequencies, doubles [pairs, axes].
   using inv_freq_map = number_array<double>::const_map_type;
   /// The original schedule, on one axis.
   ///
@@ -5113,7 +5118,8 @@ class frequencies {
   ///
   /// Throws:    std::invalid_argument unless rotary_dim is even, positive and at most 65536, and base finite
   ///            and greater than 1; std::length_error if the pairs exceed the address space
-  /// Accuracy:  the nearest double, but for values within 2^-50 ulp of the middle between two; the same bits
+  /// Accuracy:  the nearest double, except for values within 2^-50 ulp of the middle between two; the same
+  ///            bits
   ///            everywhere (tests/oracle/scaling.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   template <std::convertible_to<Index> Integer>
@@ -5121,11 +5127,11 @@ class frequencies {
       : frequencies(original(static_cast<Index>(rotary_dim), base)) {
     require_integer<Integer>();
   }
-  /// The original schedule changed by one scaling, or by several in the order given.
+  /// The original schedule after one scaling, or several in the given order.
   ///
   ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});
   ///
-  /// Throws:    as above; std::invalid_argument if a rule refuses its fields
+  /// Throws:    as above; std::invalid_argument if a rule rejects its fields
   /// Accuracy:  0.51 ulp of the formula, with the same bits everywhere
   template <std::convertible_to<Index> Integer, frequency_scaling First, frequency_scaling... Rest>
   frequencies(Integer rotary_dim, double base, const First& first, const Rest&... rest)
@@ -5150,7 +5156,7 @@ class frequencies {
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     number_array<double> inv_freq(pairs, 1);
     for (Index i = 0; i < pairs; ++i) {
-      // volatile: three roundings in every build, whether or not it contracts or regroups (-ffast-math)
+      // volatile: three roundings in every build, even if it contracts or regroups (-ffast-math)
       const volatile double added = static_cast<double>(i) * step, half_turns = 1.0 + added;
       inv_freq(i, 0) = std::numbers::pi * half_turns;
     }
@@ -5166,7 +5172,7 @@ class frequencies {
     require_addressable(pairs);
     return frequencies(number_array<double>(pairs, 1, 1.0), 1.0);
   }
-  /// Frequencies given by the caller: learned ones, another schedule, or more than one axis.
+  /// Your own frequencies: learned ones, another schedule, or more than one axis.
   ///
   /// \param inv_freq          [pairs] vector or [pairs, axes] matrix, float or double, rad per unit of
   ///                          position; zero and negative values are allowed
@@ -5185,12 +5191,12 @@ class frequencies {
     else
       return frequencies(number_array<double>(inv_freq.derived().template cast<double>()), attention_factor);
   }
-  /// The same, and the memory of the array becomes that of the frequencies.
+  /// The same, but takes over the memory of the array.
   static frequencies custom(number_array<double>&& inv_freq, double attention_factor = 1.0) {
     return frequencies(std::move(inv_freq), attention_factor);
   }
   /// inv_freq [pairs, axes], rad per unit of position; column-major, valid while this object lives.
-  template <class Map = inv_freq_map>  // a program that does not ask need not compile Eigen's map
+  template <class Map = inv_freq_map>  // programs that do not call it do not compile Eigen's map
   Map inv_freq() const {
     return Map(inv_freq_.data(), pairs(), axes());
   }
@@ -5202,8 +5208,8 @@ class frequencies {
   Index rotary_dim() const { return 2 * pairs(); }
   /// Number of coordinates of a position.
   Index axes() const { return inv_freq_.cols(); }
-  /// The factor m that a table multiplies into its cos and sin; scores of rotated queries and keys grow by
-  /// m^2. It is never part of the softmax scale.
+  /// The factor m of cos and sin in a table. Scores of rotated queries and keys have the factor m^2. It is
+  /// never part of the softmax scale.
   double attention_factor() const { return attention_factor_; }
  private:
   frequencies(number_array<double> inv_freq, double attention_factor)
@@ -5281,17 +5287,17 @@ class frequencies {
 ///
 ///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
 ///
-/// The smallest |N x - K| of all N below a limit is that of a convergent of the continued fraction of x.
-/// Taken of x = 2^e 2 / pi for every e with N = n p < 2^(53 + b), this leaves, where k is not 0,
+/// For all N below a limit, the smallest |N x - K| belongs to a convergent of the continued fraction of x.
+/// For x = 2^e 2 / pi, every e, and N = n p < 2^(53 + b), and if k is not 0, this gives
 ///
 ///     b    d >      what a phase may be off by    and is
 ///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
 ///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
 ///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
 ///
-/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). Steps of 128 bits would be off
-/// by 2^-98, and a double entry by the most part of its digits. Where k is 0 nothing cancels, and d is as
-/// small as inv_freq * position: below 2^-60 rad the angle is multiplied instead of counted
+/// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). With steps of 128 bits the error
+/// would be 2^-98, and a double entry would lose most of its digits. If k is 0, nothing cancels, and d is as
+/// small as inv_freq * position. Below 2^-60 rad the angle is therefore multiplied instead of counted
 /// (detail/table_rows.hpp).
 ///
 /// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
@@ -5387,7 +5393,7 @@ EIGEN_ALWAYS_INLINE constexpr fixed_pair<Word> fixed_sine_cosine(uint192 turn) {
   return {half - multiply_upper(half, alternating_sum(z, square, sine_series<Word>)), 3 - zeros - bits,
           z - multiply_upper(z, alternating_sum(z, square, cosine_series<Word>))};
 }
-/// The float nearest to m * mantissa * 2^exponent, also if it is subnormal. The product must not be exactly
+/// The float nearest to m * mantissa * 2^exponent, even if it is subnormal. The product must not be exactly
 /// in the middle between two floats.
 ///
 /// Requires:  mantissa > 0; m > 0 and the product below 2^128 - 2^103
@@ -5493,7 +5499,7 @@ class binary_turns {
     return cut + phase{{0, 0, word_from(-256) >> 63}};
   }
  private:
-  std::uint64_t words_[9] = {};  // eight words, and zeros for what lies above them
+  std::uint64_t words_[9] = {};  // eight words, then zeros
   int unit_;                     // the lowest bit is 2^unit turns: at most -309
 };
 }  // namespace detail
@@ -5549,7 +5555,7 @@ namespace detail {
 /// An angle as a number of quarter turns and the distance to the nearest one, at most an eighth of a turn.
 struct quadrant_distance {
   std::uint64_t quadrant;  // modulo 4
-  std::uint64_t sign;      // of the distance: all bits where it is negative, else 0
+  std::uint64_t sign;      // of the distance: all bits if it is negative, otherwise 0
   uint192 magnitude;
 };
 EIGEN_ALWAYS_INLINE constexpr quadrant_distance nearest_quadrant(phase p) {
@@ -5584,7 +5590,7 @@ constexpr cos_sin nearest_float_cos_sin(uint192 turn, double m) {
   return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
 }
 /// m cos and m sin of an angle of at most an eighth of a turn, not yet rounded to S. A double has a relative
-/// error of 2^-52. Where that does not decide which of two floats is nearer, words of 128 bits do.
+/// error of 2^-52. If that does not determine the nearest float, 128-bit words do.
 template <class S>
 EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
   const cos_sin value = double_cos_sin(turn);
@@ -5598,7 +5604,7 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
 /// cos and sin of a phase: the nearest floats (S = float), or doubles.
 ///
 /// Integer arithmetic removes the nearest quarter turn, which leaves an angle x in [-pi/4, pi/4], and
-/// computes sin x and cos x (detail/fixed_sine_cosine.hpp).
+/// computes sin x and cos x.
 ///
 /// Accuracy:  S = float: correctly rounded, except for values within 2^-96 ulp of the middle between two
 ///            floats. S = double: 0.51 ulp. Equal bits on all processors (tests/oracle/table.test.cpp)
@@ -5610,7 +5616,7 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_PHASE_HPP
-/// The phases of all pairs of a table's row, at a position or at a row of coordinates.
+/// The phases of all pairs for a row of a table, at a position or at coordinates.
 namespace rope::inline ROPE_ABI::detail {
 /// The frequency of one pair on one axis.
 struct pair_frequency {
@@ -5659,7 +5665,7 @@ class row_angles {
   double slowest() const { return slowest_; }
   const pair_frequency& frequency(Index pair, Index axis) const { return frequencies_(pair, axis); }
   /// The upper 64 bits of the phases of pairs [first, first + block), with an error of at most four units per
-  /// axis. Beyond the last pair the values are those of frequency 0.
+  /// axis. Beyond the last pair, the values are those of frequency 0.
   template <class Row>
   EIGEN_ALWAYS_INLINE void find_upper(const Row& coordinates, Index first, std::uint64_t* turns) const {
     for (Index k = 0; k < block; ++k) turns[k] = 0;
@@ -5717,14 +5723,14 @@ class row_angles {
   static constexpr Index columns = 8;
   number_array<pair_frequency> frequencies_;  // [pairs, axes]
   double slowest_ = (std::numeric_limits<double>::max)();
-  number_array<std::uint32_t> words_;  // [pairs up to whole blocks, 8 axes]: bits of |inv_freq| / (2 pi)
+  number_array<std::uint32_t> words_;  // [pairs, padded to whole blocks; 8 axes]: bits of |inv_freq| / (2 pi)
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
 
 #ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
-/// Checks of the numbers that a table is made from.
+/// Checks of the arguments of a table.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether a value of any integer type is at most `most`.  Requires: most >= 0
 template <std::integral Integer>
@@ -5734,7 +5740,7 @@ constexpr bool at_most(Integer value, std::int64_t most) {
   else
     return static_cast<std::int64_t>(value) <= most;
 }
-/// A position as a signed integer of 64 bits.
+/// A position as a signed 64-bit integer.
 ///
 /// Throws:  std::length_error if an unsigned position exceeds its range: it would become negative
 template <std::integral Position>
@@ -5846,13 +5852,13 @@ number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deri
 
 #ifndef ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 #define ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
-/// Rows of a table: how loops read them, and how they are computed from phases.
+/// Rows of a table: their layout for loops, and their computation from phases.
 namespace rope::inline ROPE_ABI::detail {
-/// Makes tables of entries that are given: detail/given_entries.hpp.
+/// Makes tables of given entries, in tables/given_table.hpp.
 struct given_entries;
-/// Makes tables in memory of the caller's: tables/row_maker.hpp.
+/// Makes tables in the caller's memory, in tables/row_maker.hpp.
 struct borrowed_table;
-/// The entries of a table and the properties that a rotation reads.
+/// The entries of a table, and the properties that a rotation needs.
 template <class S>
 struct table_view {
   const S* entries;  // row r: cos [pairs], then sin [pairs]
@@ -5860,7 +5866,7 @@ struct table_view {
   std::int64_t first;              // position of row 0
   bool given;                      // entries were given: cos^2 + sin^2 may differ from pair to pair
   bool unit;                       // attention_factor is 1, or at_origin already accounts for it
-  const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; else null
+  const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; otherwise null
   /// cos [pairs] of a position; sin [pairs] follows.  Requires: the table has the position
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
   /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
@@ -5876,10 +5882,11 @@ EIGEN_ALWAYS_INLINE void write_phase(phase p, double m, S& cos, S& sin) {
   cos = static_cast<S>(value.cos);
   sin = static_cast<S>(value.sin);
 }
-// Small angles: learned frequencies near zero, a schedule divided by 1e30, coordinates of 1e-40. A phase is a
-// multiple of 2^-192 turn, so it has fewer significant bits than a double if the angle is below 2^-140 rad.
-/// The unit of products of small angles, [rad]. A product below 2^-1022 rad would be subnormal: it would lose
-/// digits, which m sin shows if m is large. In this unit it is a normal number.
+// Small angles occur with learned frequencies near zero, a schedule divided by 1e30, or coordinates of 1e-40.
+// A phase is a multiple of 2^-192 turn, so it has fewer significant bits than a double if the angle is below
+// 2^-140 rad.
+/// The unit of products of small angles, [rad]. A product below 2^-1022 rad would be subnormal and lose
+/// digits, which shows in m sin if m is large. In this unit it is a normal number.
 inline constexpr double small_unit = 0x1p-120;
 /// inv_freq * coordinate in units of small_unit.
 inline double product_in_small_units(double inv_freq, double coordinate) {
@@ -5929,7 +5936,7 @@ template <class Row, class S>
 EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const Row& coordinates, double m,
                                      S& cos, S& sin) {
   double sum = 0, largest = 0;  // of the products, in units of small_unit
-  Index count = 0, axis = 0;    // how many are not 0, and the axis of the last of them
+  Index count = 0, axis = 0;    // how many are not 0, and the axis of the last such one
   for (Index a = 0; a < angles.axes() && angles.axes() > 1; ++a) {
     const double product =
         product_in_small_units(angles.frequency(pair, a).inv_freq, static_cast<double>(coordinates(a)));
@@ -5961,7 +5968,7 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, S* co
   }
   for (Index i = 0; i < angles.pairs(); ++i) write_entry(angles, i, coordinates, m, cos[i], sin[i]);
 }
-/// m cos and m sin of a block of pairs in doubles, and for which pairs they do not decide the nearest float.
+/// m cos and m sin of a block of pairs in doubles, and the pairs whose nearest float they do not determine.
 struct float_block {
   static constexpr Index size = row_angles::block;
   /// The relative error of an entry is below 2^-37: 2^-37.5 of the polynomial of the sine, 2^-40 of angles
@@ -6001,7 +6008,7 @@ struct float_block {
       const std::uint64_t quadrant = (turns[k] + (sign_bit >> 2)) >> 62, rest = turns[k] - (quadrant << 62);
       const auto s = bit_cast<std::uint64_t>(m * sines[k]), c = bit_cast<std::uint64_t>(m * cosines[k]);
       const std::uint64_t exchanged = (s ^ c) & (0 - (quadrant & 1));
-      // 0 where a value is close to the middle between two floats, or the distance is small.
+      // 0 if a value is close to the middle between two floats, or the distance is small.
       const std::uint64_t s_apart = (s - (middle - places)) & outside,
                           c_apart = (c - (middle - places)) & outside;
       doubtful[k] = ((s_apart - 1) | (c_apart - 1) | (((rest + smallest) & distances) - 1)) >> 63;
@@ -6057,10 +6064,10 @@ enum class table_source {
 ///
 /// Invariant: immutable; safe to share between threads, layers and heads. Empty once it was moved from.
 /// Accuracy:  relative to m cos and m sin of the exact product position * inv_freq, for |position| <= 2^31
-///            (tests/oracle/). A float entry is the nearest float, except where the value is within 2^-48 ulp
+///            (tests/oracle/). A float entry is the nearest float, except if the value is within 2^-48 ulp
 ///            of the middle between two floats. A double entry is within 0.51 ulp, and has one more rounding
 ///            if attention_factor is not 1. With several axes the angle has an additional error of 2^-159 rad
-///            per axis, which matters only where coordinates cancel. Integer arithmetic decides all
+///            per axis, which matters only if coordinates cancel. Integer arithmetic decides all
 ///            roundings: entries have the same bits on every processor, with every compiler and at every
 ///            optimisation level
 /// Cost:      2 * pairs entries of memory per row; bench/README.md has the time to build it
@@ -6107,15 +6114,14 @@ class frequency_table {
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
-  /// Reports a rotary_dim in place of frequencies, at compile time.
+  /// Reports a rotary_dim instead of frequencies, at compile time.
   template <std::integral RotaryDim, std::integral... Counts>
   frequency_table(RotaryDim, Counts...) : frequency_table(frequencies(2), 0) {
     static_assert(
         sizeof(RotaryDim) == 0,
         "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count)");
   }
-  /// A table with every step in float, as float32 pipelines compute it, for results as close as possible to
-  /// theirs.
+  /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to theirs.
   ///
   ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
@@ -6146,7 +6152,7 @@ class frequency_table {
   }
   frequency_table(const frequency_table&) = default;
   frequency_table(frequency_table&&) = default;
-  /// All or nothing.
+  /// Assigns everything or nothing.
   frequency_table& operator=(const frequency_table& other) { return *this = frequency_table(other); }
   frequency_table& operator=(frequency_table&&) = default;
   /// Number of positions.
@@ -6178,9 +6184,9 @@ class frequency_table {
   std::int64_t last() const { return first_ + rows(); }
   /// The m that is multiplied into every entry.
   double attention_factor() const { return frequencies_.attention_factor(); }
-  /// A hash that is equal for two tables that rotate every position alike; for other tables it is equal with
-  /// a chance of 2^-64. It covers inv_freq, attention_factor, how angles are computed, and given coordinates
-  /// or entries. The range of positions counts only for given entries.
+  /// A hash that is equal for two tables that rotate every position alike. For other tables it is equal with
+  /// a probability of 2^-64. It covers inv_freq, attention_factor, how angles are computed, and given
+  /// coordinates or entries. The range of positions counts only for given entries.
   std::uint64_t fingerprint() const { return fingerprint_; }
   /// The origin of the entries.
   table_source source() const { return source_; }
@@ -6208,7 +6214,7 @@ class frequency_table {
   ///
   /// Throws:  std::out_of_range
   bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }
-  /// The rows, for loops that have checked their positions.
+  /// The rows, for loops that have already checked their positions.
   detail::table_view<S> view() const {
     return {entries_.data(),
             pairs(),
@@ -6288,10 +6294,10 @@ class frequency_table {
 /// Checks of the arguments of a call: types, views, layout, rotated channels and positions. They all run
 /// before anything is written.
 namespace rope::inline ROPE_ABI::detail {
-// Checks of the types of a call. Every function reports an error in the same sentence.
+// Checks of the types of a call. All functions report an error with the same sentence.
 //
-// These are macros because the text of a static_assert must be a literal. `name`, the function's name, is a
-// literal too. Other arguments are types.
+// These are macros because the text of a static_assert must be a literal. `name`, the name of the function,
+// is a literal too. Other arguments are types.
 template <class X>
 inline constexpr bool is_head_view = false;
 template <class T>
@@ -6374,9 +6380,9 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
        "bshd(data, batch, tokens, heads, head_dim) of a pointer to row-major memory"
 #define ROPE_DETAIL_TABLE_SENTENCE(name) \
   name ": a table is a frequency_table, or one that is placed in the head by at_channel"
-/// An overload of `function` for calls that no other overload accepts. Its message tells the user what to
-/// write in place of a missing view or, if all views are there, of a missing table. Both conditions may use
-/// `Layout` and `Arguments`.
+/// An overload of `function` for calls that no other overload accepts. Its message tells the user how to
+/// replace a missing view or, if all views are present, a missing table. Both conditions may use `Layout` and
+/// `Arguments`.
 #define ROPE_DETAIL_ASK(function, name, no_view, no_table)                     \
   template <class Layout = detail::unnamed_layout, class... Arguments>         \
   requires((no_view) || (no_table)) void function(Arguments&&...) {            \
@@ -6439,7 +6445,7 @@ void check_written(const char* function, const head_view<T>& x) {
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
 }
-/// `least` to `most` steps in memory, `stride` bytes each.
+/// A distance of `least` to `most` steps in memory, `stride` bytes each.
 struct memory_steps {
   std::int64_t stride, least, most;
 };
@@ -6554,7 +6560,7 @@ struct known_range {
   position_range known;
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
-/// The end of a message about positions. If several follow from a start: the start and the last position.
+/// The end of a message about positions: for a list from a start, the start and the last position.
 template <class Source>
 std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
   return {};
@@ -6580,8 +6586,8 @@ inline void check_window(const char* function, Index first_channel, Index rotary
     throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
                   rotary_dim, " channels from channel ", first_channel, " on");
 }
-/// Rejects ids that equal the coordinates of the table, one row per token: such ids would be looked up twice,
-/// row id of the table in place of row r.
+/// Rejects ids that equal the coordinates of the table, which has one row per token. Such ids would be looked
+/// up twice: row `id` of the table would replace row r.
 ///
 /// Throws:  std::invalid_argument if a token would get another coordinate than its id
 template <class S, class Source>
@@ -6869,7 +6875,7 @@ void dequantize_all(const quantized_view<X>& x, const head_view<T>& out, const T
 /// \param out  of the same shape
 /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///
-/// A head with a NaN or an infinity gets a scale of NaN: exactly the queries that attend to it get NaN
+/// A head with a NaN or an infinity gets a scale of NaN, so exactly the queries that attend to it get NaN
 /// outputs. A head with all magnitudes below 2^-118 gets zeros and a scale of 0.
 ///
 /// Requires:  x and out share no memory
@@ -6913,8 +6919,8 @@ ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_QUANTIZED_VIEW_HPP
-/// The memory of the tokens of keys or values: one view, or the pages of a pool. Kernels do not depend on
-/// which.
+/// The memory of the tokens of keys or values: one view, or the pages of a pool. Kernels do not depend on the
+/// choice.
 namespace rope::inline ROPE_ABI::detail {
 /// The block table of a paged pool: the page of each block of tokens of each sequence, [sequences, blocks] of
 /// any integer type, read in place.
@@ -7190,9 +7196,9 @@ EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, const Row& row, Index fi
   }
 }
 /// The table entries of `pairs` pairs from pair `first` on, in lane order, and the rotation of these pairs in
-/// one head. `in` points to the first of their channels in the head, `half` is the number of pairs of the
-/// row. rotate gets the values that read_early loaded: all steps of a block are read before the first is
-/// stored, because a compiler may not move a load before a store that might alias it.
+/// one head. `in` points to the first of their channels in the head, and `half` is the number of pairs of the
+/// row. `rotate` receives the values that read_early loaded: all steps of a block are read before the first
+/// one is stored, because a compiler may not move a load before a store that might alias it.
 template <class Layout, class T, class P>
 struct rotation_step;
 /// half_split: u and v are each contiguous.
@@ -7302,7 +7308,8 @@ inline constexpr bool has_two_floats = true;
 #else
 inline constexpr bool has_two_floats = false;
 #endif
-/// `count` steps one after another. Nested structures instead of an array: g++ -O2 keeps arrays in memory.
+/// `count` steps, one after another. Nested structures instead of an array, because g++ -O2 keeps arrays in
+/// memory.
 template <class Step, int count>
 struct rotation_steps {
   static constexpr Index pairs = count * Step::pairs, channels = count * Step::channels;
@@ -7385,7 +7392,7 @@ inline constexpr bool rotates_in_packets<interleaved, T, arithmetic<T>> =
 template <class T>
 inline constexpr bool rotates_in_packets<half_split, T, arithmetic<T>> =
     has_packets<T, packet<arithmetic<T>>>;
-/// Pairs of a block; 0 if they are rotated one at a time.
+/// Pairs of a block, or 0 if they are rotated one at a time.
 template <class Layout, class T>
 inline constexpr Index pairs_in_block = [] {
   using P = packet<arithmetic<T>>;
@@ -7394,9 +7401,9 @@ inline constexpr Index pairs_in_block = [] {
   else
     return 0;
 }();
-/// Rotates interleaved heads that are contiguous but do not begin at a cache line, from the first line
-/// boundary on. Otherwise every packet as wide as a line would cross a line boundary. The row begins with the
-/// first pair after that boundary, so the last packets of a head also hold the first pairs of the next head.
+/// Rotates contiguous interleaved heads that do not begin at a cache line, from the first line boundary on.
+/// Otherwise every packet as wide as a line would cross a line boundary. The row begins with the first pair
+/// after that boundary, so the last packets of a head also contain the first pairs of the next head.
 ///
 /// \param before  pairs before the first line boundary
 template <class Layout, class P, class T, class S, bool inverse>
@@ -7459,8 +7466,8 @@ EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, in
 #endif  // ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 /// The order in which a checked call of rotate reads and writes memory.
 ///
-/// Rows of a table that are computed once for all heads of a token: if the type of entries differs from the
-/// type of the arithmetic, or if the rows of an inverse are not those of the table times a constant.
+/// Table rows that are computed once for all heads of a token: if the type of entries differs from the
+/// arithmetic type, or if the rows of an inverse are not a constant times those of the table.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether 1 / m^2 is a normal number of S, far from the range where products with it lose bits.
 template <class S>
@@ -7471,7 +7478,7 @@ bool has_inverse_square(double m) {
 /// Whether table entries are converted to the arithmetic type of channels T before they are used. A double
 /// entry rounded to float is the entry of a float table. But an entry beyond the range of float would become
 /// infinite, and its product with a channel of 0 NaN. For float channels, a table that may have such entries
-/// is therefore not converted, and products are formed in double. For 16-bit channels, only rows with such
+/// is therefore not converted, and products are computed in double. For 16-bit channels, only rows with such
 /// entries are not converted.
 ///
 /// \param m  the table's attention_factor
@@ -7626,8 +7633,8 @@ class rotation_plan {
     return x;
   }
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
-  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache: 16 MiB exceed
-  /// L2 and fit most shared L3.
+  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache. Data of 16
+  /// MiB exceeds L2 but fits most shared L3 caches.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
@@ -7779,7 +7786,7 @@ void rotate_both(const head_view<Q>& q, const head_view<K>& k, const placed_tabl
 #define ROPE_TABLES_QUERY_KEY_TABLES_HPP
 /// The tables by which queries and keys are rotated: one for both, or one for each.
 namespace rope::inline ROPE_ABI {
-/// A table for the queries and another one for the keys. Attention takes it wherever it takes one table.
+/// A table for the queries and another one for the keys. Attention accepts it in place of one table.
 ///
 ///     attention<half_split>(q, k, v, out, query_key_tables(query_table, key_table));
 ///
@@ -7823,10 +7830,10 @@ concept attention_tables = requires(const Tables& tables) {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_QUERY_KEY_TABLES_HPP
-/// A checked call of attention, which is the argument of every kernel, and the checks of its tables.
+/// The arguments of a checked call of attention, for every kernel, and the checks of its tables.
 ///
-/// Rotation of queries and keys in attention: of tokens while they are read, and of whole operands in the
-/// backward pass.
+/// Rotation of queries and keys in attention: of tokens while they are read, and of all heads in the backward
+/// pass.
 namespace rope::inline ROPE_ABI::detail {
 /// Rotates tokens [first, first + tokens), at regular strides, of heads [head, head + heads) of row b into
 /// `to` [tokens, heads, head_dim], with the bits of `rotate`.
@@ -7891,15 +7898,15 @@ struct attention_call {
   Turn turn;
   Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
 };
-/// Queries without a visible key are not rotated, so their positions need no table row.
+/// Queries without a visible key are not rotated, so their positions need not be in the table.
 template <class Layout, class T, class C, class S>
 void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                      const query_key_tables<S>& tables, const visibility& rules) {
   check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_position_range()});
   check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_position_range()});
 }
-/// Rejects xPos tables without the causal rule: scores would grow with the distance of a key after its query.
-/// Ranges of keys replace that rule.
+/// Rejects xPos tables without the causal rule, because scores would grow with the distance of a key after
+/// its query. Key ranges replace that rule.
 ///
 /// Throws:  std::invalid_argument
 template <class Tables>
@@ -8056,15 +8063,14 @@ void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Inde
 #endif  // ROPE_ATTENTION_DETAIL_ROWS_HPP
 /// Prefetching of keys and values while decoding.
 ///
-/// Processors do not prefetch decoding's reads by themselves: several keys are read at the same time, and the
-/// tokens of one head may be far apart in memory. So while one part is processed, the next one is prefetched
-/// line by line, in memory order. A processor may drop a prefetch, so if the tokens of a head are contiguous
-/// each line is prefetched again a few tokens before its use.
+/// Processors do not prefetch the reads of decoding by themselves, because several keys are read at the same
+/// time and the tokens of one head may be far apart. So while one part is processed, the next one is
+/// prefetched line by line, in memory order. A processor may drop a prefetch, so if the tokens of a head are
+/// contiguous each line is prefetched again a few tokens before its use.
 ///
-/// A row of bench/ that needs prefetching is one query, bhsd/1x1024x32+8x128 with the keys of many
-/// layers alternating. A row that needs the second prefetch is decoding from pages of 16 keys,
-/// 1x16384x32+8x128. If the heads of a token are contiguous, the second prefetch costs more than it saves.
-/// Loads in place of prefetches are slower.
+/// Benchmark row that needs prefetching: one query, bhsd/1x1024x32+8x128 with the keys of many layers. Row
+/// that needs the second prefetch: decoding from pages of 16 keys, 1x16384x32+8x128. If the heads of a token
+/// are contiguous, the second prefetch costs more than it saves. Loads instead of prefetches are slower.
 namespace rope::inline ROPE_ABI::detail {
 inline constexpr Index line_bytes = 64;
 /// Prefetches the line at an address, which need not be inside an allocation.
@@ -8166,8 +8172,8 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
 /// A block of sums has up to four queries and a few keys or packets of channels, so that a loaded register
 /// serves several products. prefetch.hpp prefetches the next keys and values.
 ///
-/// The row of bench/ that needs them most is one query, bhsd/1x16x32+32x128. The prefill kernel takes several
-/// times as long for it, because it packs keys and values.
+/// Benchmark row that needs them most: one query, bhsd/1x16x32+32x128. The prefill kernel takes several times
+/// as long, because it packs keys and values.
 namespace rope::inline ROPE_ABI::detail {
 // Channels after the last whole packet are added one by one. -ffast-math lets a compiler split such a sum if
 // its terms are contiguous, so its bits would depend on strides. as_computed prevents that.
@@ -8278,7 +8284,7 @@ struct value_run {
   repeated_prefetch again;
 };
 /// sums[r * sum_stride + c] += sum_j weights[r * tile + j] * values[j][c] for `packets` packets of channels
-/// from c on, over the values of all runs, one after the other. Sums stay in registers from run to run.
+/// from c on, over the values of all runs. Sums stay in registers from run to run.
 ///
 /// \tparam asks  whether to prefetch what is read after the runs; false if the runs were just read
 template <class A, int rows, int packets, bool asks, class V>
@@ -8361,17 +8367,17 @@ void for_groups_of_rows(Index rows, const Body& body) {
 /// The order in which decoding reads keys and values: batches of a few tokens, of one head or of all heads
 /// one after another, whichever is contiguous in memory. The next batch is prefetched while one is processed.
 ///
-/// The row of bench/ that needs batches is one query, bshd/1x4096x32+8x128: whole tiles of one head take 1.5
-/// times as long.
+/// Benchmark row that needs batches: one query, bshd/1x4096x32+8x128. Whole tiles of one head take 1.5 times
+/// as long.
 namespace rope::inline ROPE_ABI::detail {
-/// The keys or values of one batch in a tile: runs of tokens at a regular stride, of the current head, and
-/// the memory that each run prefetches.
+/// The keys or values of one batch in a tile: runs of tokens at a regular stride, of the current head, each
+/// with the memory that it prefetches.
 template <class C>
 struct key_runs {
   static constexpr Index most = 8;
   Index b, head, begin;  // of row b; the tile begins with token `begin`
   Index count = 0;
-  tile_range run[most];  // the first `count` are set, here and below: setting all takes longer than using two
+  tile_range run[most];  // the first `count` are set, here and below: setting all takes longer than using 2
   const C* rows[most];   // the first token of each
   stream_ahead ahead[most];
   Index first() const { return run[0].first; }
@@ -8397,7 +8403,7 @@ class decode_batches {
         heads_per_pass_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
         tokens_(tokens_of_batch(heads_per_pass_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
         run_((std::min)(tokens_, k.run_from(0))),
-        // int8 tokens have so few bytes that prefetching them a second time costs more than it saves.
+        // int8 tokens are so small that a second prefetch costs more than it saves.
         again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {}
   /// Heads of a pass, which alternate after every batch: all of them, or 1.
   Index heads_per_pass() const { return heads_per_pass_; }
@@ -8431,8 +8437,8 @@ class decode_batches {
       batch.ahead[i] = ahead_from(x, next_.rows[i]);
     }
   }
-  /// Moves a batch of x to head first_head + `heads`. Each run then continues with the next run, and the last
-  /// one with the place given to prefetch_next, moved by `heads` heads.
+  /// Moves a batch of x to head first_head + `heads`. Each run then continues with the next run. The last one
+  /// continues at the place given to prefetch_next, moved by `heads` heads.
   void go_to(key_runs<C>& batch, const token_source<C>& x, Index first_head, Index heads) const {
     const Index step = (first_head + heads - batch.head) * x.head_stride;
     batch.head = first_head + heads;
@@ -8441,14 +8447,14 @@ class decode_batches {
     batch.ahead[batch.count - 1].continues_with(next_.rows[0] + heads * next_.source->head_stride);
   }
  private:
-  /// Whether all heads of a page are read before the next page. One head of a short page has too few bytes to
+  /// Whether all heads of a page are read before the next page. One head of a short page is too small to
   /// prefetch the next page in time, which may be anywhere in memory and needs a lookup. The next head of the
-  /// same page is adjacent. (The row of bench/ that needs it is decoding from pages of 16 keys,
-  /// 1x1024x32+32x64: head by head takes 1.10 to 1.16 times as long.)
+  /// same page is adjacent. (Benchmark row: decoding from pages of 16 keys, 1x1024x32+32x64. One head after
+  /// another takes 1.10 to 1.16 times as long.)
   ///
-  /// With 32 vector registers this does not pay from 4 queries per head on. With fewer registers it pays for
-  /// any number of queries if a page and the next one fit L2, and even for pages of twice the size if keys
-  /// and values fit L3.
+  /// With 32 vector registers, this is not faster from 4 queries per head on. With fewer registers it is
+  /// faster for any number of queries if a page and the next one fit L2, and even for pages of twice the size
+  /// if keys and values fit L3.
   static bool has_short_pages(const token_source<C>& k, Index heads, Index rows) {
     if (heads == 1 || k.head_stride <= k.token_stride || k.page_size() == 0) return false;
     constexpr Index unit = Index{1} << 12, size = Index(sizeof(C));
@@ -8462,7 +8468,7 @@ class decode_batches {
   ///
   /// \param head  bytes of a token of one head
   static Index tokens_of_batch(Index heads, Index head) {
-    // 64 int8 tokens have too few bytes to prefetch the next ones in time.
+    // 64 int8 tokens are too small to prefetch the next ones in time.
     if (is_quantized<C> && heads * head <= Index{1} << 11) return panel_shape<float>::tile;
     if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
@@ -8723,10 +8729,10 @@ void begin_softmax(const visibility& rules, const strip_rows& strip, const softm
     state.sum[r] = logits.empty() ? A(0) : A(1);
   }
 }
-/// Channels divided by `divisor`. The address of a row decides which channels a loop processes in vectors and
-/// which one by one. In vectors -ffast-math divides differently (by an estimated reciprocal), and so does
-/// 32-bit NEON. There the reciprocal is computed once, outside of the loop. The loop only multiplies by it,
-/// which rounds equally with and without vectors.
+/// Channels divided by `divisor`. The address of a row decides which channels a loop processes as vectors and
+/// which one by one. For vectors, -ffast-math divides differently (by an estimated reciprocal), and so does
+/// 32-bit NEON. In these cases the reciprocal is computed once, before the loop. The loop only multiplies by
+/// it, which rounds equally in both.
 template <class A>
 auto divided(const const_channels_map<A>& channels, A divisor) {
 #if ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS
@@ -8799,13 +8805,13 @@ class decode_operands {
         call_, of_.b, t, kv * group + heads.first, heads.last - heads.first, static_cast<A>(factor), buffers_,
         [&](Index g) { return std::pair(query(kv, t * group + heads.first + g - of_.first_row), Index{1}); });
   }
-  /// Packs zeros for token t without a visible key.
+  /// Packs zeros for token t, which has no visible key.
   void clear_queries(Index kv, Index t) {
     const tile_range heads = of_.heads_of(t, call_.group());
     for (Index g = heads.first; g < heads.last; ++g)
       std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, A(0));
   }
-  /// scores [rows, tile] of run i of a batch. The first rows read its keys from memory, the others from the
+  /// scores [rows, tile] of run i of a batch. The first rows read its keys from memory, the others from a
   /// cache.
   void score(key_runs<C>& keys, Index i, A* scores) {
     const token_run<C> run = keys.tokens(i);
@@ -8858,7 +8864,7 @@ class decode_operands {
       one_by_one(std::type_identity<value_type>{});
     }
   }
-  /// total [value_dim] += the sums that add_values left for a row
+  /// total [value_dim] += the sums of add_values for a row
   void add_sums(Index /*kv*/, Index /*row*/, const A* sums, A* total) const {
     channels_map<A>(total, call_.v.head_dim) += const_channels_map<A>(sums, call_.v.head_dim);
   }
@@ -8907,7 +8913,7 @@ class decode_operands {
 /// The kernels of streams.hpp for types that are multiplied in pairs: in each step a lane multiplies two
 /// channels of a key, or one channel of two values.
 ///
-/// The row of bench/ that needs them is int8_products_beside_bfloat16/1x4096x32+8x128, which is slower with
+/// Benchmark row that needs them: int8_products_beside_bfloat16/1x4096x32+8x128, which is slower with
 /// products in float.
 ///
 /// `Products` is bfloat16_products or integer_products. Its `number` is the type of queries and weights,
@@ -9143,8 +9149,8 @@ void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_b
 ///                              sums [value_panels, rows, width] = shrink * sums + weights * values of the
 ///                              hull; the weights may be overwritten
 ///     add_visible_values(rows, weights, softmax, sums)
-///                              the same where values that rows do not see are not numbers: a row all of
-///                              whose values are numbers gets the bits of add_values
+///                              the same if hidden values may be no numbers: a row with only numbers has
+///                              the bits of add_values
 ///     in_order(sums, room)     the sums of a panel in the order of channels
 template <class X, class A>
 concept prefill_products = requires(X& x, Index n, const tile_range& hull, A* numbers, const A* shrink,
@@ -9485,7 +9491,7 @@ struct bfloat16_products {
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
 /// Operands of products in bfloat16 for the prefill and decode kernels. Queries and keys are not rounded:
-/// their bits are those in memory or after `rotate`, and the score factor multiplies their sums. Weights are
+/// they have the bits of memory or of `rotate`, and the score factor multiplies their sums. Weights are
 /// rounded.
 namespace rope::inline ROPE_ABI::detail {
 /// to[j] = weights[j], rounded, for the width of a panel.
@@ -9497,8 +9503,8 @@ inline void round_panel(const float* weights, Eigen::bfloat16* to) {
     for (Index j = 0; j < panel_shape<float>::width; ++j) to[j] = rounded<Eigen::bfloat16>(weights[j]);
   }
 }
-/// Rounds `rows` rows of weights [rows, tile] for keys of `hull`. Keys are then multiplied in pairs, so a
-/// neighbour outside the hull gets a weight of zero.
+/// Rounds `rows` rows of weights [rows, tile] for keys of `hull`. Keys are then multiplied in pairs, so the
+/// weight of a partner outside the hull is set to zero.
 inline void round_weights(const tile_range& hull, Index rows, const float* weights,
                           Eigen::bfloat16* rounded) {
   using shape = panel_shape<float>;
@@ -9527,7 +9533,7 @@ class bfloat16_operands : public paired_operands<Eigen::bfloat16, Turn, Eigen::b
       pack_strided_pairs(rows.rows + g * rows.stride, call_.q.head_dim, this->query(row), 2 * shape::rows);
     }
   }
-  /// Whether a pair at an end of the hull has a key outside of it.
+  /// Whether a pair at an end of the hull has a key outside it.
   bool exceeds(const tile_range& hull) const {
     return hull.first % 2 == 1 || (hull.last % 2 == 1 && hull.last < count_);
   }
@@ -9629,8 +9635,8 @@ class bfloat16_decode_operands {
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
     return are_finite(call_.v, of_.b, kv, begin, hull);
   }
-  /// add_values for tiles with values that are not finite: keys hidden from a row count as zero. A row whose
-  /// values are all finite gets the bits of add_values.
+  /// add_values for tiles with values that are not finite: keys hidden from a row count as zero. If all
+  /// values of a row are finite, it has the bits of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
@@ -9674,12 +9680,12 @@ class bfloat16_decode_operands {
 
 #ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 #define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
-/// Attention of a few queries to many keys: decoding. Keys and values stream from memory once for all query
+/// Attention of a few queries to many keys: decoding. Keys and values are read from memory once for all query
 /// heads of their group, in the order of memory, and nothing is packed. Keys are divided into splits of fixed
-/// size, each with its own softmax. Splits are merged in order at the end, so the result does not depend on
+/// size, each with its own softmax. Splits are merged in order at the end, so results do not depend on the
 /// threads.
 namespace rope::inline ROPE_ABI::detail {
-/// The splits with a key visible to some query of their row, and the first split of every row, which includes
+/// The splits with a key visible to some query of their row, and the first split of every row, which contains
 /// its learned sink. They are ordered by row, then by key.
 struct seen_splits {
   struct split_of_row {
@@ -9821,7 +9827,7 @@ class decode_split {
     for (Index kv = first_head_; kv < last_head; ++kv) leave_results(kv);
   }
  private:
-  /// The number of strips of a head. One softmax processes one strip of rows.
+  /// The number of strips of a head. Each strip of rows has one softmax.
   Index strips() const { return (rows_ + shape::rows - 1) / shape::rows; }
   rows_of_head rows_in(Index strip) const {
     const Index first = strip * shape::rows;
@@ -9864,7 +9870,7 @@ class decode_split {
         operands_.pack_queries(kv, t, factors_.query);
   }
   /// Copies the results of a head to the memory in which splits are merged. They are computed in memory of
-  /// this thread: if results of several threads were adjacent, one core would prefetch cache lines that
+  /// this thread. If results of several threads were adjacent, one core would prefetch cache lines that
   /// another core writes for every tile (32 + 8 heads, 1000 keys, two threads: 1.1 times the time).
   void leave_results(Index kv) const {
     const Index row = kv * call_.q.tokens * call_.group() + first_row_;
@@ -9873,7 +9879,7 @@ class decode_split {
     std::copy_n(from.maximum, rows_, to.maximum);
     std::copy_n(from.sum, rows_, to.sum);
   }
-  /// \param after  the keys that are read after this tile
+  /// \param after  the keys that are read next
   void attend_tile(const block_keys& keys, Index head, Index heads, const key_place& after) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
@@ -9990,7 +9996,7 @@ void merge_splits(const attention_call<T, Turn, C>& call, const decode_results<a
 /// two products per step. Nothing is rounded, so a sum does not depend on its order or on the register width.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
-/// A packet with as many floats as a register has sums, or float if sums are formed one by one.
+/// A packet with as many floats as a register has sums, or float if sums are computed one by one.
 #if (defined(EIGEN_VECTORIZE_AVX512) && !defined(__AVX512BW__)) || \
     (defined(EIGEN_VECTORIZE_AVX) && !defined(EIGEN_VECTORIZE_AVX2))
 using integer_floats = half_packet<packet<float>>;
@@ -10209,8 +10215,8 @@ ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_INTEGER_PAIRS_HPP
 /// Operands of integer products, for the prefill kernel and the decode kernel.
 namespace rope::inline ROPE_ABI::detail {
-// Queries, and the weights of a tile, are rounded to 16-bit integers with one scale. They multiply 8-bit keys
-// and values. Their size is limited so that a sum of products stays below 2^31.
+// Queries, and the weights of a tile, are rounded to 16-bit integers with one scale, and multiply int8 keys
+// and values. Their magnitude is limited so that a sum of products stays below 2^31.
 /// Rounds the channels of a query and returns their scale.
 inline float round_query(const float* channels, Index head_dim, std::int16_t* rounded) {
   constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(),
@@ -10489,9 +10495,9 @@ class prefill_block {
     for (Index s = 0; s < m_.strips; ++s) write(s);
   }
  private:
-  /// Sums of tiles are added up in runs, and sums of runs in a total. A sum of n equal terms may be off by n
-  /// roundings. In three stages it may be off by only (keys of a tile) + (tiles of a run) + (runs of the
-  /// call) roundings.
+  /// Sums of tiles are added up in runs, and sums of runs in a total. A plain sum of n equal terms may have n
+  /// roundings. In three stages there are at most (keys of a tile) + (tiles of a run) + (runs of the call)
+  /// roundings.
   static constexpr Index run_of_keys = 32 * shape::tile;
   /// Adds the sums of the current run to the total of the earlier runs.
   void end_run() {
@@ -10605,12 +10611,13 @@ void attend_split(const attention_call<T, Turn, C>& call, const decode_results<a
 }
 /// Tasks per thread: enough that one slow task does not leave the other threads idle.
 inline constexpr Index tasks_per_thread = 4;
-/// The size of a piece if `all` is split into at most `pieces` equal ones. The last one may be smaller.
+/// The size of a piece if `all` is split into at most `pieces` equal ones. The last piece may be smaller.
 inline Index piece_of(Index all, Index pieces) {
   return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
 }
 /// Rows of a block if threads share `all` rows. A block packs every key that is visible to it, which takes as
-/// long as about 28 more rows. Blocks have fewer than 96 rows only if some threads would otherwise have none.
+/// long as about 28 more rows. Blocks have fewer than 96 rows only if some threads would otherwise have no
+/// work.
 inline Index rows_of_block(Index all, Index available, Index strip) {
   return available <= 1 ? all
                         : (std::max)({all / (tasks_per_thread * available),
@@ -10677,7 +10684,7 @@ void attend_splits(const attention_call<T, Turn, C>& call, const Threads& thread
                  });
 }
 /// The largest number of query rows, tokens * group, for which attention is faster without packing keys and
-/// values. It is lower if integers, or pairs of bfloat16, are widened again for every four rows. It does not
+/// values. It is smaller if int8 or pairs of bfloat16 are widened again for every four rows. It does not
 /// depend on whether keys are float or 16-bit, because both must give the same bits.
 template <class A, class C>
 Index max_decode_rows(const attention_options& options) {
@@ -10751,7 +10758,7 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
         });
       });
 }
-/// rotate_checked or, where the types differ, rotate_and_round.
+/// rotate_checked, or rotate_and_round if the types differ.
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_into_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
                          const placed_table<S>& table, const P& positions, const Threads& threads) {
@@ -10922,7 +10929,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_ROTATE_HPP
-/// Scaled dot-product attention, with the rotation of queries and keys or without it.
+/// Scaled dot-product attention, with or without rotation of queries and keys.
 ///
 /// Attention to int8 keys and values with one scale per token and head.
 namespace rope::inline ROPE_ABI {
@@ -10988,7 +10995,7 @@ constexpr bool lacks_output() {
   constexpr bool views[] = {is_head_view<std::remove_cvref_t<Arguments>>..., false, false, false, false};
   return views[0] && views[1] && views[2] && !views[3];
 }
-/// Whether an argument follows out (the last view) and the tables, but is not attention_options.
+/// Whether an argument after out (the last view) and the tables is not attention_options.
 template <class... Arguments>
 constexpr bool lacks_options() {
   enum kind { view, tables, options, other };
@@ -11023,7 +11030,7 @@ constexpr bool lacks_options() {
 /// \param k        [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type if q is float
 /// \param v        [batch, keys, k.heads, value_dim]; the channel type of k
 /// \param out      [batch, queries, q.heads, value_dim]
-/// \param options  which keys are visible, how scores are formed, and optional outputs
+/// \param options  visible keys, formula of scores, and optional outputs
 /// \param threads  your threads, see base/parallel.hpp; small calls use the calling thread only
 ///
 /// The scale is multiplied by log2(e), and so are scores. A score, or a channel of q times the scale, that
@@ -11102,7 +11109,7 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
                 "attention: the fourth argument is the view that is written, attention(q, k, v, out, ...); "
                 "nothing is returned");
   static_assert(no_view || no_output || !detail::lacks_options<Arguments...>(),
-                "attention: behind out come the tables (a frequency_table or query_key_tables) where it "
+                "attention: after out pass the tables (a frequency_table or query_key_tables) if it "
                 "rotates, then the options (attention_options), then the threads");
   return 0;
 }
@@ -11312,8 +11319,8 @@ struct gradient_shape {
   /// Keys of a tile: whole panels, and whole strips.
   static constexpr Index tile = 96;
   static_assert(tile % width == 0 && tile % rows == 0);
-  /// Queries of a block, unless one token has more: whole strips. Weights, slopes, and three times the
-  /// channels of a block fit L2 for head_dim 128.
+  /// Query rows of a block, in whole strips, unless a single token has more. Weights, slopes, and three times
+  /// the channels of a block fit L2 for head_dim 128.
   static constexpr Index block = 240;
   static constexpr Index panels(Index channels) { return (channels + width - 1) / width; }
 };
@@ -11541,7 +11548,7 @@ struct attention_gradient_rows {
                    shape::rows * shape::width, static_cast<A>(rules.scale()), tape.q.head_dim,
                    tape.d_q.at(b, token_of(row), head_of(row)));
   }
-  /// A sink takes part in the softmax with a value of zero: its slope is weight * (0 - g . o).
+  /// A sink is part of the softmax, with a value of zero: its slope is weight * (0 - g . o).
   void write_sinks(double* d_sink_logits) const {
     std::fill(d_sink_logits, d_sink_logits + group, 0.0);
     for (Index row = 0; row < count(); ++row) {
@@ -11561,7 +11568,7 @@ struct attention_gradient_rows {
     std::fill(m.products, m.products + m.rows, A(0));
     const A factor = static_cast<A>(factors.query);
     for (Index t = 0; t < tokens; ++t) {
-      if (keys.of(first + t).empty()) continue;  // such a query may hold anything
+      if (keys.of(first + t).empty()) continue;  // such a query may have any content
       for (Index g = 0; g < group; ++g) {
         const Index row = t * group + g;
         const auto channels = [&](const head_view<const T>& x) {
@@ -11655,17 +11662,17 @@ struct attention_gradient_rows {
 ///     dk_j = scale sum_i slopes_ij q_i
 ///     dv_j = sum_i w_ij g_i
 ///
-/// The sums dq belong to the block. The sums dk and dv of a tile are shared with other blocks, which add to
-/// them in a fixed order (detail/ordered_sums.hpp), so they do not depend on the number of threads.
+/// The sums dq belong to the block. Other blocks add to the sums dk and dv of a tile in a fixed order
+/// (sum_order below), so they do not depend on the number of threads.
 ///
-/// Tasks that add to shared sums in a fixed order, so that rounding does not depend on the threads. Every sum
+/// Tasks add to shared sums in a fixed order, so that rounding does not depend on the threads. Every sum
 /// belongs to one tile, and every task visits its tiles in ascending order. While a task works on tile n,
 /// later tasks may add to tiles below n.
 ///
 /// Tasks must be started in ascending order. The first unfinished task never waits, so one task always
 /// proceeds, even with one thread.
 namespace rope::inline ROPE_ABI::detail {
-/// The position of one task in the order of the tasks that share its sums.
+/// The place of one task in the order of the tasks that share its sums.
 class sum_order {
  public:
   static constexpr Index finished = (std::numeric_limits<Index>::max)();
@@ -11673,7 +11680,7 @@ class sum_order {
   sum_order(std::atomic<Index>* tiles, Index task) : tiles_(tiles), task_(task) {}
   sum_order(const sum_order&) = delete;
   sum_order& operator=(const sum_order&) = delete;
-  /// Also runs if the task ends by an exception, so that no task waits for it forever.
+  /// Runs even if the task ends by an exception, so that no task waits for it forever.
   ~sum_order() { publish(finished); }
   /// Announces that this task adds nothing more to tiles below `tile`.
   void begin(Index tile) { publish(tile); }
@@ -11718,7 +11725,7 @@ class strip_slopes {
       : strip_(keys, strip), d_bias_(d_bias) {}
   /// Keys of the tile that may be visible to some row.
   const tile_range& hull() const { return strip_.hull; }
-  /// \param weights  [rows, tile], scores in the panels that the hull touches; everything is written
+  /// \param weights  [rows, tile], scores in the panels that the hull touches. Everything is written
   /// \param slopes   [rows, tile], products upstream . value there
   void run(A* weights, A* slopes, const score_factors& factors, const row_numbers& of) {
     for (Index r = 0; r < rows; ++r, weights += tile, slopes += tile)
@@ -12340,7 +12347,7 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
     largest = any ? (std::max)(largest, score) : score;
     any = true;
   }
-  // Tile by tile: one sum over all keys would round once per key, and in the same direction for equal keys.
+  // The sum is taken in tiles: a single sum would round once per key, in the same direction for equal keys.
   constexpr Index tile = 128;
   double sum = has_sink ? std::exp(sink - largest) : 0;
   for (Index begin = 0; begin < keys; begin += tile) {
@@ -12553,7 +12560,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS(attention_weights, 2);
 /// The attention that each key receives: its weights, summed over queries.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Sums in double: that of row b, head h and key j is at data[b * batch_stride + h * head_stride + j].
+/// Sums in double. The sum of row b, head h and key j is at data[b * batch_stride + h * head_stride + j].
 struct weight_sums_view {
   double* data;
   Index batch_stride, head_stride;
@@ -12603,10 +12610,10 @@ class weight_sums_passes {
         [&](Index task) { add_weights(task / tasks, task % tasks * tiles_of_task); });
   }
  private:
-  /// The softmax of a query is joined from runs of keys, so that a run is a task, and a sum of many equal
-  /// terms loses few digits. Their number is limited, and with it the memory.
+  /// The softmax of a query is joined from runs of keys. A run is a task, and sums of many equal terms lose
+  /// few digits. The number of runs is limited, and with it the memory.
   static constexpr Index max_runs = 16;
-  /// Enough that the queries, which every task packs, are a thousandth of its work.
+  /// Large enough that packing the queries in every task is a thousandth of its work.
   static constexpr Index tiles_of_task = 8;
   static Index pieces(Index all, Index size) { return (all + size - 1) / size; }
   /// Rows of the softmax of a block: whole strips.
@@ -12727,8 +12734,8 @@ inline double* cleared_weight_sums(std::size_t count) {
   std::fill_n(sums, count, 0.0);
   return sums;
 }
-/// Where sums [batch, heads, keys] or [batch, key heads, keys] are added up before they are written to
-/// `sums`.
+/// The memory in which sums [batch, heads, keys] or [batch, key heads, keys] are added up before they are
+/// written to `sums`.
 ///
 /// Throws:  std::invalid_argument unless `sums` has one of the two lengths
 template <class A>
@@ -12768,14 +12775,14 @@ visibility checked_weight_sums(const head_view<const T>& q, const head_view<cons
   static_assert(detail::is_or_widens<std::remove_const_t<Q>, std::remove_const_t<K>>, \
                 "attention_weight_sums: k has the channel type of q, or a 16-bit type where q is float")
 }  // namespace detail
-/// The attention that each key receives, of queries and keys that are already rotated or need no rotation:
-/// the sum of its weights over all queries, for every query head, or over the query heads of its key head
-/// too.
+/// The attention that each key receives from queries, with queries and keys that are already rotated or need
+/// no rotation. It is the sum of the key's weights over all queries, for every query head or summed over the
+/// query heads of its key head.
 ///
 ///     sum_j = sum_i w_ij,   w_i = softmax over visible j of  scale * q_i . k_j
 ///
-/// Methods that remove tokens from a cache choose them by these sums, over all queries so far (H2O) or over
-/// the newest ones (SnapKV, TOVA). cache/weights.hpp has this function for caches.
+/// H2O removes the tokens of a cache with the smallest sums over all queries so far. SnapKV and TOVA use the
+/// sums over the newest queries. cache/weights.hpp has this function for caches.
 ///
 ///     std::vector<float> sums(std::size_t(batch * kv_heads * keys));
 ///     attention_weight_sums(q, k, sums);
@@ -12916,9 +12923,9 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);
 /// The order in which a checked call of normalize_heads or normalize_and_rotate reads and writes memory: a
 /// few heads of a token are completely processed while they are in L1.
 namespace rope::inline ROPE_ABI::detail {
-/// out[d] = x[d] r g[d] for d in [0, count); out may be x. Steps of channels_per_step begin with the first
-/// channel, whatever its address. An Eigen expression of the whole row would process the channels before the
-/// first aligned one as scalars, which -ffast-math may round differently.
+/// out[d] = x[d] r g[d] for d in [0, count). out may be x. Steps of channels_per_step begin with the first
+/// channel, for any address. An Eigen expression of the whole row would process the channels before the first
+/// aligned one as scalars, which -ffast-math may round differently.
 template <class A>
 void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
   using step = Eigen::Array<A, channels_per_step, 1>;
@@ -13060,7 +13067,7 @@ void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& o
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
 /// The root-mean-square norm of the heads of q and k (QK norm), alone or in one pass with the rotation that
-/// follows it. Its backward pass is in head_norm_gradient.hpp.
+/// follows it, and its backward pass.
 ///
 /// The backward pass of `normalize_heads`.
 namespace rope::inline ROPE_ABI {
@@ -13184,11 +13191,11 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
 ///
 ///     y = R(norm(x))
 ///
-/// The norm is over the whole head. The rotation is of its rotated channels. For float and double the result
-/// has the bits of `normalize_heads` followed by `rotate`. 16-bit channels stay in float between norm and
-/// rotation and are rounded once, at the end. The two calls round them twice. Transformers rounds them five
-/// times: x / rms, its product with the weight (Gemma rounds these two together), and in the rotation both
-/// products and their sum.
+/// The norm is taken over the whole head, and the rotation applies to the rotated channels. For float and
+/// double the result has the bits of `normalize_heads` followed by `rotate`. 16-bit channels stay in float
+/// between norm and rotation and are rounded once, at the end. The two calls round them twice. Transformers
+/// rounds them five times: x / rms, its product with the weight (Gemma rounds these two together), and in the
+/// rotation both products and their sum.
 ///
 /// \param norm     see head_norm
 /// \param table, positions, threads  as in `rotate`
@@ -14122,7 +14129,7 @@ auto gradient_by_projection(const token_ref<T>& x, const token_ref<T>& d_y, cons
 /// only programs that call them compile Eigen's map.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// The memory of an array, constructed before the map of it.
+/// The memory of an array, constructed before its map.
 template <class Scalar>
 struct array_memory {
   number_array<Scalar> numbers;
@@ -14133,9 +14140,9 @@ using array_map =
 template <class Scalar, int Columns>
 using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
 }  // namespace detail
-/// An Eigen array [rows, columns] in memory of its own, column-major even if Eigen's default is row-major. It
-/// is used as the Eigen::Map that it is, except that assignment takes the shape of the assigned expression,
-/// as with an Eigen::Array.
+/// An Eigen array [rows, columns] with its own memory, column-major even if Eigen's default is row-major. It
+/// derives from Eigen::Map, except that assignment changes its shape to that of the expression, as for an
+/// Eigen::Array.
 ///
 ///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
 ///     coordinates.col(1) += shift;
@@ -14174,7 +14181,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
         map_type(memory::numbers.data(),
                  is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
                  is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
-  /// A copy of an Eigen expression of the same scalar.
+  /// A copy of an Eigen expression with the same scalar.
   template <class Derived>
   owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
   /// A copy of the shape and the numbers.
@@ -14187,7 +14194,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
     ::new (static_cast<void*>(&other)) owned_array();
   }
   ~owned_array() = default;
-  /// Destroys and reconstructs the object, because an Eigen::Map cannot be changed to point elsewhere.
+  /// Destroys and reconstructs the object, because the pointer of an Eigen::Map cannot change.
   owned_array& operator=(owned_array&& other) noexcept {
     if (this == &other) return *this;
     this->~owned_array();
@@ -14261,7 +14268,7 @@ inline vision_run merged_patches(Index frames, Index height, Index width, Index 
                           " for ", height, " and ", width);
   return {frames, height / merge, width / merge, frame_step};
 }
-/// A video of Qwen3-VL: every frame is an image of its own, after the text of its timestamp.
+/// A video of Qwen3-VL: every frame is a separate image, after the text of its timestamp.
 ///
 /// \param text_tokens  [frames], the number of text tokens before each frame
 ///
@@ -14527,14 +14534,14 @@ prompt_positions<Integer> hunyuan_vl_positions(const std::vector<prompt_run>& ru
 namespace rope::inline ROPE_ABI {
 /// Whether a cache stores keys rotated or raw.
 enum class key_storage {
-  /// The key is stored rotated by its position and read as stored. A change of position or table rotates it
-  /// again, with one more rounding.
+  /// The key is rotated by its position before it is stored. A change of position or table rotates it again,
+  /// with one more rounding.
   rotated,
   /// The key is stored unrotated and rotated whenever it is read, by any table. Positions can change freely
   /// and exactly, and a schedule that depends on length (dynamic NTK, LongRoPE) works at every length.
   raw
 };
-/// Which position a key of a ring_cache is rotated by.
+/// The position that rotates a key of a ring_cache.
 enum class ring_positions {
   /// Its position in the sequence. The table must cover the whole sequence. This is attention with a sliding
   /// window and visible sinks, in less memory.
@@ -14555,7 +14562,7 @@ struct ring_policy {
   /// The maximum number of queries in one call of attention, and of tokens that can be rolled back. Each
   /// beyond the first costs a slot.
   Index chunk = 1;
-  /// Which position a key is rotated by.
+  /// The position that rotates a key.
   ring_positions positions = ring_positions::sequence;
 };
 namespace detail {
@@ -14579,8 +14586,8 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
   throw_invalid(function, "tokens of this cache have ", axes, " axes, ask for their coordinates or order");
 }
 }  // namespace detail
-/// How many coordinates a token of a kv_cache or ring_cache has, such as (time, height, width). A cache
-/// without axes has one integer position per token.
+/// The number of coordinates of a token in a kv_cache or ring_cache, such as 3 for (time, height, width). A
+/// cache without axes has one integer position per token.
 ///
 ///     kv_cache<float> cache(batch, capacity, kv_heads, head_dim, token_axes{3});
 ///     const auto prompt = qwen_vl_positions(runs, cache.next_positions()[0]);
@@ -14623,7 +14630,7 @@ struct token_axes {
 ///     cache.truncate(5, batch_row{2});
 struct batch_row {
   Index index;  // in [0, batch)
-  /// Whether to change every row; index is then not read. This is a separate flag so that an invalid index
+  /// Whether to change every row. index is then not read. This is a separate flag so that an invalid index
   /// throws.
   bool every = false;
 };
@@ -14710,9 +14717,9 @@ class token_coordinates {
 #endif  // ROPE_CACHE_POLICY_HPP
 /// The interface through which attention reads stored tokens.
 namespace rope::inline ROPE_ABI {
-/// Stored tokens that `attention(q, rows, out)` reads: kv_cache, ring_cache, latent_cache, or a class of your
-/// own. Tokens 0, 1, ..., seen(b) - 1 were appended to row b. The row stores some of them, each in a slot.
-/// Its newest tokens are the queries.
+/// Stored tokens that `attention(q, rows, out)` reads: kv_cache, ring_cache, latent_cache, or your own class.
+/// Tokens 0, 1, ..., seen(b) - 1 were appended to row b. The row stores some of them, each in a slot. The
+/// queries are its newest tokens.
 ///
 ///     value_type                  channels of keys and values
 ///     batch()                     rows
@@ -14871,7 +14878,7 @@ inline Index checked_row(const char* function, std::int64_t b, Index batch) {
   if (b < 0 || b >= batch) throw_out_of_range(function, "row must be in [0, ", batch, "), got ", b);
   return to_index(b);
 }
-/// A list of any integers, [batch], or an empty one: every row then has all tokens.
+/// A list of any integers, [batch], or an empty one, which means that every row has all tokens.
 ///
 /// Requires:  the list outlives the call
 class row_counts {
@@ -14881,12 +14888,12 @@ class row_counts {
   row_counts(const X& list) : row_counts("counts", list) {}
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
-  /// The count of row b, or the nearest Index.
+  /// The count of row b, clamped to an Index.
   Index operator[](std::size_t b) const {
     using limits = std::numeric_limits<Index>;
     return static_cast<Index>(std::clamp<std::int64_t>(given(b), (limits::min)(), (limits::max)()));
   }
-  /// The count of row b as given in the list, for messages.
+  /// The count of row b in the list, for messages.
   std::int64_t given(std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
  protected:
   /// \param name  the name of the list in errors
@@ -14908,7 +14915,7 @@ class row_counts {
   Index stride_ = 1;
   std::int64_t (*read_)(const void*, Index) = nullptr;
 };
-/// A list of any integers, [batch]: the row that each row becomes a copy of.
+/// A list of any integers, [batch]: for each row, the row that it becomes a copy of.
 class row_list : public row_counts {
  public:
   template <integers_in_memory X>
@@ -14925,13 +14932,13 @@ inline void check_counts(const char* function, const row_counts& counts, Index b
     if (counts[b] < 0 || counts[b] > tokens)
       throw_invalid(function, "counts must be in [0, tokens] = [0, ", tokens, "], got ", counts.given(b));
 }
-/// How many of the `tokens` new tokens row b takes: all of them if counts are empty.
+/// The number of the `tokens` new tokens that row b takes: all of them if counts are empty.
 inline Index count_of(Index b, Index tokens, const row_counts& counts) {
   return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
 }
 /// Makes row `to` of a cache a copy of row `from`.
 ///
-/// \param rows   the bookkeeping of the cache, with used(b) slots in use in row b
+/// \param rows   the sizes of the rows: used(b) slots are in use in row b
 /// \param parts  the content of these slots
 ///
 /// Throws:  std::out_of_range if there is no such row
@@ -14942,7 +14949,7 @@ void copy_row(const char* function, Index from, Index to, Rows& rows, Parts&... 
   (parts.copy_row(from, to, rows.used(from)), ...);
   rows.copy_row(from, to);
 }
-/// Makes every row b of a cache a copy of what row from[b] was before the call.
+/// Makes every row b of a cache a copy of row from[b] before the call.
 ///
 /// Throws:  std::invalid_argument unless `from` has an entry for every row, std::out_of_range if an entry is
 ///          not a row
@@ -14963,8 +14970,8 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
       detail::copy_row(function, made_of, b, rows, parts...);
       b = made_of;
     }
-  // The remaining rows form cycles. Each swap puts one row in its place and moves the first row on to the
-  // next.
+  // The remaining rows form cycles. Each swap completes one row and moves the first row of the cycle to the
+  // next row.
   for (Index b = 0; b < batch; ++b) {
     Index to = b;
     while (source[at(to)] != b) {
@@ -14981,17 +14988,16 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
 #endif  // ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
 /// The tokens of a cache that are the queries of a call without counts.
 namespace rope::inline ROPE_ABI::detail {
-/// Tokens that a row lost: the `removed` tokens just before its newest `behind` tokens.
+/// Lost tokens of a row: the `removed` tokens just before its newest `behind` tokens.
 struct lost_tokens {
   Index behind, removed;
   /// The number of lost tokens among the newest `newest` tokens of the row.
   Index among(Index newest) const { return (std::max)(Index{0}, (std::min)(newest - behind, removed)); }
   friend bool operator==(const lost_tokens&, const lost_tokens&) = default;
 };
-/// Records which tokens of the last appends each row of a cache still has. While every row takes all tokens
-/// of every append, and every row loses the same tokens, the newest n tokens of all rows have the same
-/// indices in the appended views. Otherwise only the number of tokens of the last append in each row is
-/// recorded.
+/// Records which tokens of the last appends each row of a cache still has. If every row takes all tokens of
+/// every append, and all rows lose the same tokens, the newest n tokens of all rows have the same indices in
+/// the appended views. Otherwise it records only the number of tokens of the last append in each row.
 ///
 /// Invariant: the newest `even_` tokens of every row have the same indices in the appended views. If even_ is
 ///            0, the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last
@@ -15061,8 +15067,8 @@ class newest_tokens {
     width_ = 0;
     even_ = all;
   }
-  /// How many of the `queries` tokens of a call each row has, [batch], as its newest tokens; empty: all of
-  /// them.
+  /// The number of the `queries` tokens of a call in each row, [batch], which are its newest tokens. Empty:
+  /// all of them.
   ///
   /// Throws:  std::invalid_argument if the record does not determine this
   std::span<const Index> counts(const char* function, Index queries) const {
@@ -15098,14 +15104,14 @@ class newest_tokens {
 #define ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
 /// Lists of tokens of a row.
 namespace rope::inline ROPE_ABI::detail {
-/// Indices of tokens, any integers, as the caller gives them.
+/// Indices of tokens, any integers, as the caller passes them.
 class token_indices : public row_counts {
  public:
   template <integers_in_memory X>
   token_indices(const X& list) : row_counts("indices", list) {}
 };
-/// Different tokens of a row in ascending order, in the scratch memory of the thread: valid until the next
-/// list on this thread is made.
+/// Different tokens of a row in ascending order, in the scratch memory of the thread. Valid until the next
+/// list on this thread.
 class token_list {
  public:
   /// Throws:  std::out_of_range if an index is not in [0, held), std::invalid_argument if one is given twice
@@ -15136,8 +15142,8 @@ class token_list {
       visit(tokens_[i], tokens_[next - 1] + 1);
     }
   }
-  /// Calls visit(from, to, count) for each run of the other tokens of a row of `size` tokens that moves from
-  /// index `from` to the lower index `to`, in ascending order.
+  /// Calls visit(from, to, count) for each run of the remaining tokens of a row of `size` tokens that moves
+  /// from index `from` to the lower index `to`, in ascending order.
   template <class Visit>
   void for_each_kept(Index size, const Visit& visit) const {
     Index listed = 0;
@@ -15155,7 +15161,7 @@ class token_list {
 #endif  // ROPE_CACHE_DETAIL_TOKEN_LIST_HPP
 /// The number of tokens in each row of a cache, and their positions.
 namespace rope::inline ROPE_ABI::detail {
-/// How many tokens of a row, from its first one on, are at positions 0, 1, 2, ... (`counted`), and how many
+/// The number of tokens at the start of a row that are at positions 0, 1, 2, ... (`counted`), and the number
 /// at positions that do not decrease (`ascending`).
 struct ordered_tokens {
   Index counted = 0, ascending = 0;
@@ -15228,8 +15234,8 @@ void check_new_positions(const char* function, Index batch, Index tokens, const 
     throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ",
                        range.smallest < -position_limit ? range.smallest : range.largest);
 }
-/// The bookkeeping of a kv_cache: per row, the number of tokens and their positions. A batch without rows
-/// counts one row, so that it also has a size.
+/// The sizes and positions of the rows of a kv_cache. A batch without rows counts as one row, so that it also
+/// has a size.
 ///
 /// Invariant: next(b) is one more than the largest position of row b, evicted tokens included, 0 if the row
 ///            is empty. A moved-from object has no rows.
@@ -15245,14 +15251,14 @@ class cache_rows {
         positions_(batch * capacity),
         newest_(batch) {}
   Index size(Index b) const { return at(b) < sizes_.size() ? sizes_[at(b)] : 0; }
-  /// Slots of row b that are in use.
+  /// Slots of row b in use.
   Index used(Index b) const { return size(b); }
   std::int64_t next(Index b) const { return next_[at(b)]; }
   std::span<const std::int64_t> next() const { return {next_.data(), at(batch_)}; }
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * capacity_), at(size(b))};
   }
-  /// How many positions(b) are counted and ascending.
+  /// The numbers of positions(b) that are counted and ascending.
   const ordered_tokens& order(Index b) const { return order_[at(b)]; }
   bool empty() const {
     for (const Index size : sizes_)
@@ -15313,7 +15319,7 @@ class cache_rows {
     for (Index b = 0; b < batch_; ++b) order_[at(b)].extend(this->positions(b));
     newest_.append(tokens, counts);
   }
-  /// Throws:  std::out_of_range unless tokens [first, first + count) are held
+  /// Throws:  std::out_of_range unless tokens [first, first + count) are stored
   void check_tokens(const char* function, row_range rows, Index first, Index count) const {
     const Index held = size(rows.first);
     if (first < 0 || count < 0 || first > held || count > held - first)
@@ -15343,8 +15349,8 @@ class cache_rows {
       look_again(b, first);
     }
   }
-  /// Removes the tokens of an ascending list. next(b) stays. With `on_axes` the remaining tokens are numbered
-  /// 0, 1, 2, ...
+  /// Removes the tokens of an ascending list. next(b) does not change. With `on_axes` the remaining tokens
+  /// are renumbered 0, 1, 2, ...
   ///
   /// Requires:  rows of one size, at least one token in the list
   void evict(row_range rows, const token_list& tokens, bool on_axes) {
@@ -15417,13 +15423,13 @@ class cache_rows {
     if (other.size(from) > capacity_)
       throw_length(function, other.size(from), " tokens do not fit, a row holds ", Index{capacity_});
   }
-  /// Whether no row except `row` holds a token.
+  /// Whether no row except `row` stores a token.
   bool empty_but(Index row) const {
     for (std::size_t b = 0; b < sizes_.size(); ++b)
       if (b != at(row) && sizes_[b] > 0) return false;
     return true;
   }
-  /// Requires:  capacity is at least that of now, and a cache has checked the extents
+  /// Requires:  capacity is at least the present one, and a cache has checked the extents
   void reserve(Index capacity) {
     number_array<std::int64_t> larger(batch_ * capacity);
     for (Index b = 0; b < batch_; ++b) std::copy_n(row(at(b)), size(b), larger.data() + b * capacity);
@@ -15484,22 +15490,21 @@ void check_new_rotation(const char* function, const head_view<K>& k, const row_c
 
 #ifndef ROPE_CACHE_KEY_ROTATION_HPP
 #define ROPE_CACHE_KEY_ROTATION_HPP
-/// The rotation of stored keys as a value.
-///
-/// The rotation by a table, and the error messages for calls that would rotate them differently.
+/// The rotation of stored keys as a value, the value for a table, and the error messages for calls that would
+/// rotate the keys of a cache differently.
 namespace rope::inline ROPE_ABI {
-/// The rotation of the keys that a cache stores: store it next to saved keys, and compare it before they are
-/// appended again.
+/// The rotation of the keys in a cache. Store it with saved keys, and compare it before you append them
+/// again.
 ///
 ///     const key_rotation saved = cache.rotation();
 ///     const bool same = saved == restored.rotation_by<Layout>(table);
 ///     if (same) restored.append_rotated<Layout>(keys, values, table, positions);
 ///
-/// Four integers of 64 bits without padding. They have the same bits on every machine, with every compiler
-/// and for tables of float and of double. Two different rotations are equal with a chance of 2^-64.
+/// Four 64-bit integers without padding. They have the same bits on every machine, with every compiler and
+/// for float and double tables. Two different rotations are equal with a probability of 2^-64.
 ///
-/// In a cache with axes the value does not depend on the coordinates of tokens. A table of positions has
-/// `frequencies` 0 there, because it determines only the rotation of text; a table of coordinates sets both
+/// In a cache with axes, the value does not depend on the coordinates of tokens. There a table of positions
+/// has `frequencies` 0, because it determines only the rotation of text. A table of coordinates sets both
 /// hashes. The cache keeps the value of the table of coordinates once one was used.
 struct key_rotation {
   /// A hash of inv_freq, the attention_factor and how angles are computed. Without axes it is the fingerprint
@@ -15512,8 +15517,8 @@ struct key_rotation {
   std::uint64_t layout = 0;
   /// The first rotated channel of a stored key.
   std::int64_t first_channel = 0;
-  /// Whether the rotation is known. It is not for raw keys, keys that were rotated before they were appended
-  /// by a call without a table, and in an empty cache; all members are then 0.
+  /// True if the rotation is known. It is unknown for raw keys, for keys that were rotated before `append`
+  /// without a table, and in an empty cache. All members are then 0.
   bool known() const { return frequencies != 0 || text != 0; }
   /// Whether all members are equal.
   friend bool operator==(const key_rotation&, const key_rotation&) = default;
@@ -15548,7 +15553,7 @@ void require_rotation(const char* owner, const key_rotation& stored, const place
 #define ROPE_ROTATION_DETAIL_KEY_ROTATOR_HPP
 /// Rotates stored, already rotated keys by the exact difference of two angles.
 namespace rope::inline ROPE_ABI::detail {
-/// Rotates keys by m R(step * count). Keeps the row of cos and sin for further tokens with the same count.
+/// Rotates keys by m R(step * count). Keeps the row of cos and sin for later tokens with the same count.
 template <class Layout, class T>
 class key_rotator {
   using A = arithmetic<T>;
@@ -15688,10 +15693,10 @@ bool is_coordinate_table(const char* function, Index axes, const frequency_table
   check_axes(function, axes, table.axes());
   return true;
 }
-/// The rotation of keys by a table in a cache with axes. `frequencies` is a hash of those on all axes. It is
-/// 0 for a table of positions, which determines only the rotation of text. `text` is the fingerprint of the
-/// table of positions that rotates text the same way (all coordinates of a token equal). It is 0 if a pair is
-/// rotated along several axes: no such table exists.
+/// The rotation of keys by a table in a cache with axes. `frequencies` is a hash of the frequencies on all
+/// axes. It is 0 for a table of positions, which determines only the rotation of text. `text` is the
+/// fingerprint of the table of positions with the same rotation of text, whose coordinates are equal on all
+/// axes. It is 0 if a pair is rotated along several axes, because no such table exists.
 template <class Layout, class S>
 key_rotation rotation_on_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
@@ -15729,7 +15734,7 @@ inline void require_rotation_on_axes(const char* owner, const key_rotation& stor
   if (!stored.known())
     got = "a table, but they were rotated before they were appended";
   else if (!both && (stored.text == 0 || given.text == 0))
-    got = "a table of positions beside one of coordinates, for pairs that turn along several axes";
+    got = "a table of positions and one of coordinates, for pairs that rotate along several axes";
   else if (both ? stored.frequencies != given.frequencies : stored.text != given.text)
     got = "other frequencies";
   else if (stored.layout != given.layout)
@@ -15774,7 +15779,7 @@ class turn_between_axes {
     const bool from_axes = is_coordinate_table(function, axes, from.table()),
                to_axes = is_coordinate_table(function, axes, to.table());
     if (!text_only && !(from_axes && to_axes))
-      throw_invalid(function, "keys on ", axes, " axes turn between tables of coordinates, the ",
+      throw_invalid(function, "keys on ", axes, " axes need two tables of coordinates, the ",
                     from_axes ? "second" : "first", " is one of positions");
     return {number_array<phase>(pairs, 1, phase{}),
             to.table().attention_factor() / from.table().attention_factor(), to.first_channel()};
@@ -15800,9 +15805,9 @@ class turn_between_axes {
 #define ROPE_CACHE_PAGE_VIEW_HPP
 /// A view of keys and values in the pages of a pool that you own.
 namespace rope::inline ROPE_ABI {
-/// A view of keys and values in pages, as in an engine that serves many sequences at once and gives each of
-/// them whole pages. Token t of sequence s is token t % page_size of page blocks(s, t / page_size), and its
-/// position is t.
+/// A view of keys and values in pages, for an engine that serves many sequences and gives each of them whole
+/// pages. Token t of sequence s is token t % page_size of page blocks(s, t / page_size), and its position is
+/// t.
 ///
 ///     const page_view<float> pages({.keys = bhsd(key_pool, page_count, kv_heads, page_size, head_dim),
 ///                                   .values = bhsd(value_pool, page_count, kv_heads, page_size, value_dim)},
@@ -15873,7 +15878,7 @@ class page_view {
   Index page_size() const { return memory_.keys.tokens; }
   /// Tokens of a sequence.  Requires: sequence in [0, sequences()), as do the functions below
   Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
-  /// The page that holds token t of a sequence.  Requires: t in [0, length(sequence))
+  /// The page with token t of a sequence.  Requires: t in [0, length(sequence))
   Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
   /// The slot of token t in its page.
   Index slot(Index t) const { return t % page_size(); }
@@ -15932,8 +15937,8 @@ class page_view {
   key_storage storage_;
 };
 namespace detail {
-/// Checks that no page is shared that holds a token to be changed: [first(s), first(s) + count(s)) of every
-/// sequence s.
+/// Checks that no page with a token to be changed is shared. These are tokens [first(s), first(s) + count(s))
+/// of every sequence s.
 ///
 /// Throws:  std::invalid_argument if a page that holds such a token is listed twice among the blocks that
 ///          hold tokens
@@ -15968,7 +15973,7 @@ void check_pages_are_own(const char* function, const page_view<T>& pages, const 
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_PAGE_VIEW_HPP
-/// Assigns the tokens of a call to rows, either padded ([rows, tokens]) or concatenated with offsets.
+/// Assigns the tokens of a call to rows. They are padded ([rows, tokens]) or concatenated with offsets.
 namespace rope::inline ROPE_ABI::detail {
 /// The tokens of a call that belong to each row. Without offsets, row b has the first count(b) tokens of row
 /// b of the call. With offsets the call has one row, and row b has its tokens [offsets[b], offsets[b + 1]).
@@ -15980,7 +15985,7 @@ class row_queries {
   row_queries(Index rows, Index tokens, std::span<const std::int64_t> offsets)
       : rows_(rows), tokens_(tokens), offsets_(offsets) {}
   Index asking() const { return rows_; }
-  /// Number of tokens of row b. first(b) is the index of the first of them in its row of the call.
+  /// Number of tokens of row b. first(b) is the index of its first token in its row of the call.
   Index count(Index b) const {
     return offsets_.empty() ? count_of(b, tokens_, counts_) : to_index(offset(b + 1) - offset(b));
   }
@@ -16173,8 +16178,8 @@ void turn_stored(Turn& turn, const View& keys, Index b, Index slot, const By& by
     turn.turn(keys, b, slot, by);
   }
 }
-/// Whether heads of X can be stored as channels of type T with at most one rounding. Integers with scales are
-/// stored as they are.
+/// Whether heads of X can be stored as channels of type T with at most one rounding. int8 heads are stored
+/// unchanged.
 template <class X, class T>
 inline constexpr bool is_stored_as = is_quantized<T> ? !std::is_same_v<X, double> : is_or_widens<X, T>;
 /// Checks that new heads of K and V can be stored as channels of type T.
@@ -16253,8 +16258,8 @@ void rotate_channels(const From& x, const To& out, const placed_table<S>& table,
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_STORED_CHANNELS_HPP
-/// The table rows that rotate queries if tokens have coordinates. A table of coordinates must have those of
-/// the tokens. A table of positions rotates text.
+/// The table rows that rotate queries with coordinates. A table of coordinates must have those of the tokens.
+/// A table of positions can only rotate text.
 ///
 /// Copies of the keys visible to one query, rotated by their ranks among these keys.
 namespace rope::inline ROPE_ABI::detail {
@@ -16275,7 +16280,7 @@ void check_coordinates(const frequency_table<S>& table, Index row, const double*
       throw_invalid("attention", "the table must be at the coordinates of ", token, ", row ", row, " is at ",
                     of_table(row, a), " on axis ", a, " and the token at ", coordinates[a]);
 }
-/// Checks a table for raw keys, with a row for every token, one row of the batch after the other.
+/// Checks a table for raw keys, which has a row for every token, one batch row after another.
 ///
 /// Throws:  std::invalid_argument
 template <class Layout, class T, class Rows, class S>
@@ -16322,8 +16327,8 @@ void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const ro
     for (Index a = 0; a < rows.axes(); ++a)
       if (!equal(at[a], at[0]) || !equal(at[a], std::floor(at[a])))
         throw_invalid("attention",
-                      "a table of positions turns text, which is at one integer on all axes; give a table of "
-                      "coordinates for a query at ",
+                      "a table of positions needs text queries (one integer on all axes); pass a table of "
+                      "coordinates for the query at ",
                       at[0], " and ", at[a]);
     const auto position = static_cast<std::int64_t>(at[0]);
     range.include(position);
@@ -16392,11 +16397,11 @@ score_view<X> scores_of(score_view<X> x, Index b, Index number, Index queries, I
   if (x.keys != 1) x.keys = keys;
   return x;
 }
-/// The part of a call that one kernel call computes: queries from first_query on of rows [b, b + number), in
+/// The queries of a call that one kernel call processes: from first_query on, of rows [b, b + number), in
 /// query heads from first_head on.
 struct attended_part {
   Index b, number, first_query, first_head;
-  std::int64_t position, rank;  // of the query whose keys are copied by rank, or rank -1
+  std::int64_t position, rank;  // of the query whose keys are copied by rank; rank -1: none
   /// The slot of key j of the kernel call.
   template <class Rows>
   Index slot(const Rows& rows, Index j) const {
@@ -16412,8 +16417,8 @@ class attended_call {
   ROPE_DETAIL_CHECK_READ("attention", T, C);
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
  public:
-  /// \param queries       the tokens of q that belong to each row; the last rows may have none
-  /// \param only_weights  whether kernels need keys alone; out then has heads without channels
+  /// \param queries       the tokens of q for each row; the last rows may have none
+  /// \param only_weights  whether kernels read only keys; out then has heads without channels
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
                 const placed_table<S>* table, const attention_options& options, const row_queries& queries,
                 const Threads& threads, bool only_weights = false)
@@ -16509,7 +16514,7 @@ class attended_call {
     if constexpr (requires { rows_.check_queries("attention", b, count); })
       if (count > 0) rows_.check_queries("attention", b, count);
   }
-  /// Finds the positions of all queries, which decide visibility.
+  /// Finds the positions of all queries, which determine the visible keys.
   void find_positions() {
     struct query_positions {};
     positions_ = workspace<query_positions, std::int64_t>(q_.batch * q_.tokens);
@@ -16567,7 +16572,7 @@ class attended_call {
                   padding * q_.heads, attention_options::no_keys);
   }
   /// The row of the table that rotates a key at position 0. For raw keys on axes, the table has a row for
-  /// every token, one row of the batch after the other.
+  /// every token, one batch row after another.
   std::int64_t row_of_zero(Index b) const {
     std::int64_t row = 0;
     if constexpr (rotates && rows_on_axes<Rows>)
@@ -16584,7 +16589,7 @@ class attended_call {
            keys(first).is_followed_by(keys(next), next - first) &&
            values(first).is_followed_by(values(next), next - first);
   }
-  /// Whether every row has key_ranges of its own. Then those of joined rows must be contiguous.
+  /// Whether every row has its own key_ranges. Then the ranges of joined rows must be contiguous.
   bool ranges_differ_by_row() const { return static_cast<Index>(options_.key_ranges.size()) > q_.tokens; }
   /// The options of all queries of rows [b, b + number), whose log_sum_exp are contiguous.
   attention_options options_of(Index b, Index number, Index keys) const {
@@ -16592,7 +16597,7 @@ class attended_call {
     attention_options options = options_;
     options.bias = scores_of(options.bias, b, number, count, keys);
     options.mask = scores_of(options.mask, b, number, count, keys);
-    if (!options.key_ranges.empty())  // one list for all rows, or those of the rows one after the other
+    if (!options.key_ranges.empty())  // one list for all rows, or the lists of the rows one after another
       options.key_ranges =
           ranges_differ_by_row()
               ? part_of(options.key_ranges, queries_.place(b, 0), number * count)
@@ -16659,9 +16664,9 @@ class attended_call {
       return to;
     }
   }
-  /// Places the keys visible to a query at positions 0, 1, 2, ... from the oldest to the query's own. A
-  /// kernel call processes one key head, so that the copy of the head stays in cache. With log_sum_exp it
-  /// processes all heads, whose sums are contiguous.
+  /// Assigns positions 0, 1, 2, ... to the keys visible to a query, from the oldest key to its own. A kernel
+  /// call processes one key head, so that the copy of the head stays in cache. With log_sum_exp it processes
+  /// all heads, whose sums are contiguous.
   template <class Visit>
   void attend_by_rank(Index b, const Visit& visit) const {
     if constexpr (rows_by_rank<Rows> && rotates) {
@@ -16714,8 +16719,8 @@ class attended_call {
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
 /// value_dim], which may be part of the keys. Writes, moves and copies tokens.
 namespace rope::inline ROPE_ABI::detail {
-/// Whether values have memory of their own, or are the first value_dim channels of the keys. New keys are
-/// then passed as the remaining channels.
+/// Whether values have their own memory, or are the first value_dim channels of the keys. New keys are then
+/// passed as the remaining channels.
 enum class value_place { own, in_keys };
 /// Invariant: slots that the owner has not written are indeterminate. A moved-from object has no extents.
 template <class T, value_place place = value_place::own>
@@ -16753,7 +16758,7 @@ class cache_memory {
     else
       return values_.view(batch_, heads_, slots_, value_dim_);
   }
-  /// The first channel of a stored key that new keys fill.
+  /// The first channel of a stored key that new keys set.
   Index first_new_channel() const { return shared ? Index{value_dim_} : 0; }
   /// Bytes of `count` tokens.
   double bytes_of(Index count) const {
@@ -16776,7 +16781,7 @@ class cache_memory {
     copy_channels(k.batch_range(b, 1).token_range(first, count), new_keys(b, slot, count));
     write_values(v, b, first, count, slot);
   }
-  /// As write(), with the keys rotated by their positions in a batch of one.
+  /// Like write(), but rotates the keys by their positions in a batch of one.
   ///
   /// \param table  placed relative to the first channel of the new keys
   /// \param norm   checked, or no_norm
@@ -16795,7 +16800,7 @@ class cache_memory {
       if constexpr (!shared) for_each_part(values(), h, b, from, b, to, count, copy);
     }
   }
-  /// As above, for runs of tokens: runs(visit) calls visit(from, to, count) for each, in ascending order.
+  /// As above for runs of tokens: runs(visit) calls visit(from, to, count) for each run, in ascending order.
   template <class Runs>
   void move_down(Index b, const Runs& runs) {
     const auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
@@ -16807,7 +16812,7 @@ class cache_memory {
         });
     }
   }
-  /// Makes the channels of a slot of row b zero.
+  /// Sets the channels of a slot of row b to zero.
   void clear_slot(Index b, Index slot) {
     const auto clear = [](const auto* /*x*/, Index size, auto* y) {
       std::fill_n(y, size, std::remove_pointer_t<decltype(y)>(0));
@@ -16888,29 +16893,29 @@ class cache_memory {
 
 #ifndef ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
 #define ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
-/// Checks of the argument types of calls that store or rotate tokens: each error is reported in one sentence.
+/// Checks of argument types of calls that store or rotate tokens. Each reports an error with one sentence.
 namespace rope::inline ROPE_ABI::detail {
 template <class X>
 inline constexpr bool is_quantized_view = false;
 template <class T>
 inline constexpr bool is_quantized_view<quantized_view<T>> = true;
-/// Views of new tokens that are stored as they are.
+/// Views of new tokens that are stored unchanged.
 template <class X>
 concept new_heads = is_head_view<X> || is_quantized_view<X>;
-/// In place of positions: new tokens are at the next positions, or at the coordinates of their table.
+/// Instead of positions: new tokens are at the next positions, or at the coordinates of their table.
 struct next_tokens {};
-/// Where tokens of append_rotated are.
+/// The positions of the tokens of append_rotated.
 template <class P>
 concept place_form =
     position_form<P> || std::is_same_v<P, token_coordinates> || std::is_same_v<P, next_tokens>;
-/// Positions as a source, others as they are.
+/// Positions as a source. Other arguments are unchanged.
 template <position_form P>
 auto place_source(const P& positions, Index tokens) {
   return position_source(positions, tokens);
 }
 template <place_form P>
 requires(!position_form<P>) const P& place_source(const P& place, Index /*tokens*/) { return place; }
-/// How a cache stores a token: heads may be normalised before rotation and may have coordinates, latents may
+/// How a cache stores a token. Heads may be normalised before rotation and may have coordinates. Latents may
 /// not.
 enum class stored_as { heads, latents };
 /// Whether `More` begin with a table for keys.
@@ -16921,8 +16926,8 @@ constexpr bool begins_with_table() {
                              false};
   return tables[0];
 }
-/// Whether argument `place` of `More` exists and is not a `List`. The argument after the list is the threads,
-/// which another check reports.
+/// Whether argument `place` of `More` exists and is not a `List`. The next argument is threads, which another
+/// check reports.
 template <class List, class... More>
 constexpr bool lacks_list(std::size_t place) {
   constexpr bool lists[] = {std::is_convertible_v<More, List>..., false};
@@ -16972,7 +16977,7 @@ constexpr bool lacks_tables(std::size_t count) {
   return sizeof...(Arguments) != count || !(rotation_table<std::remove_cvref_t<Arguments>> && ...);
 }
 }  // namespace rope::inline ROPE_ABI::detail
-/// As ROPE_DETAIL_ASK, for functions that need a table only with a layout, and have another name in messages.
+/// ROPE_DETAIL_ASK for functions that need a table only with a layout and have another name in messages.
 #define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name)                       \
   ROPE_DETAIL_ASK(function, name, (detail::lacks_tokens<Layout, Arguments...>()), \
                   (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
@@ -16991,49 +16996,47 @@ constexpr bool lacks_tables(std::size_t count) {
 #define ROPE_DETAIL_ASK_FOR_APPEND(cache, as)                                                         \
   ROPE_DETAIL_ASK_FOR_TOKENS(                                                                         \
       append, cache "::append", (detail::misplaced_in_append<detail::stored_as::as, Arguments...>()), \
-      "behind both views come the table where the cache rotates keys, then counts (any integers, "    \
+      "after both views pass the table if the cache rotates keys, then counts (any integers, "        \
       "[batch], or {}), then the threads")
 #define ROPE_DETAIL_ASK_FOR_APPEND_AT(cache, as)                                                \
   ROPE_DETAIL_ASK_FOR_TOKENS(                                                                   \
       append_at, cache "::append_at",                                                           \
       (detail::misplaced_in_append_at<detail::stored_as::as, Arguments...>()),                  \
-      "behind both views come the table where the cache rotates keys, then "                    \
+      "after both views pass the table if the cache rotates keys, then "                        \
       "positions (a start, a list of ids, row_starts, segments" ROPE_DETAIL_COORDINATES_OF_##as \
       "), then counts (any integers, [batch], or {}), then the threads")
 #define ROPE_DETAIL_COORDINATES_OF_heads " or, without a table, token_coordinates"
 #define ROPE_DETAIL_COORDINATES_OF_latents
-#define ROPE_DETAIL_ASK_FOR_APPEND_ROTATED(cache)                                                         \
-  template <class Layout = detail::unnamed_layout, class K, class V, class... More>                       \
-  requires(!detail::new_heads<std::remove_cvref_t<K>> || !detail::new_heads<std::remove_cvref_t<V>> ||    \
-           detail::misplaced_in_append_rotated<K, V, More...>()) void                                     \
-  append_rotated(const K&, const V&, const More&...) {                                                    \
-    static_assert(detail::new_heads<std::remove_cvref_t<K>> && detail::new_heads<std::remove_cvref_t<V>>, \
-                  ROPE_DETAIL_VIEW_SENTENCE(cache "::append_rotated"));                                   \
-    static_assert(                                                                                        \
-        !detail::misplaced_in_append_rotated<K, V, More...>(), cache                                      \
-        "::append_rotated: behind both views come the table that rotated the keys, then positions "       \
-        "or {}, then counts (any integers, [batch], or {}), then the threads");                           \
-  }                                                                                                       \
+#define ROPE_DETAIL_ASK_FOR_APPEND_ROTATED(cache)                                                            \
+  template <class Layout = detail::unnamed_layout, class K, class V, class... More>                          \
+  requires(!detail::new_heads<std::remove_cvref_t<K>> || !detail::new_heads<std::remove_cvref_t<V>> ||       \
+           detail::misplaced_in_append_rotated<K, V, More...>()) void                                        \
+  append_rotated(const K&, const V&, const More&...) {                                                       \
+    static_assert(detail::new_heads<std::remove_cvref_t<K>> && detail::new_heads<std::remove_cvref_t<V>>,    \
+                  ROPE_DETAIL_VIEW_SENTENCE(cache "::append_rotated"));                                      \
+    static_assert(!detail::misplaced_in_append_rotated<K, V, More...>(), cache                               \
+                  "::append_rotated: after both views pass the table that rotated the keys, then positions " \
+                  "or {}, then counts (any integers, [batch], or {}), then the threads");                    \
+  }                                                                                                          \
   static_assert(true)
 /// Overloads of check_table, rebase and shift for calls with missing or misplaced tables.
-#define ROPE_DETAIL_ASK_FOR_TURNS()                                                                         \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                                      \
-  requires(detail::lacks_tables<Arguments...>(1)) void check_table(const Arguments&...) const {             \
-    static_assert(!detail::lacks_tables<Arguments...>(1), ROPE_DETAIL_TABLE_SENTENCE("check_table"));       \
-  }                                                                                                         \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                                      \
-  requires(detail::lacks_tables<Arguments...>(2)) void rebase(const Arguments&...) {                        \
-    static_assert(                                                                                          \
-        !detail::lacks_tables<Arguments...>(2),                                                             \
-        "rebase: give the table that the keys were rotated by, and that which they shall be rotated by");   \
-  }                                                                                                         \
-  template <class Layout = detail::unnamed_layout, class... More>                                           \
-  requires(detail::misplaced_in_shift<Layout, More...>()) void shift(Index, Index, std::int64_t,            \
-                                                                     const More&...) {                      \
-    static_assert(!detail::misplaced_in_shift<Layout, More...>(),                                           \
-                  "shift: behind delta come the table of keys that are stored rotated, with their layout, " \
-                  "and then batch_row{b} for one row alone");                                               \
-  }                                                                                                         \
+#define ROPE_DETAIL_ASK_FOR_TURNS()                                                                        \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
+  requires(detail::lacks_tables<Arguments...>(1)) void check_table(const Arguments&...) const {            \
+    static_assert(!detail::lacks_tables<Arguments...>(1), ROPE_DETAIL_TABLE_SENTENCE("check_table"));      \
+  }                                                                                                        \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
+  requires(detail::lacks_tables<Arguments...>(2)) void rebase(const Arguments&...) {                       \
+    static_assert(!detail::lacks_tables<Arguments...>(2),                                                  \
+                  "rebase: pass the table that rotated the keys, and the table of their new rotation");    \
+  }                                                                                                        \
+  template <class Layout = detail::unnamed_layout, class... More>                                          \
+  requires(detail::misplaced_in_shift<Layout, More...>()) void shift(Index, Index, std::int64_t,           \
+                                                                     const More&...) {                     \
+    static_assert(!detail::misplaced_in_shift<Layout, More...>(),                                          \
+                  "shift: after delta pass the table of keys that are stored rotated, with their layout, " \
+                  "and then batch_row{b} for a single row");                                               \
+  }                                                                                                        \
   static_assert(true)
 #endif  // ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
 
@@ -17078,9 +17081,9 @@ class axes_rows {
   Map of(Index b, Index size) const {
     return Map(row(b), size, axes_);
   }
-  /// Token t of row b, [axes].
+  /// Coordinates of token t of row b, [axes].
   const double* token(Index b, Index t) const { return row(b) + t * axes_; }
-  /// The coordinates of all tokens, row by row.
+  /// The coordinates of all tokens, row after row.
   template <class Rows>
   number_array<double> all(const Rows& rows) const {
     Index size = 0;
@@ -17133,7 +17136,7 @@ class axes_rows {
       find_largest(b, size > 0 || is_evicted(b), size, size + count);
     }
   }
-  /// Puts token t of row b at coordinate(a) on every axis a.
+  /// Sets token t of row b to coordinate(a) on every axis a.
   template <class CoordinateOf>
   void put(Index b, Index t, const CoordinateOf& coordinate) {
     for (Index a = 0; a < axes_; ++a) row(b)[t * axes_ + a] = static_cast<double>(coordinate(a));
@@ -17144,7 +17147,7 @@ class axes_rows {
     largest_[at(b)] = largest;
     next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
   }
-  /// Checks nothing: the functions that append check the positions of text.
+  /// Checks nothing, because the functions that append check the positions of text.
   void check_next(const char* /*function*/, Index /*tokens*/) const {}
   /// Reduces rows to their first `size` tokens.
   template <class Rows>
@@ -17164,7 +17167,7 @@ class axes_rows {
       find_largest(b, false, 0, size - (last - first));
     }
   }
-  /// Removes the listed tokens of rows, which still have size(b) tokens. largest(b) stays.
+  /// Removes the listed tokens of rows, which still have size(b) tokens. largest(b) does not change.
   template <class Rows>
   void evict(row_range range, const Rows& rows, const token_list& tokens) {
     for (Index b = range.first; b < last_of(range); ++b) {
@@ -17247,7 +17250,7 @@ class axes_rows {
   Index last_of(row_range rows) const { return (std::min)(rows.last, Index{batch_}); }
   const double* row(Index b) const { return coordinates_.data() + b * capacity_ * axes_; }
   double* row(Index b) { return coordinates_.data() + b * capacity_ * axes_; }
-  /// Finds the largest coordinate of tokens [first, last) of row b, with `more` also of the earlier tokens.
+  /// Finds the largest coordinate of tokens [first, last) of row b. With `more`, includes the earlier tokens.
   void find_largest(Index b, bool more, Index first, Index last) {
     double largest = more ? largest_[at(b)] : -1.0;
     if (first < last) {
@@ -17270,13 +17273,13 @@ class axes_rows {
 /// The token store of all caches: memory, the tokens in its slots, their coordinates, and the rotation of the
 /// keys.
 namespace rope::inline ROPE_ABI::detail {
-/// Whether new tokens are at a list of coordinates: token_coordinates, or a table of coordinates.
+/// Whether new tokens have a list of coordinates: token_coordinates, or a table of coordinates.
 template <class At>
 inline constexpr bool are_coordinates = requires(const At& at) {
   at.coordinate(Index{}, Index{});
 };
-/// Memory, rows and the rotation of the keys, changed together. Tables are placed in the head of a stored
-/// key. `function` is the name of the public function, for messages.
+/// Memory, rows and the rotation of the keys, which change together. Tables are placed in the head of a
+/// stored key. `function` is the name of the public function for messages.
 ///
 /// Invariant: the slots of row b that rows().positions(b) lists are written. A function that throws changes
 ///            nothing, except if threads fail while a ring overwrites tokens: the store is then empty. With
@@ -17330,12 +17333,12 @@ class stored_tokens {
     is_coordinate_table(function, coordinates_.axes(), table.table());
     return rotation_on_axes<Layout>(table);
   }
-  /// Throws:  std::invalid_argument if the cache holds keys of a known rotation
+  /// Throws:  std::invalid_argument if the cache stores keys of a known rotation
   void check_given(const char* function) const {
     if (rotates_keys())
       throw_invalid(function, "this cache rotates its keys, give the layout and the table, got none");
   }
-  /// Stores keys as they are: raw, or rotated in a way that the cache does not know.
+  /// Stores keys unchanged: raw, or rotated in a way that the cache does not know.
   ///
   /// \param at  a source of positions, or token_coordinates
   template <class K, class V, class At, class Threads>
@@ -17348,7 +17351,7 @@ class stored_tokens {
     rotation_ = {};
     note(k.tokens, counts, at);
   }
-  /// Stores keys as they are, and records that `table` rotated them.
+  /// Stores keys unchanged, and records that `table` rotated them.
   ///
   /// \param at  a source of positions, token_coordinates, or next_tokens: as in store_next
   template <class Layout, class K, class V, class S, class At, class Threads>
@@ -17376,8 +17379,7 @@ class stored_tokens {
       note(k.tokens, counts, at);
     }
   }
-  /// Rotates new keys by a table of coordinates, with one row per token, or otherwise by their next
-  /// positions.
+  /// Rotates new keys: by a table of coordinates, with one row per token, or by their next positions.
   template <class Layout, class K, class V, class S, class Norm, class Threads>
   void store_next(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
                   const key_transform<S, Norm>& transform, const row_counts& counts, const Threads& threads) {
@@ -17489,8 +17491,8 @@ class stored_tokens {
   /// For raw keys, whose positions change without a rotation.
   void shift(const char* function, Index first, Index count, std::int64_t delta, batch_row row) {
     if (storage_ != key_storage::raw)
-      throw_invalid(function, "rotated keys are turned by a table, give it and the layout, got a delta of ",
-                    delta);
+      throw_invalid(function,
+                    "pass the layout and the table to shift rotated keys, got only delta = ", delta);
     const row_range rows = checked_shift(function, first, count, delta, row);
     note_shift(rows, first, first + count, delta);
   }
@@ -17522,7 +17524,7 @@ class stored_tokens {
     rows_.copy_row(other.rows_, from, to);
     if (other.rows_.used(from) > 0 && other_rotation) rotation_ = other.rotation_;
   }
-  /// \param from  row b becomes what row from[b] is
+  /// \param from  row b becomes a copy of row from[b]
   void reorder(const char* function, const row_list& from) {
     detail::reorder(function, from, memory_.batch(), rows_, memory_, coordinates_);
   }
@@ -17545,8 +17547,8 @@ class stored_tokens {
     return memory_.values().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.used(b));
   }
  private:
-  /// Records the rotation of new keys. Of two equivalent ones, keeps the one with the frequencies on all
-  /// axes, if either has them.
+  /// Records the rotation of new keys. If it is equivalent to the recorded one, keeps the one with the
+  /// frequencies on all axes.
   template <class Layout, class S>
   void remember(const char* function, const placed_table<S>& table) {
     if (const key_rotation given = rotation_of<Layout>(function, table);
@@ -17601,7 +17603,7 @@ class stored_tokens {
         tokens, counts, threads, memory_.bytes_of(memory_.batch() * tokens),
         [&](Index b, Index t) { return position_in_row(at, b, t); }, write, [&] { clear(); });
   }
-  /// The position by which rows_ knows a new token. With axes, rows number their tokens.
+  /// The position of a new token in rows_. With axes, rows number their tokens.
   template <class At>
   std::int64_t position_in_row(const At& at, Index b, Index t) const {
     if constexpr (std::is_invocable_v<const At&, Index, Index> && !std::is_same_v<At, token_rows>)
@@ -17695,7 +17697,7 @@ class growing_cache {
   /// Whether the rotation of the stored keys is known: by a table of `append` or append_rotated. False for
   /// raw keys and in an empty cache.
   bool rotates_keys() const { return tokens_.rotates_keys(); }
-  /// The rotation of the stored keys, to store next to them; unknown where rotates_keys() is false.
+  /// The rotation of the stored keys, to store next to them. It is unknown if rotates_keys() is false.
   key_rotation rotation() const { return tokens_.rotation(); }
   /// The rotation() of a cache whose keys were appended with this table and layout.
   ///
@@ -17712,7 +17714,7 @@ class growing_cache {
   }
   /// Tokens stored per row.  Throws: std::invalid_argument if rows differ in size; call size(b) then
   Index size() const { return rows().common_size(Cache::names.size); }
-  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row, as do all functions of b
+  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row, like all functions of b
   /// below
   Index size(Index b) const { return rows().size(rows().checked(Cache::names.size, b)); }
   /// Positions of the tokens of row b, [size(b)]; valid until the cache changes.  Throws: std::out_of_range;
@@ -17731,7 +17733,7 @@ class growing_cache {
   }
   /// Number of tokens appended to row b and not removed since: size(b).  Throws: std::out_of_range
   std::int64_t seen(Index b) const { return size(b); }
-  /// Returns `options` for attention: this cache adds nothing to them.
+  /// Returns `options` unchanged, because this cache adds no rules.
   attention_options rules(const char* /*function*/, const attention_options& options) const {
     return options;
   }
@@ -17741,14 +17743,14 @@ class growing_cache {
   std::span<const std::int64_t> next_positions() const {
     return tokens_.next_positions(Cache::names.next_positions);
   }
-  /// How many of the `queries` queries each row has in a call of attention without counts, [batch]; empty:
+  /// The number of the `queries` queries in each row for a call of attention without counts, [batch]. Empty:
   /// all. Valid until the cache changes.  Throws: std::invalid_argument, see attention in attention.hpp
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
   /// The record from which query_counts is computed.
   const detail::newest_tokens& newest() const { return rows().newest(); }
-  /// How many tokens at the start of row b are at positions 0, 1, 2, ..., and how many in ascending order.
+  /// The numbers of tokens at the start of row b at positions 0, 1, 2, ..., and in ascending order.
   detail::ordered_tokens ordered(Index b) const { return rows().order(b); }
   /// Checks that the stored keys, unless they are raw, were rotated in this layout by a table that rotates
   /// like this one.  Throws: std::invalid_argument if not
@@ -17789,14 +17791,14 @@ class growing_cache {
   void remove(Index first, Index count, batch_row row = every_row) {
     tokens_.remove(Cache::names.remove, first, count, row);
   }
-  /// Removes the tokens of a list, such as those of the lowest attention scores (H2O, SnapKV). Other tokens
-  /// move up and keep their positions or coordinates, and the next position of the row stays, even if its
-  /// newest token goes. `remove` of the newest tokens is a rollback instead: the next token takes their
-  /// positions.
+  /// Removes the tokens of a list, such as those with the smallest attention sums (H2O, SnapKV). Other tokens
+  /// move up and keep their positions or coordinates. The next position of the row does not change, even if
+  /// its newest token is removed. In contrast, `remove` of the newest tokens is a rollback: the next token
+  /// takes their positions.
   ///
   ///     cache.evict(std::vector{3, 5, 4});
   ///
-  /// With axes, the order of tokens is numbered anew, so a window counts the tokens that remain.
+  /// With axes, the remaining tokens are renumbered, so a window counts only them.
   ///
   /// \param indices  any integers in any order: indices of tokens in the row, not positions
   ///
@@ -17806,7 +17808,8 @@ class growing_cache {
   void evict(const detail::token_indices& indices, batch_row row = every_row) {
     tokens_.evict(Cache::names.evict, indices, row);
   }
-  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys. Exact, and reads no key.
+  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys. It is exact and reads no
+  /// key.
   ///
   /// Throws:  as `remove`, also if a position would leave [-2^53, 2^53]; std::invalid_argument for rotated
   ///          keys
@@ -17832,18 +17835,19 @@ class growing_cache {
                                      placed(Cache::names.shift, table), row);
   }
   ROPE_DETAIL_ASK_FOR_TURNS();
-  /// Makes row `to` a copy of row `from`, positions included: several continuations of one prompt.
+  /// Makes row `to` a copy of row `from`, including positions, for several continuations of one prompt.
   ///
   ///     cache.copy_row(0, 2);
   ///
   /// Throws:  std::out_of_range if there is no such row
   void copy_row(Index from, Index to) { tokens_.copy_row(Cache::names.copy_row, from, to); }
-  /// Makes row `to` a copy of row `from` of another cache, positions included: a prompt that was processed in
-  /// a cache of its own joins a batch. Integers are copied with their scales, without another rounding.
+  /// Makes row `to` a copy of row `from` of another cache, including positions, so that a prompt which was
+  /// processed alone joins a batch. int8 keys and values are copied with their scales, without another
+  /// rounding.
   ///
   ///     cache.copy_row(prefilled, 0, 2);
   ///
-  /// If rows had tokens of different calls, the next attention before another `append` needs counts.
+  /// If rows then have tokens of different calls, the next attention before another `append` needs counts.
   ///
   /// Throws:  std::out_of_range if there is no such row, std::invalid_argument if the caches differ in the
   ///          shape of heads, storage() or axes, or other rows store keys of another rotation;
@@ -17852,8 +17856,8 @@ class growing_cache {
   void copy_row(const Cache& other, Index from, Index to) {
     tokens_.copy_row(Cache::names.cache, Cache::names.copy_row, other.tokens_, from, to);
   }
-  /// Makes every row b a copy of what row rows[b] was before the call, positions included: beam search, in
-  /// which some beams continue more than once and others end.
+  /// Makes every row b a copy of row rows[b] before the call, including positions, for beam search: some
+  /// beams continue more than once and others end.
   ///
   ///     const int parents[] = {1, 1, 0};
   ///     cache.reorder(parents);
@@ -17864,7 +17868,8 @@ class growing_cache {
   ///          is not a row
   /// Cost:    one copy, or one swap, of every row that changes
   void reorder(const detail::row_list& rows) { tokens_.reorder(Cache::names.reorder, rows); }
-  /// Makes room for at least `capacity` tokens per row. Views and spans of the cache are no longer valid.
+  /// Increases the capacity to at least `capacity` tokens per row. Views and spans of the cache are no longer
+  /// valid.
   ///
   ///     cache.reserve(2 * cache.capacity());
   ///
@@ -17881,9 +17886,9 @@ class growing_cache {
   /// The stored values [batch, size(), kv_heads, value_dim]; valid until the cache changes. For a
   /// latent_cache, the latents, [batch, size(), 1, latent_dim], in the memory of the keys.  Throws: as keys()
   detail::stored_view<const T> values() const { return tokens_.values(Cache::names.values); }
-  /// keys() of row b alone, [1, size(b), ...].  Throws: std::out_of_range
+  /// keys() of row b only, [1, size(b), ...].  Throws: std::out_of_range
   detail::stored_view<const T> keys(Index b) const { return tokens_.keys(Cache::names.keys, b); }
-  /// values() of row b alone, [1, size(b), ...].  Throws: std::out_of_range
+  /// values() of row b only, [1, size(b), ...].  Throws: std::out_of_range
   detail::stored_view<const T> values(Index b) const { return tokens_.values(Cache::names.values, b); }
  private:
   friend Cache;
@@ -17914,7 +17919,7 @@ namespace rope::inline ROPE_ABI {
 ///     attention<Layout>(q, cache, out, table);
 ///
 /// `append(k, v)` takes rotated keys, and attention(q, cache, out) takes rotated queries. A token's position
-/// is one more than the largest that its row held, 0 in a new or cleared row, unless `append_at` sets
+/// is one more than the largest that its row ever had, 0 in a new or cleared row, unless `append_at` sets
 /// another; `shift` changes it.
 /// Tokens of images have several coordinates: see token_axes in policy.hpp. Memory is [batch,
 /// kv_heads, capacity, head_dim], so the keys of one head are contiguous. growing_cache.hpp has the functions
@@ -17944,7 +17949,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
       : kv_cache(batch, capacity, kv_heads, head_dim, value_dim, storage) {
     tokens_.put_on_axes("kv_cache", axes);
   }
-  /// Number of coordinates of a token; 0: it has one position instead.
+  /// Number of coordinates of a token, or 0 if it has one position instead.
   Index axes() const { return tokens_.coordinates().axes(); }
   /// Coordinates of the tokens of row b, [size(b), axes]; valid until the cache changes.  Throws:
   /// std::out_of_range
@@ -17956,8 +17961,8 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
   const double* coordinates_of(Index b, std::int64_t token) const {
     return tokens_.coordinates().token(b, detail::to_index(token));
   }
-  /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row by row: for the table that rotates raw
-  /// keys.
+  /// Coordinates of all tokens, [size(0) + size(1) + ..., axes], row after row: for the table that rotates
+  /// raw keys.
   detail::owned_doubles<T> coordinates() const { return tokens_.coordinates().all(rows()); }
   /// Coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
@@ -18045,15 +18050,15 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append_at", Threads);
     tokens_.store("kv_cache::append_at", k, v, coordinates, counts, threads);
   }
-  /// Appends copies of keys that were rotated by `table` before: saved to disk, in another cache or on
-  /// another machine. They are then keys that the cache rotated: `append`, `attention`, `shift` and `rebase`
-  /// go on.
+  /// Appends copies of keys that `table` rotated before: saved to disk, in another cache or on another
+  /// machine. The cache then treats them as keys that it rotated: `append`, `attention`, `shift` and `rebase`
+  /// work.
   ///
   ///     restored.append_rotated<Layout>(keys, values, table, positions);
   ///
   /// \param k          as in `append` without a table
   /// \param table      the table that rotated k. It is not applied again, and no position has to be in it;
-  ///                   compare rotation_by<Layout>(table) with the rotation() that was stored beside k
+  ///                   compare rotation_by<Layout>(table) with the rotation() that was stored with k
   /// \param positions  as in append_at, or token_coordinates; `{}`: the next positions, or the coordinates of
   ///                   a table of coordinates
   ///
@@ -18071,7 +18076,7 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
                                                 detail::placed(table),
                                                 detail::place_source(positions, k.tokens), counts, threads);
   }
-  /// The table at the channel at which it rotates a stored key: its own.
+  /// The table at the channel at which it rotates a stored key: unchanged.
   template <class Table>
   auto placed(const char* /*function*/, const Table& table) const {
     return detail::placed(table);
@@ -18095,11 +18100,11 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
 
 #ifndef ROPE_CACHE_DETAIL_RING_ROWS_HPP
 #define ROPE_CACHE_DETAIL_RING_ROWS_HPP
-/// The tokens that each row of a ring holds, and their slots.
+/// The tokens in each row of a ring, and their slots.
 ///
 /// The coordinates of the tokens of a ring with axes.
 namespace rope::inline ROPE_ABI::detail {
-/// The bookkeeping of a ring_cache: per row, the next token, and the token in each slot.
+/// The tokens of a ring_cache: per row, the next token, and the token in each slot.
 ///
 /// Invariant: of the tokens of row b before seen(b), the sinks and those from max(oldest, sinks) on are held,
 ///            except positions that append_at skipped. None is skipped from run_start(b) on.
@@ -18130,12 +18135,12 @@ class ring_rows {
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
                     (std::max)(std::int64_t{0}, seen(b) - oldest_[at(b)]));
   }
-  /// Slots of row b that were ever used. positions(b) has the token in each.
+  /// Slots of row b that were ever used. positions(b) has the token of each.
   Index used(Index b) const { return used_[at(b)]; }
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * slots_), at(used(b))};
   }
-  /// The first token of row b after which no position was skipped; 0 if none ever was.
+  /// The first token of row b after which no position was skipped, or 0 if none ever was.
   std::int64_t run_start(Index b) const { return run_start_[at(b)]; }
   /// Whether token `token` is in its slot.  Requires: token >= 0
   bool holds_token(Index b, std::int64_t token) const {
@@ -18153,7 +18158,7 @@ class ring_rows {
     if (token < policy_.sinks) return to_index(token);
     return to_index(policy_.sinks + (token - policy_.sinks) % ring);
   }
-  /// Whether row b has overwritten none of tokens [first, last); sinks never are.
+  /// Whether row b has overwritten none of tokens [first, last). Sinks are never overwritten.
   bool holds(Index b, std::int64_t first, std::int64_t last) const {
     first = (std::max)(first, std::int64_t{policy_.sinks});
     return first >= last || oldest_[at(b)] <= first;
@@ -18191,7 +18196,7 @@ class ring_rows {
     if (row.every) return {0, batch_};
     return {checked(row.index), row.index + 1};
   }
-  /// Calls write(b, t, 1, slot) for every new token that is not overwritten by the same append. These tokens
+  /// Calls write(b, t, 1, slot) for every new token that the same append does not overwrite. These tokens
   /// have different slots, so threads may write them in any order. If threads fail after overwriting recorded
   /// tokens, forget() is called.
   template <class Threads, class Positions, class Write, class Forget>
@@ -18215,7 +18220,7 @@ class ring_rows {
     otherwise.done = true;
   }
   /// Records new tokens, token t of row b at positions(b, t), which may read next(). Calls skipped(b, slot)
-  /// for every slot that is in use from now on without a token, because positions were skipped.
+  /// for every slot that is now in use without a token because positions were skipped.
   template <class Positions, class Skipped>
   void append(Index tokens, const row_counts& counts, const Positions& positions, const Skipped& skipped) {
     for (Index b = 0; b < batch_; ++b) {
@@ -18328,10 +18333,10 @@ class ring_rows {
   std::int64_t& position_in(Index b, Index slot) { return positions_(b * slots_ + slot); }
   /// The first token after the sinks that a row keeps whose newest token is `last`.
   std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots_ - policy_.sinks); }
-  /// Whether a new token is held once its append is over.
+  /// Whether a new token is still stored after its append.
   bool stays(std::int64_t i, std::int64_t kept) const { return i < policy_.sinks || i >= kept; }
-  /// Drops the tokens after the sinks and before `kept`. Because of skipped positions, newer tokens may not
-  /// overwrite them yet.
+  /// Drops the tokens after the sinks and before `kept`. If positions were skipped, newer tokens may not have
+  /// overwritten them.
   void drop_before(Index b, std::int64_t kept) {
     for (Index slot = policy_.sinks; slot < used(b); ++slot)
       if (std::int64_t& held = position_in(b, slot); held < kept) {
@@ -18342,7 +18347,7 @@ class ring_rows {
   moved_index batch_, slots_;
   ring_policy policy_;
   std::vector<std::int64_t> seen_;       // the next token of each row
-  std::vector<std::int64_t> oldest_;     // of the tokens after the sinks, the first that is held
+  std::vector<std::int64_t> oldest_;     // the first stored token after the sinks
   std::vector<Index> used_;              // slots of each row that were ever used
   std::vector<std::int64_t> run_start_;  // see run_start()
   newest_tokens newest_;
@@ -18379,7 +18384,7 @@ class ring_axes : public axes_rows {
   }
   /// Rolls rows back to `size` tokens.
   ///
-  /// Requires:  size is 0, or token size - 1 is held
+  /// Requires:  size is 0, or token size - 1 is stored
   void keep(const ring_rows& ring, row_range rows, std::int64_t size) {
     if (slots_ == 0) return;
     for (Index b = rows.first; b < rows.last; ++b)
@@ -18421,14 +18426,14 @@ namespace rope::inline ROPE_ABI {
 /// \tparam T  a channel type, or std::int8_t, as in kv_cache. 16-bit caches also take float keys and values,
 ///            rounded once
 ///
-/// Invariant: of the n tokens appended to row b, the sinks and tokens [max(oldest, sinks), n) are held, with
-///            oldest <= max(0, n + 1 - window), so all keys visible to the next query are held; positions
-///            that append_at skipped have no token. A function that throws leaves the cache unchanged, except
-///            if your threads fail while tokens are overwritten: the cache is then empty.
+/// Invariant: of the n tokens appended to row b, the sinks and tokens [max(oldest, sinks), n) are stored,
+///            with oldest <= max(0, n + 1 - window), so all keys visible to the next query are stored.
+///            Positions that append_at skipped have no token. A function that throws leaves the cache
+///            unchanged, except if your threads fail while tokens are overwritten: the cache is then empty.
 template <class T>
 class ring_cache : public cache_shape<ring_cache<T>> {
  public:
-  using value_type = T;  // a channel as it is stored
+  using value_type = T;  // a stored channel
   /// The value in `positions` for a slot without a token, because it was rolled back or skipped: greater than
   /// every position.
   static constexpr std::int64_t no_position = detail::ring_rows::no_position;
@@ -18470,7 +18475,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     else
       return {};
   }
-  /// Tokens held in row b.  Throws: std::out_of_range if there is no such row, as do all functions of b below
+  /// Tokens stored in row b.  Throws: std::out_of_range if there is no such row, like all functions of b
+  /// below
   Index size(Index b) const { return rows().size(rows().checked(b)); }
   /// Position of the token in each slot of row b that was ever used, in the order of keys(b) and values(b);
   /// valid until the cache changes.  Throws: std::out_of_range; std::invalid_argument if tokens have
@@ -18493,14 +18499,14 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   std::span<const std::int64_t> next_positions() const {
     return tokens_.next_positions("ring_cache::next_positions");
   }
-  /// Number of coordinates of a token; 0: it has one position instead.
+  /// Number of coordinates of a token, or 0 if it has one position instead.
   Index axes() const { return tokens_.coordinates().axes(); }
   /// Coordinates slot by slot, [slots, axes]; valid until the cache changes.  Throws: std::out_of_range
   auto coordinates(Index b) const {
     const Index row = rows().checked(b);  // before any access to the row
     return tokens_.coordinates().template of<detail::coordinate_map<T>>(row, rows().used(row));
   }
-  /// Coordinates of one token, [axes].  Requires: there is such a row, and the token is held
+  /// Coordinates of one token, [axes].  Requires: there is such a row, and it stores the token
   const double* coordinates_of(Index b, std::int64_t token) const {
     return tokens_.coordinates().token(b, rows().slot(token));
   }
@@ -18509,7 +18515,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   detail::owned_doubles<T> next_coordinates(Index tokens = 1) const {
     return tokens_.coordinates().next_coordinates("ring_cache::next_coordinates", tokens);
   }
-  /// How many of the `queries` queries each row has in a call of attention without counts, as in kv_cache.
+  /// The number of the `queries` queries in each row for a call of attention without counts, as in kv_cache.
   std::span<const Index> query_counts(Index queries) const {
     return rows().newest().counts("attention", queries);
   }
@@ -18562,14 +18568,14 @@ class ring_cache : public cache_shape<ring_cache<T>> {
       tokens_.template store_next<Layout>("ring_cache", "ring_cache::append", k, v,
                                           detail::key_transform_of(table), counts, threads);
   }
-  /// Copies new tokens at the given positions: a ring that is restored, or that starts at token n. Positions
-  /// of a row ascend, from next_positions() or a later position on. Positions that are skipped have no token:
-  /// attention does not miss them, and they are not rolled back. A row that starts at or after `sinks` has no
-  /// sinks.
+  /// Copies new tokens at the given positions, for a ring that is restored or that starts at token n.
+  /// Positions of a row ascend, from next_positions() or a later position on. Skipped positions have no
+  /// token: attention works without them, and `truncate` returns to none of them. A row that starts at or
+  /// after `sinks` has no sinks.
   ///
   ///     ring.append_at<Layout>(k, v, table, 1000);
   ///
-  /// With axes, positions are coordinates on all axes, as in kv_cache, and tokens follow those before.
+  /// With axes, positions are coordinates on all axes, as in kv_cache, and tokens follow the earlier ones.
   ///
   /// \param positions  as in `rotate`
   ///
@@ -18603,14 +18609,14 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     ROPE_DETAIL_CHECK_THREADS("ring_cache::append_at", Threads);
     tokens_.store("ring_cache::append_at", k, v, coordinates, counts, threads);
   }
-  /// Appends copies of keys that were rotated by `table` before: saved to disk, in another cache or on
-  /// another machine. They are then keys that the cache rotated: `append` and `attention` go on. Positions
-  /// ascend, as in append_at, so the tokens of a ring are saved in the order of their positions, not of their
+  /// Appends copies of keys that `table` rotated before: saved to disk, in another cache or on another
+  /// machine. The ring then treats them as keys that it rotated: `append` and `attention` work. Positions
+  /// ascend, as in append_at, so save the tokens of a ring in the order of their positions, not of their
   /// slots.
   ///
   /// \param k          as in `append` without a table
   /// \param table      the table that rotated k. It is not applied again, and no position has to be in it;
-  ///                   compare rotation_by<Layout>(table) with the rotation() that was stored beside k
+  ///                   compare rotation_by<Layout>(table) with the rotation() that was stored with k
   /// \param positions  as in append_at, or token_coordinates; `{}`: the next positions, or the coordinates of
   ///                   a table of coordinates
   ///
@@ -18654,7 +18660,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   void copy_row(const ring_cache& other, Index from, Index to) {
     tokens_.copy_row("ring_cache", "ring_cache::copy_row", other.tokens_, from, to);
   }
-  /// Makes every row b a copy of what row rows[b] was before the call.  Throws: as in kv_cache
+  /// Makes every row b a copy of row rows[b] before the call.  Throws: as in kv_cache
   void reorder(const detail::row_list& rows) { tokens_.reorder("ring_cache::reorder", rows); }
   /// Removes every token.
   void clear() { tokens_.clear(); }
@@ -18662,8 +18668,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   detail::stored_view<const T> keys(Index b) const { return tokens_.keys("ring_cache", b); }
   /// The values of the same slots, [1, slots in use, kv_heads, value_dim].  Throws: std::out_of_range
   detail::stored_view<const T> values(Index b) const { return tokens_.values("ring_cache", b); }
-  /// Whether every key visible to a query at `position` of row b is still held, including its own if already
-  /// appended. False for positions before skipped ones once a later token was overwritten.  Throws:
+  /// Whether every key visible to a query at `position` of row b is still stored, including its own if
+  /// already appended. False for positions before skipped ones once a later token was overwritten.  Throws:
   /// std::out_of_range if there is no such row or position
   bool holds_window(Index b, std::int64_t position) const {
     rows().checked(b);
@@ -18689,15 +18695,14 @@ class ring_cache : public cache_shape<ring_cache<T>> {
                             policy().window, " and sinks = ", policy().sinks, ", got ", got);
     if (options.bias || options.mask)
       detail::throw_invalid(function,
-                            "a ring_cache overwrites old keys, so a bias or a mask cannot tell which are "
-                            "which; use a kv_cache, or leave it empty, got a ",
+                            "a ring_cache overwrites old keys, so a bias or a mask cannot be matched to "
+                            "keys; use a kv_cache, or leave it empty, got a ",
                             options.bias ? "bias" : "mask");
     if (!options.key_ranges.empty())
-      detail::throw_invalid(
-          function,
-          "a ring_cache overwrites old keys, so key_ranges cannot tell which are which; use "
-          "a kv_cache, or leave them empty, got ",
-          options.key_ranges.size());
+      detail::throw_invalid(function,
+                            "a ring_cache overwrites old keys, so key_ranges cannot be matched to keys; use "
+                            "a kv_cache, or leave them empty, got ",
+                            options.key_ranges.size());
     attention_options completed = options;
     completed.window = policy().window;
     completed.sinks = policy().sinks;
@@ -18709,7 +18714,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   void check_queries(const char* function, Index b, Index queries) const {
     if (const std::int64_t start = rows().run_start(rows().checked(b)); start > 0)
       check_run(function, b, queries, start);
-    // Sinks are never overwritten, and of the other queries the first one needs the oldest keys.
+    // Sinks are never overwritten. Of the other keys, the first query needs the oldest ones.
     const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
     if (oldest - first < queries && !holds_window(b, oldest))
       detail::throw_invalid(function, "the query at ", oldest,
@@ -18743,10 +18748,10 @@ class ring_cache : public cache_shape<ring_cache<T>> {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CACHE_RING_CACHE_HPP
-/// Checks of one decoder step, which appends and then attends: errors of attention are found before append
-/// writes.
+/// Checks one decoder step, which appends and then attends, so that append writes nothing if attention would
+/// throw.
 namespace rope::inline ROPE_ABI::detail {
-/// Heads of the queries, and the shape that the cache must have for them.
+/// Heads of the queries, and the required shape of the cache.
 struct step_shape {
   Index heads, kv_heads, head_dim, value_dim;
 };
@@ -18805,8 +18810,8 @@ bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, 
   return true;
 }
 /// Throws before anything is written if append or attention would reject `tokens` new tokens per row with
-/// heads of this shape. Errors of append alone, such as tokens that do not fit, are left to append, which
-/// checks before it writes.
+/// heads of this shape. append itself reports errors such as tokens that do not fit, which it checks before
+/// it writes.
 ///
 /// Throws:  as append and attention
 template <class Layout, class Cache, class S>
@@ -19082,38 +19087,38 @@ constexpr bool misplaced_behind_cross() {
         !(lacking),                                                                                   \
         "multi_head_attention::" #function                                                            \
         ": tokens are row-major Eigen matrices, maps or blocks, [batch * tokens, dim]; call " calls); \
-    static_assert((lacking) || !(misplaced), "multi_head_attention::" #function ": behind " behind);  \
+    static_assert((lacking) || !(misplaced), "multi_head_attention::" #function ": after " behind);   \
   }                                                                                                   \
   static_assert(true)
-#define ROPE_DETAIL_ASK_OF_FORWARD(T)                                                                       \
-  ROPE_DETAIL_ASK_OF_LAYER(                                                                                 \
-      forward, (detail::lacks_tokens_of_forward<T, Arguments...>()),                                        \
-      "forward(x, batch, out, ...) or, with a kv_cache or ring_cache, forward(x, cache, out, ...)",         \
-      (detail::misplaced_behind_forward<Arguments...>()),                                                   \
-      "out comes a table where it rotates, then positions or, for a cache, counts (any integers, [batch], " \
+#define ROPE_DETAIL_ASK_OF_FORWARD(T)                                                                   \
+  ROPE_DETAIL_ASK_OF_LAYER(                                                                             \
+      forward, (detail::lacks_tokens_of_forward<T, Arguments...>()),                                    \
+      "forward(x, batch, out, ...) or, with a kv_cache or ring_cache, forward(x, cache, out, ...)",     \
+      (detail::misplaced_behind_forward<Arguments...>()),                                               \
+      "out pass a table if it rotates, then positions or, for a cache, counts (any integers, [batch], " \
       "or {}), then the threads")
-#define ROPE_DETAIL_ASK_OF_CROSS(T)                                                                         \
-  ROPE_DETAIL_ASK_OF_LAYER(cross, (detail::lacks_tokens_of_cross<T, Arguments...>()),                       \
-                           "cross(x, context, batch, out, ...) or cross(x, projected_context, out, ...)",   \
-                           (detail::misplaced_behind_cross<Arguments...>()),                                \
-                           "out comes a table where it rotates, with positions of x and of a context that " \
+#define ROPE_DETAIL_ASK_OF_CROSS(T)                                                                       \
+  ROPE_DETAIL_ASK_OF_LAYER(cross, (detail::lacks_tokens_of_cross<T, Arguments...>()),                     \
+                           "cross(x, context, batch, out, ...) or cross(x, projected_context, out, ...)", \
+                           (detail::misplaced_behind_cross<Arguments...>()),                              \
+                           "out pass a table if it rotates, with positions of x and of a context that "   \
                            "is not projected, then the threads")
 #define ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T)                                             \
   ROPE_DETAIL_ASK_OF_LAYER(project_context, (detail::lacks_tokens<T, Arguments...>(0b1)), \
                            "project_context(context, batch, ...)",                        \
                            (detail::misplaced_behind<Arguments...>(2, 0, 1)),             \
-                           "the batch comes a table where it rotates, with positions, then the threads")
+                           "the batch pass a table if it rotates, with positions, then the threads")
 /// An overload of a gradient for calls that no other overload accepts: the arguments after the gradients are
 /// not a table, `fewest` to `most` positions, and threads.
-#define ROPE_DETAIL_ASK_OF_GRADIENT(function, fewest, most, positions)                                 \
-  template <class T, class Layout, class... More>                                                      \
-  requires(detail::misplaced_behind<More...>(0, fewest, most)) void function(                          \
-      const multi_head_attention<T, Layout>&, const std::type_identity_t<multi_head_tape<T>>&,         \
-      const multi_head_gradients<T>&, More&&...) {                                                     \
-    static_assert(!detail::misplaced_behind<More...>(0, fewest, most),                                 \
-                  #function ": behind the gradients comes a table where the block rotates, " positions \
-                            ", then the threads");                                                     \
-  }                                                                                                    \
+#define ROPE_DETAIL_ASK_OF_GRADIENT(function, fewest, most, positions)                            \
+  template <class T, class Layout, class... More>                                                 \
+  requires(detail::misplaced_behind<More...>(0, fewest, most)) void function(                     \
+      const multi_head_attention<T, Layout>&, const std::type_identity_t<multi_head_tape<T>>&,    \
+      const multi_head_gradients<T>&, More&&...) {                                                \
+    static_assert(!detail::misplaced_behind<More...>(0, fewest, most),                            \
+                  #function ": after the gradients pass a table if the block rotates, " positions \
+                            ", then the threads");                                                \
+  }                                                                                               \
   static_assert(true)
 #endif  // ROPE_BLOCK_DETAIL_PASS_HPP
 
@@ -19148,7 +19153,7 @@ template <class S>
 placed_table<S> behind_latent(const char* function, const placed_table<S>& table, Index latent_dim,
                               Index rotary_dim) {
   if (table.first_channel() != latent_dim || table.table().rotary_dim() != rotary_dim)
-    throw_invalid(function, "the table must turn the ", rotary_dim, " channels from channel ", latent_dim,
+    throw_invalid(function, "the table must rotate the ", rotary_dim, " channels from channel ", latent_dim,
                   " on, which are the rotated part, got one of ", table.table().rotary_dim(),
                   " channels from channel ", table.first_channel(), " on");
   return table;
@@ -19167,7 +19172,7 @@ placed_table<S> behind_latent(const char* function, const frequency_table<S>& ta
 /// In decoding, the projections from latents to keys and values are absorbed into queries and outputs. With
 /// k_h = [U_h c ; r] and v_h = V_h c for head h and the shared rotated part r,
 ///
-///     q_absorbed_h = [U_h^T q_h ; the part of q_h that turns],      output of head h = V_h out_h
+///     q_absorbed_h = [U_h^T q_h ; the rotated part of q_h],         output of head h = V_h out_h
 ///
 /// You compute these two products, and attention (attention.hpp) does the rest:
 ///
@@ -19203,7 +19208,7 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   Index latent_dim() const { return tokens_.memory().first_new_channel(); }
   /// Channels of a rotated part.
   Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
-  /// Appends copies of new tokens. As in kv_cache, a cache that has rotated its parts rejects parts that were
+  /// Appends copies of new tokens. As in kv_cache, a cache that rotated its parts rejects parts that were
   /// rotated elsewhere.
   ///
   /// \param latent        [batch, tokens, 1, latent_dim]
@@ -19267,8 +19272,8 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
           detail::key_transform_of(placed("latent_cache::append_at", table)),
           detail::position_source(positions, latent.tokens), counts, threads);
   }
-  /// Appends copies of latents, and of parts that were rotated by `table` before: saved to disk, in another
-  /// cache or on another machine. They are then parts that the cache rotated, as in kv_cache.
+  /// Appends copies of latents, and of parts that `table` rotated before: saved to disk, in another cache or
+  /// on another machine. The cache then treats them as parts that it rotated, as in kv_cache.
   ///
   /// \param rotated_part  [batch, tokens, 1, rotary_dim]
   /// \param table         the table that rotated them; it is not applied again
@@ -19348,8 +19353,8 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///     attention(q, cache, out, {.queries_are_rotated = true});
 ///
 /// The queries are the tokens appended last: query i of row b is at the position of token size(b) - tokens +
-/// i, or size(b) - counts[b] + i with counts. The cache remembers the counts of an append. A call without
-/// counts then has a query for every token of that append, and row b has those that it took. Visibility
+/// i, or size(b) - counts[b] + i with counts. The cache remembers the counts of an append. In a call without
+/// counts, row b then has a query for each token that it took in that append. Visibility
 /// depends on positions: `causal` admits keys that are not after the query, and `window` limits the
 /// difference between the two positions. A ring_cache adds its own window and sinks.
 ///
@@ -19366,21 +19371,21 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///     cache.append_at(k, v, depths);
 ///     attention(q, cache, out, {.mask = score_matrix(seen, 1, 1, tokens, cache.size())});
 ///
-/// \param q       [rows, tokens, q.heads, head_dim]: the queries of the first rows of the cache, or of all
+/// \param q       [rows, tokens, q.heads, head_dim]: queries for the first rows of the cache, or for all
 /// \param cache   kv_cache, ring_cache, latent_cache or another class that satisfies attended_rows. Its
 ///                channels have the type of q or, for float q, a 16-bit type or std::int8_t; attention widens
 ///                them while reading. For a latent_cache head_dim is latent_dim + rotary_dim, value_dim is
 ///                latent_dim, and options.scale is required
 /// \param out     [batch, tokens, q.heads, value_dim]
-/// \param options  a bias or mask is [batch, heads, tokens, keys] with keys = the tokens of the longest row;
-///                 entry j belongs to the j-th token that the row holds, whatever its position. One array of
+/// \param options  a bias or mask is [batch, heads, tokens, keys] with keys = the tokens of the longest row.
+///                 Entry j is for the j-th token that the row stores, at any position. One array of
 ///                 `capacity` entries per row serves every step as
 ///                 {.data = array, .batch = batch, .keys = cache.size(), .batch_stride = capacity,
 ///                 .key_stride = 1}. Key ranges count the tokens of the row in the same order
 /// \param counts  any integers, [rows] or empty: row b has counts[b] queries, its newest tokens, and zeros
-///                are written for the rest. Empty: the counts of the last append, less the tokens that a row
-///                has lost since. If all rows took and lost the same tokens in several appends, q may also
-///                have fewer or more tokens than the last append
+///                are written for the rest. Empty: the counts of the last append, without tokens that a row
+///                lost since. If all rows took and lost the same tokens in several appends, q may also have
+///                fewer or more tokens than the last append
 ///
 /// Requires:  out shares no element with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
@@ -19391,7 +19396,7 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///            key_ranges; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes only the order of sums
 /// Cost:      that of attention. Adjacent rows at positions 0, 1, 2, ... with equal numbers of queries share
-///            one kernel call, whatever their lengths; other rows take one call each. Keys and values are
+///            one kernel call, for any lengths, and other rows take one call each. Keys and values are
 ///            read in place, except for ring_positions::cache, which copies those visible to a query, one
 ///            head at a time. Allocates nothing after the first call of this size on the thread
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class Threads = this_thread>
@@ -19517,7 +19522,7 @@ class block_forward {
                        table, counts);
     if (!probabilities_.empty())
       throw_invalid("multi_head_attention",
-                    "a call with a cache does not tell its probabilities, got memory for ",
+                    "a call with a cache cannot report probabilities, got memory for ",
                     probabilities_.size());
     const auto [q_heads, k_heads, v_heads] = pass_.project(x, x, batch, threads);
     const head_view<T> q_all = q_heads, k_all = k_heads, v_all = v_heads, attended = room_for(q_all);
@@ -20177,9 +20182,9 @@ std::string next_place(const Cache& cache, Index b) {
 ///     row 0: 46 of 64 tokens, from (0, 0, 0) to (22, 22, 22), text goes on at 23; rotated keys
 ///     row 1: no tokens of 64, text goes on at 0; raw keys of 8 bits; 0 of 46 queries without counts
 ///
-/// A ring holds the sinks and the newest of all tokens appended to it: `20 of 4000 seen tokens`. Its first
-/// token is the oldest one it holds. For the position of every token see positions(b) or coordinates(b) of
-/// the cache.
+/// A ring stores the sinks and the newest of all tokens appended to it: `20 of 4000 seen tokens`. Its first
+/// token is the oldest one that it stores. positions(b) or coordinates(b) of the cache return the position of
+/// every token.
 ///
 /// \param cache  kv_cache, ring_cache or latent_cache
 ///
@@ -20193,7 +20198,7 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
     if (cache.size(b) == 0) {
       text += "no tokens of " + std::to_string(cache.capacity());
     } else {
-      // Tokens of a ring are out of order, and rolled-back slots hold no token.
+      // Tokens of a ring are out of order, and rolled-back slots have no token.
       std::size_t first = 0, last = order.size() - 1;
       std::int64_t of = cache.capacity();
       if constexpr (rows_by_rank<Cache>) {
@@ -20218,12 +20223,10 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
 
 #ifndef ROPE_CACHE_PAGE_CALLS_HPP
 #define ROPE_CACHE_PAGE_CALLS_HPP
-/// Writes new keys and values to pages.
-///
-/// Attention of the newest tokens of many sequences to keys and values in pages.
+/// Writes new keys and values to pages, and attends with the newest tokens of many sequences to pages.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// All argument checks for new tokens of pages, before the first token is written.
+/// All argument checks for new tokens in pages, before the first token is written.
 template <class K, class V, class T>
 void check_page_writes(const char* function, const head_view<K>& k, const head_view<V>& v,
                        const page_view<T>& pages, const newest_in_pages<T>& newest) {
@@ -20278,7 +20281,7 @@ constexpr bool misplaced_in_write_pages() {
          lacks_list<std::span<const std::int64_t>, More...>(place);
 }
 }  // namespace detail
-/// Copies the newest keys and values of every sequence to their pages.
+/// Copies the newest keys and values of each sequence to its pages.
 ///
 /// \param k        [1, tokens, kv_heads, head_dim] with query_offsets, [sequences + 1], as in attention to
 ///                 pages; or [sequences, tokens, ...] without. Already rotated if the model rotates keys,
@@ -20343,12 +20346,12 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
       });
 }
 ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, "write_pages", (detail::misplaced_in_write_pages<Arguments...>()),
-                           "behind k and v come the pages (a page_view), then the table where keys rotate, "
+                           "after k and v pass the pages (a page_view), then the table if keys rotate, "
                            "then query_offsets (std::int64_t, [sequences + 1], or {}), then the threads");
 }  // namespace rope::inline ROPE_ABI
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Sequences in pages as attended_rows: their tokens are at positions 0, 1, 2, ...
+/// Makes sequences in pages satisfy attended_rows. Their tokens are at positions 0, 1, 2, ...
 template <class P>
 class rows_in_pages {
  public:
@@ -20462,7 +20465,7 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out, cons
 
 #ifndef ROPE_CACHE_SHIFT_KEYS_HPP
 #define ROPE_CACHE_SHIFT_KEYS_HPP
-/// K-shift and change of schedule for rotated keys in your memory, with the bits of kv_cache::shift and
+/// K-shift and a change of schedule for rotated keys in your memory, with the bits of kv_cache::shift and
 /// kv_cache::rebase.
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -20519,8 +20522,8 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const T
 ///
 ///     shift_keys<Layout>(keys.token_range(keep, count), -dropped, table);
 ///
-/// \param keys   [batch, tokens, heads, head_dim]; all of them are rotated
-/// \param table  the table that rotated the keys; no position has to be in it
+/// \param keys   [batch, tokens, heads, head_dim], all of which are rotated
+/// \param table  the table that rotated the keys; it need not have rows for their positions
 ///
 /// Throws:    std::invalid_argument if the rotated channels exceed the head, or the angles of the table are
 ///            not exact (source() is not a range of positions); the keys are then unchanged
@@ -20630,7 +20633,7 @@ ROPE_DETAIL_ASK(rebase_keys, "rebase_keys", (detail::has_memory_at<0b1, Argument
 /// The probabilities of attention to the tokens of a cache, and their sums for each token.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// The extents of the weights of a call: keys are those of the row that holds the most.
+/// The extents of the weights of a call. The number of keys is that of the longest row.
 template <class Q, class Cache>
 attention_shape weights_shape(const head_view<Q>& q, const Cache& cache) {
   Index keys = 0;
@@ -20638,7 +20641,7 @@ attention_shape weights_shape(const head_view<Q>& q, const Cache& cache) {
     keys = (std::max)(keys, token_source<typename Cache::value_type>(cache.keys(b)).tokens);
   return {q.batch, q.tokens, keys, q.heads, q.head_dim};
 }
-/// The options of a call of which only weights are computed.
+/// The options of a call that computes only weights.
 inline attention_options without_outputs(attention_options options) {
   options.log_sum_exp = {};
   options.products = product_precision::full;
@@ -20686,7 +20689,7 @@ void find_weights_of_cache(const std::type_identity_t<head_view<const T>>& q, co
         to.at(0, h, 0)[part.slot(cache, j) * to.key_stride] = by_rank.data()[h * keys + j];
   });
 }
-/// The same, for weights in a list or in an Eigen object.
+/// The same, for weights in a list or an Eigen object.
 template <class Layout, class Q, class Cache, class W, class S, class Threads>
 void find_weights_in(const head_view<Q>& q, const Cache& cache, W& weights, const placed_table<S>* table,
                      const attention_options& options, const row_counts& counts, const Threads& threads) {
@@ -20737,7 +20740,7 @@ void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q
 /// \param q        [rows, tokens, q.heads, head_dim], as in attention
 /// \param cache    kv_cache, ring_cache, latent_cache or another class that satisfies attended_rows
 /// \param weights  [rows, q.heads, tokens, keys], float (double for double), as for views; overwritten. keys
-///                 is the number of tokens of the row that holds the most, in a ring_cache the largest
+///                 is the number of tokens of the longest row, in a ring_cache the largest
 ///                 order(b).size(). Key j of row b is its token j, or, in a ring_cache, the token
 ///                 order(b)[j]. Entries without a query or a key are 0
 /// \param options  those of attention; log_sum_exp is not written, and products are always full
@@ -20772,23 +20775,23 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Ta
   const auto rotation = detail::placed_in(cache, table);
   detail::find_weights_in<Layout>(q, cache, weights, &rotation, options, counts, threads);
 }
-/// The attention that each token of a cache receives from queries that are already rotated, or need no
-/// rotation: the sum of its weights over the queries, for every query head, or over the query heads of its
-/// key head too.
+/// The attention that each token of a cache receives from queries that are already rotated or need no
+/// rotation. It is the sum of the token's weights over the queries, for every query head or summed over the
+/// query heads of its key head.
 ///
 ///     sum_j = sum_i w_ij,   w_i = softmax over visible j of  scale * q_i . k_j
 ///
-/// What to remove from a cache is chosen by these sums: those of all queries so far (H2O), or of the newest
-/// ones (SnapKV, TOVA); examples/thin_a_cache.cpp does it.
+/// H2O removes the tokens with the smallest sums over all queries so far. SnapKV and TOVA use the sums over
+/// the newest queries. examples/thin_a_cache.cpp is an example.
 ///
 ///     std::vector<float> sums(std::size_t(batch * kv_heads * cache.size()));
 ///     attention_weight_sums(q, cache, sums, {.queries_are_rotated = true});
 ///
 /// \param q      [rows, tokens, q.heads, head_dim], as in attention
 /// \param sums   [rows, q.heads, keys] or [rows, kv_heads, keys], float (double for double); overwritten. Its
-///               length decides which of the two. keys is the number of tokens of the row that holds the
-///               most. Key j of row b is its token j, or, in a ring_cache, the token order(b)[j]. Tokens that
-///               no query sees have a sum of 0
+///               length decides which of the two. keys is the number of tokens of the longest row. Key j of
+///               row b is its token j, or, in a ring_cache, the token order(b)[j]. Tokens that no query sees
+///               have a sum of 0
 /// \param options, counts  as in attention_weights
 ///
 /// Throws:    std::invalid_argument as attention does, or if sums has another length; sums is then unchanged
@@ -20840,7 +20843,7 @@ void attention_weight_sums(head_view<Q> q, const Cache& cache, std::span<detail:
 ///
 ///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
 ///
-/// and the constructions here differ only in where they put the numbers. For three pairs on two axes:
+/// and the functions here differ only in the entries that are not 0. For three pairs on two axes:
 ///
 ///     axial                 on_axes               along_directions
 ///     one block per axis,   one schedule, dealt   one schedule, each pair
@@ -20849,15 +20852,14 @@ void attention_weight_sums(head_view<Q> q, const Cache& cache, std::span<detail:
 ///       f1  .                 .   f1                f1 u10  f1 u11
 ///       .   g0                f2  .                 f2 u20  f2 u21
 ///
-/// A scheme that is none of them is frequencies::custom(inv_freq) and needs nothing else from the library.
-/// axes_variants.hpp has along_directions and rarer assignments; vision_axes.hpp and video_axes.hpp name the
-/// schemes of released models.
+/// For any other scheme, frequencies::custom(inv_freq) is enough. axes_variants.hpp has along_directions and
+/// rarer assignments, and vision_axes.hpp the schemes of released models.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
   if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
 }
-/// The sum of the sections, checked: at least one section, none negative, and a sum below 2^31.
+/// The checked sum of the sections: at least one section, none negative, and a sum below 2^31.
 inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
   if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
@@ -20870,7 +20872,7 @@ inline Index sum_of_sections(const char* function, const std::vector<Index>& sec
   }
   return sum;
 }
-/// `axial` of `count` blocks, block b being blocks[b * step]: a step of 0 takes the first one for all axes.
+/// `axial` of `count` blocks. Block b is blocks[b * step], so a step of 0 uses the first one for all axes.
 inline frequencies axial_of(const frequencies* blocks, Index count, Index step) {
   if (count == 0) throw_invalid("axial", "give one block per axis, got none");
   const double factor = blocks->attention_factor();
@@ -20895,9 +20897,9 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
   return frequencies::custom(std::move(inv_freq), factor);
 }
 }  // namespace detail
-/// One block of pairs after the other, each rotated by axes of its own: pairs 0 .. n - 1 by the axes of the
-/// first block, the next by those of the second, ... A block is any `frequencies`, so every axis may have its
-/// own width, base, scaling or unit.
+/// Blocks of pairs, each rotated by its own axes: pairs 0 .. n - 1 by the axes of the first block, the next
+/// ones by those of the second, ... A block is any `frequencies`, so every axis may have its own width, base,
+/// scaling or unit.
 ///
 ///     const frequencies time(16, 256), height(56, 256), width(56, 256);
 ///     const frequencies f = axial({time, height, width});
@@ -20905,12 +20907,11 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
 /// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
 ///
 /// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
-/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp and
-///          video_axes.hpp
+/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
   return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
 }
-/// The same block for each of `axes` axes: rotary_dim is axes * block.rotary_dim().
+/// The same block for each of `axes` axes. rotary_dim() is axes * block.rotary_dim().
 ///
 ///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
 ///
@@ -20931,7 +20932,7 @@ inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 
   for (const Index width : widths) blocks.emplace_back(width, base);
   return axial(blocks);
 }
-/// The axis that rotates each pair. An assignment of your own works wherever the functions below do.
+/// The axis that rotates each pair. Your own assignment works wherever the functions below do.
 ///
 ///     const axis_assignment in_turn = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
 ///     const frequencies f = on_axes(frequencies(8), in_turn);
@@ -20956,7 +20957,7 @@ inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
       assignment.axis_of_pair[pair++] = axis;
   return assignment;
 }
-/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The other pairs go to axis 0.
+/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The remaining pairs go to axis 0.
 ///
 ///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
 ///
@@ -20980,7 +20981,7 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   }
   return assignment;
 }
-/// Height and width alternate over the fast pairs, and time has the slow ones: 1 2 1 2 ... 0 0, with axes
+/// Height and width alternate over the fast pairs, and the slow pairs go to time: 1 2 1 2 ... 0 0, with axes
 /// (time, height, width).
 ///
 ///     const axis_assignment ernie = height_width_then_time(22, 20);
@@ -21002,14 +21003,14 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
     assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
   return assignment;
 }
-/// One schedule whose pairs are dealt out: pair i keeps its frequency and rotates by one axis.
+/// One schedule whose pairs are assigned to axes: pair i keeps its frequency and rotates by one axis.
 ///
 ///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
 ///
 ///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
 ///
-/// Where all coordinates of a token are equal, as they are for text, the rotation has the same bits as that
-/// of the schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
+/// If all coordinates of a token are equal, as for text, the rotation has the same bits as that of the
+/// schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
 ///
 /// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
 ///          pair ("sections do not add up") or one outside its range
@@ -21034,12 +21035,12 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 
 #ifndef ROPE_FREQUENCIES_AXES_VARIANTS_HPP
 #define ROPE_FREQUENCIES_AXES_VARIANTS_HPP
-/// The rarer ways from one schedule to several axes, used like those of axes.hpp.
+/// Rarer ways to assign one schedule to several axes, used like those of axes.hpp.
 namespace rope::inline ROPE_ABI {
-/// What ggml makes of interleaved sections (time, height, width, extra): as interleaved_sections, but the
-/// pairs that are left go to the extra axis, whose position is 0 for text. The two differ where there is such
-/// a tail: of [24, 20, 20, 0], pairs 61 and 62 follow time in Hugging Face transformers and do not rotate in
-/// ggml. ggml_frequencies also takes sections that do not add up to the pairs.
+/// Interleaved sections (time, height, width, extra) as in ggml. Like interleaved_sections, but the remaining
+/// pairs go to the extra axis, whose position is 0 for text. The two differ if there are remaining pairs: of
+/// [24, 20, 20, 0], pairs 61 and 62 rotate by time in Hugging Face transformers and do not rotate in ggml.
+/// ggml_frequencies also takes sections that do not add up to the pairs.
 ///
 /// \param sections  exactly four; the pairs of an axis may be fewer than its section
 ///
@@ -21056,15 +21057,15 @@ inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& secti
       assignment.axis_of_pair[static_cast<std::size_t>(i)] = i % 3;
   return assignment;
 }
-/// Every axis has its pairs spread over the whole schedule. Pairs are dealt out from the fastest to the
-/// slowest. Each goes to the axis that has received the smallest fraction of its section so far, the first of
-/// several such axes; no axis receives two pairs in a row unless the others have all of theirs.
+/// Spreads the pairs of each axis over the whole schedule. Pairs are assigned from the fastest to the
+/// slowest. Each goes to the axis that has received the smallest fraction of its section so far, or to the
+/// first of several such axes. No axis receives two pairs in a row unless the others have all of theirs.
 ///
 ///     spread_sections({3, 2, 2})    0 1 2 0 1 2 0
 ///     spread_sections({4, 8})       0 1 0 1 0 1 0 1 1 1 1 1
 ///
-/// Two sections are (height, width). Three are (time, height, width): the slowest pair then is one of time,
-/// which is set aside first and counts in no fraction.
+/// Two sections are (height, width). Three are (time, height, width): the slowest pair is then one of time,
+/// which is assigned first and not counted in fractions.
 ///
 ///     const axis_assignment axes = spread_sections({24, 20, 20});
 ///
@@ -21082,7 +21083,7 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
   axis_assignment assignment{{}, static_cast<Index>(axes)};
   std::vector<Index> all = sections, placed(axes, 0);
   if (time_ends) --all[0];
-  std::size_t last = axes;  // the axis of the pair before: none yet
+  std::size_t last = axes;  // the axis of the previous pair; initially none
   const auto left = [&](std::size_t axis) { return all[axis] > placed[axis]; };
   while (static_cast<Index>(assignment.axis_of_pair.size()) < pairs - (time_ends ? 1 : 0)) {
     std::size_t next = axes;
@@ -21103,7 +21104,7 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
 ///
 ///     inv_freq(i, a) = f_i * directions(i, a)
 ///
-/// \param directions  [pairs, axes], float or double; of length 1 if f is to stay the speed of a pair
+/// \param directions  [pairs, axes], float or double; of length 1 to keep the frequencies of f
 ///
 /// Throws:  std::invalid_argument if the schedule has more than one axis, directions has not one row per
 ///          pair, or a product is not finite and below 2^64 in magnitude
@@ -21140,9 +21141,9 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 #ifndef ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 #include <optional>
-/// The frequencies that the arguments of ggml_rope_ext and ggml_rope_multi describe, without a model file.
+/// The frequencies of ggml_rope_ext and ggml_rope_multi from their arguments, without a model file.
 namespace rope::inline ROPE_ABI {
-/// The `mode` of ggml: GGML_ROPE_TYPE_NORMAL and so on. It also fixes the layout, which frequencies do not
+/// The `mode` of ggml, such as GGML_ROPE_TYPE_NORMAL. It also determines the layout, which frequencies do not
 /// have: `normal` is interleaved, the others are half_split.
 enum class ggml_rope_type {
   normal,  // one axis
@@ -21151,8 +21152,8 @@ enum class ggml_rope_type {
   imrope,  // four axes that alternate from pair to pair
   vision   // four axes, the frequencies of every section start over; 2 * n_dims channels rotate
 };
-/// The arguments of ggml_rope_ext and ggml_rope_multi, under their names and in their order; the positions
-/// are those of the table. The defaults are those of ggml_rope.
+/// The arguments of ggml_rope_ext and ggml_rope_multi, with their names and in their order. The positions are
+/// those of the table. The defaults are those of ggml_rope.
 ///
 ///     const ggml_rope_parameters yarn = {.n_dims = 128,     .n_ctx_orig = 32768, .freq_base = 1e6,
 ///                                        .freq_scale = 0.25, .ext_factor = 1,     .beta_fast = 32,
@@ -21172,15 +21173,16 @@ struct ggml_rope_parameters {
   std::vector<double> freq_factors = {};         // a divisor per pair, not 0; empty: none
 };
 namespace detail {
-/// Which coordinate a pair rotates by, and at which power of base^(-2 / n_dims).
+/// The coordinate that rotates a pair, and its power of base^(-2 / n_dims).
 struct ggml_pair {
   Index axis, power;
 };
-/// The pairs of ggml_rope_multi. Sections that end before the pairs do are repeated; what is left of them
-/// after the last pair is cut off.
+/// The pairs of ggml_rope_multi. If sections have fewer pairs, they are repeated, and cut after the last
+/// pair.
 ///
-/// Every axis counts the pairs since its section began anew. Only `vision` lets it begin anew, and only the
-/// first of the axes that begin at one pair: a section that begins where an empty one does goes on counting.
+/// For every axis, the pairs are counted from the start of its section. Only `vision` restarts the count, and
+/// only for the first of the axes that begin at one pair. A section that begins at the same pair as an empty
+/// one continues the count.
 inline std::vector<ggml_pair> ggml_pairs_of(const ggml_rope_parameters& p, Index pairs) {
   const auto& sections = p.sections;
   std::array<Index, 4> begins = {}, powers = {};
@@ -21216,8 +21218,9 @@ class ggml_blend {
     return 1 - std::clamp(passed, wide_real(0), wide_real(1));
   }
  private:
-  /// The pair that makes `rotations` full turns over L0 positions. With a base of 1 all pairs make the same
-  /// number: the bound then lies beyond all pairs, on the side that it approaches as the base goes to 1.
+  /// The pair that makes `rotations` full turns over L0 positions. With a base of 1, all pairs make the same
+  /// number of turns: the bound is then beyond all pairs, on the side that it approaches as the base goes to
+  /// 1.
   static wide_real pair_of(const ggml_rope_parameters& p, double rotations) {
     const wide_real ratio = log(wide_real(p.n_ctx_orig) / (2 * wide_real::pi() * wide_real(rotations)));
     const wide_real log_base = log(wide_real(p.freq_base));
@@ -21281,9 +21284,9 @@ inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
 ///     m     = attn_factor if ext_factor is 0; else attn_factor (1 + 0.1 ln(1 / freq_scale))
 ///
 /// e_i is i. In the mode `vision` it counts from the first pair of the section. Sections are repeated until
-/// every pair has an axis, and the last repetition is cut; a list that is longer than the pairs is cut too.
-/// With low above high, as where beta_slow exceeds beta_fast, pairs up to low keep f_i and the next ones are
-/// scaled. A base below 1 reverses the order of the bounds.
+/// every pair has an axis, and the last repetition is cut. A list longer than the pairs is cut too. If low is
+/// above high, as for a beta_slow above beta_fast, pairs up to low keep f_i and the next ones are scaled. A
+/// base below 1 reverses the order of the bounds.
 ///
 ///     const frequencies f = ggml_frequencies({.n_dims = 128,
 ///                                             .sections = {24, 20, 20, 0},
@@ -21343,36 +21346,33 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
 
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP
-/// How released models stretch their frequencies to contexts longer than they were trained on: one struct per
-/// rule, given to `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the
-/// rule, d is rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws
-/// std::invalid_argument for a field outside its range.
+/// Schedules of released models for contexts longer than in training: one struct per rule, passed to
+/// `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the rule, d is
+/// rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws std::invalid_argument
+/// for a field outside its range.
 ///
 /// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
-/// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
-/// than in training, as where a shorter context is stretched over the original one. transformers (with a
-/// warning), ggml and MLX accept such factors too.
-///
-/// The frequency rule whose factors were found by a search, one for each pair; used like those of
-/// scaling.hpp.
+/// the original one. Below 1 it multiplies them by 1 / s with the same formula: the angle between neighbours
+/// is larger than in training, as if a shorter context were stretched over the original one. transformers
+/// (with a warning), ggml and MLX accept such factors too.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-// Where a scaling rule passes from one schedule to another: between two pairs, each given by the number of
-// turns that it makes over the L0 positions of training. d is rotary_dim.
+// The pairs at which a rule changes from one schedule to another. Each is given by its number of full turns
+// over the L0 positions of training. d is rotary_dim.
 /// The pair, as a real number, that makes `rotations` full turns over L0 positions.
 inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
   return wide_real(axis.rotary_dim) *
          log(wide_real(original_max_position) / (wide_real(rotations) * 2 * wide_real::pi())) /
          (2 * log(axis.base));
 }
-/// The pairs between which a blend runs.
+/// The first and the last pair of a blend.
 struct blend_bounds {
   wide_real low;
   wide_real high;
 };
-/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and kept in [0, d - 1]. Where
-/// they are equal, high is 0.001 above low, as in Hugging Face transformers. Where no pair of [0, d - 1] lies
-/// between, low > high.
+/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and limited to [0, d - 1]. If
+/// they are equal, high is 0.001 above low, as in Hugging Face transformers. If no pair of [0, d - 1] is
+/// between them, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
                                   double original_max_position) {
   wide_real low = pair_of_rotations(fast, axis, original_max_position);
@@ -21393,20 +21393,20 @@ inline wide_real ramp(Index pair, wide_real low, wide_real high) {
 inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
 }
-/// Exchanges the base for base * multiplier, which must be above 1.
+/// Multiplies the base by multiplier. The product must be above 1.
 ///
-/// \param field  for the message: the rule and its field, from whose `value` the multiplier was made
+/// \param field  for the message: the rule and its field, whose `value` gave the multiplier
 inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
   if (axis.base * multiplier <= 1)
     ROPE_THROW(std::invalid_argument,
                message(field, " must leave a base greater than 1, got ", static_cast<double>(value)));
   axis.multiply_base(multiplier);
 }
-/// Exchanges the base for b * factor^(d / (d - 2)), for which the slowest pair rotates `factor` times slower
-/// while pair 0 keeps its frequency.
+/// Multiplies the base by factor^(d / (d - 2)): the slowest pair then rotates `factor` times slower, and pair
+/// 0 keeps its frequency.
 ///
 /// \param rule   for the messages
-/// \param field  the rule again, and what it calls the factor
+/// \param field  the rule again, and its name for the factor
 inline void stretch_base(schedule& axis, wide_real factor, const char* rule, const char* field) {
   if (axis.rotary_dim <= 2) throw_invalid(rule, "rotary_dim must be at least 4, got ", axis.rotary_dim);
   const auto d = wide_real(axis.rotary_dim);
@@ -21430,7 +21430,7 @@ struct linear_scaling {
   }
 };
 /// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
-/// which hold the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
+/// which have the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
 ///
 ///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
 ///
@@ -21490,7 +21490,7 @@ struct dynamic_ntk_scaling {
     detail::require_field(detail::is_finite(length) && length >= 0,
                           "dynamic_ntk_scaling: length must not be negative", length);
     if (length > max_position) {
-      // 1 + s (L - max_position) / max_position, which cancels nothing.
+      // 1 + s (L - max_position) / max_position, which has no cancellation.
       const wide_real limit = wide_real(max_position);
       const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
       detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
@@ -21507,7 +21507,7 @@ struct dynamic_ntk_scaling {
 ///                 else g(1)
 ///     g(k)      = 0.1 k ln s + 1, and 1 for s < 1
 ///
-/// An attention_factor that is given is m itself. The softmax scale of DeepSeek is separate, see
+/// A given attention_factor is m itself. The softmax scale of DeepSeek is separate, see
 /// yarn_softmax_multiplier.
 ///
 ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
@@ -21524,12 +21524,12 @@ struct yarn_scaling {
   std::optional<double> attention_factor = {};  // m itself, positive
   std::optional<double> mscale = {};            // not negative
   std::optional<double> mscale_all_dim = {};    // not negative
-  /// The pairs between which the blend runs, as real numbers.
+  /// The range of pairs of the blend, as real numbers.
   using blend_bounds = detail::blend_bounds;
   /// `low` and `high` of the formula above.
   ///
   /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
-  /// Throws:    std::invalid_argument if low > high: no pair lies between
+  /// Throws:    std::invalid_argument if low > high: no pair is between
   blend_bounds bounds(const schedule& axis) const {
     const auto [low, high] =
         detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
@@ -21575,7 +21575,7 @@ struct yarn_scaling {
  private:
   wide_real wide_growth(double k) const { return factor < 1 ? 1 : k * log(wide_real(factor)) / 10 + 1; }
 };
-/// What DeepSeek's models multiply into the softmax scale 1 / sqrt(head_dim) beside YaRN:
+/// The factor of DeepSeek's models on the softmax scale 1 / sqrt(head_dim), in addition to YaRN:
 ///
 ///     g(mscale_all_dim)^2 with the g of yarn_scaling, and 1 without mscale_all_dim
 ///
@@ -21584,8 +21584,8 @@ inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
   const double g = scaling.growth(scaling.mscale_all_dim.value_or(0));
   return g * g;
 }
-/// Llama 3.1: wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated, those below L0 /
-/// high_freq_factor kept, those between blended.
+/// Llama 3.1: frequencies with wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated,
+/// those with wavelengths below L0 / high_freq_factor are kept, and those between are blended.
 ///
 ///     f_i = (1 - z) f_i / s + z f_i
 ///     z   = (L0 / w_i - low_freq_factor) / (high_freq_factor - low_freq_factor)
@@ -21624,8 +21624,8 @@ struct llama3_scaling {
     }
   }
 };
-/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the rest is not rotated. Unlike a partial
-/// rotary, the pairs span the whole rotary_dim.
+/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the others are not rotated. Unlike with
+/// partial rotation, the pairs extend over the whole rotary_dim.
 ///
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
 ///
@@ -21656,8 +21656,7 @@ struct proportional_scaling {
 ///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
 ///     s = factor if given; else max_position / L0
 ///
-/// m does not depend on the list. A sequence that grows over L0 while it is cached must keep the list it
-/// began with.
+/// m does not depend on the list. If a cached sequence grows beyond L0, it must keep its first list.
 ///
 ///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
 ///                                    .original_max_position = 4096, .max_position = 131072,
@@ -21717,8 +21716,8 @@ struct longrope_scaling {
 
 #ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 #define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
-/// The rarer frequency rules, used like those of scaling.hpp. Some, as resonance_scaling, are meant to follow
-/// another rule.
+/// The rarer frequency rules, used like those of scaling.hpp. Some, such as resonance_scaling, are applied
+/// after another rule.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// The integer nearest to x, with ties to even.
@@ -21754,7 +21753,7 @@ struct alpha_scaling {
     detail::stretch_base(axis, alpha, "alpha_scaling", "alpha_scaling: alpha");
   }
 };
-/// The `ntk` rule of vLLM: every pair is slowed, the last one by exactly s.
+/// The `ntk` rule of vLLM: every pair is slower, the last one by exactly s.
 ///
 ///     without mixed_b:  f_i = (b s)^(-2 i / d) / s^(2 / d)
 ///     with mixed_b:     f_i = f_i / exp(a (i + 1)^mixed_b),  a = ln(s) / (d / 2)^mixed_b
@@ -21785,8 +21784,8 @@ struct mixed_ntk_scaling {
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= exp(log_s * pow((i + 1) / pairs, b));
   }
 };
-/// NTK-by-parts: blends linear with NTK between c(1.25) and c(0.75), and that with the original between c(16)
-/// and c(2), where c is that of yarn_scaling. m stays 1.
+/// NTK-by-parts: blends linear with NTK between c(1.25) and c(0.75), and the result with the original
+/// schedule between c(16) and c(2). c is that of yarn_scaling. m stays 1.
 ///
 ///     g_i = l_i + (n_i - l_i) (1 - ramp_i(c(1.25), c(0.75))) ntk_factor,   l_i = f_i / s,  n_i = NTK with s
 ///     f_i = g_i + (f_i - g_i) (1 - ramp_i(c(16), c(2))) extrapolation_factor
@@ -21860,13 +21859,13 @@ struct resonance_scaling {
     }
   }
 };
-/// How the slowest pairs end in clipped_scaling.
+/// The form of the slowest pairs in clipped_scaling.
 enum class clipping {
   soft,  // fading out
   hard   // at once
 };
-/// CoPE, clipped RoPE: the slowest n = min(low_count, pairs) pairs fade out along half a cosine, the last one
-/// stops.
+/// CoPE, clipped RoPE: the frequencies of the slowest n = min(low_count, pairs) pairs decrease along half a
+/// cosine to 0.
 ///
 ///     f_(pairs - n + j) *= (1 + cos(pi j / (n - 1))) / 2,   j = 0 .. n - 1
 ///
@@ -21899,9 +21898,9 @@ struct clipped_scaling {
 
 #ifndef ROPE_FREQUENCIES_VISION_AXES_HPP
 #define ROPE_FREQUENCIES_VISION_AXES_HPP
-/// The two-axis frequencies of released vision models. Axis 0 is the height (row) and axis 1 the width
-/// (column) of a patch in every function here, whatever order the model itself writes them in, so that
-/// grid_positions({height, width}) fits all of them.
+/// The two-axis frequencies of released vision models. In every function, axis 0 is the height (row) of a
+/// patch and axis 1 its width (column), for any order in the model itself, so that grid_positions({height,
+/// width}) fits all of them.
 ///
 ///     model            frequencies                   layout        coordinates
 ///     Pixtral          pixtral_frequencies           half_split    grid_positions, grid_ids
@@ -21916,8 +21915,8 @@ struct clipped_scaling {
 ///                      100)                                        columns of patches, the second by rows
 ///
 /// `build_rope_2d` of llama.cpp is qwen_vl_vision_frequencies, or pixtral_frequencies with `interleave_freq`,
-/// for NORMAL pairs (interleaved). Its NEOX pairs lie within each half of the head, as in Gemma 4: there,
-/// rotate the two windows of channels one after the other, by tables of one axis.
+/// for NORMAL pairs (interleaved). Its NEOX pairs are within each half of the head, as in Gemma 4. Rotate
+/// these two ranges of channels one after another, by tables of one axis.
 ///
 ///     rotate<half_split>(queries.channels(0, half), by_column);
 ///     rotate<half_split>(queries.channels(half, half), by_row);
@@ -21956,7 +21955,7 @@ struct clipped_scaling {
 ///     const frequency_table table(f, grid_positions({1, height, width}, {65536, 65536, 65536}));
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Refuses a head_dim that does not give each of two axes an even number of channels.
+/// Rejects a head_dim that does not give each of two axes an even number of channels.
 ///
 /// Throws:  std::invalid_argument
 inline void require_two_axes_fit(const char* function, Index head_dim) {
@@ -21980,7 +21979,7 @@ inline frequencies width_first(const frequencies& height_first) {
   return frequencies::custom(std::move(inv_freq), height_first.attention_factor());
 }
 }  // namespace detail
-/// Pixtral: one schedule over the whole head; the height has its even frequencies, the width its odd ones.
+/// Pixtral: one schedule over the whole head. The height has its even frequencies, the width its odd ones.
 ///
 ///     f_j = base^(-2 j / head_dim)
 ///     pair i: f_2i by the height,   pair head_dim / 4 + i: f_(2i + 1) by the width
@@ -22007,7 +22006,7 @@ inline frequencies qwen_vl_vision_frequencies(Index head_dim, double base = 1000
   detail::require_two_axes_fit("qwen_vl_vision_frequencies", head_dim);
   return axial(frequencies(head_dim / 2, base), 2);
 }
-/// Llama 4, its vision tower: as Qwen-VL, but the first half rotates by the width. Coordinates start at 1:
+/// The vision tower of Llama 4: as Qwen-VL, but the first half rotates by the width. Coordinates start at 1:
 ///
 ///     const auto positions = with_unrotated_tokens(grid_positions({side, side}, {1, 1}), 0, 1);
 ///
@@ -22029,13 +22028,14 @@ inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.
   detail::require_two_axes_fit("rope_vit_axial_frequencies", head_dim);
   return detail::width_first(axial(frequencies(head_dim / 2, base), 2));
 }
-/// rope-vit, mixed: what the learned frequencies of one head start from. Each speed comes twice, along two
-/// directions at a right angle, and every head has its own `angle`.
+/// rope-vit, mixed: the initial values of the learned frequencies of one head. Each frequency occurs twice,
+/// along two perpendicular directions, and every head has its own `angle`.
 ///
 ///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
 ///     pair j: f_j along `angle` from the width axis,  pair head_dim / 4 + j: f_j along angle + pi / 2
 ///
-/// Trained ones are frequencies::custom of [fy, fx] per head; rotate_heads rotates every head by its own.
+/// For trained ones, pass [fy, fx] of each head to frequencies::custom. rotate_heads rotates every head by
+/// its own.
 ///
 /// \param angle  of the head [rad], random in [0, 2 pi) in training
 ///
@@ -22056,7 +22056,7 @@ inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, doub
   }
   return frequencies::custom(std::move(inv_freq));
 }
-/// DINOv3, by a base: wavelengths from 1, which is half the image in coordinates of [-1, 1], up to almost
+/// DINOv3, by a base: wavelengths from 1, which is half the image in coordinates of [-1, 1], to almost
 /// `base`.
 ///
 ///     inv_freq_k = 2 pi / base^(4 k / head_dim),  k < head_dim / 4;  height first
@@ -22069,7 +22069,7 @@ inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
     detail::throw_invalid("dino_v3_frequencies", "base must be finite and greater than 1, got ", base);
   return axial(detail::geometric_periods(head_dim / 4, 1, wide_real(base), head_dim / 4), 2);
 }
-/// DINOv3, by its wavelengths: a geometric series from min_period to max_period.
+/// DINOv3, by wavelengths: a geometric series from min_period to max_period.
 ///
 ///     inv_freq_k = 2 pi / (min_period (max_period / min_period)^(k / (head_dim / 4 - 1)));  height first
 ///
@@ -22086,7 +22086,7 @@ inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double
                                          wide_real(max_period) / wide_real(min_period), head_dim / 4 - 1),
                2);
 }
-/// How the bands of timm_pixel_frequencies are spread over the frequencies.
+/// The spacing of the bands of timm_pixel_frequencies.
 enum class pixel_bands { octaves, evenly_spaced };
 /// timm in pixels, and EVA: bands for coordinates of [-1, 1].
 ///
@@ -22117,7 +22117,8 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
   }
   return axial(frequencies::custom(std::move(inv_freq)), 2);
 }
-/// How Wan and Cosmos split a head: height and width 2 floor(head_dim / 6) channels each, time the rest.
+/// The channels of each axis in Wan and Cosmos: height and width have 2 floor(head_dim / 6) channels each,
+/// time the others.
 ///
 ///     128 -> 44 42 42,  96 -> 32 32 32,  64 -> 24 20 20
 ///
@@ -22148,8 +22149,8 @@ inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) 
                           head_dim);
   return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
 }
-/// The factor by which Cosmos stretches each axis (`rope_scale`): the slowest pair of an axis rotates
-/// that many times slower, as with ntk_scaling.
+/// The factor of Cosmos for each axis (`rope_scale`): the slowest pair of an axis rotates that many times
+/// slower, as with ntk_scaling.
 ///
 ///     Cosmos 1       7B                {2, 1, 1}
 ///                    14B               {2, 2, 2}
@@ -22167,7 +22168,7 @@ struct cosmos_stretch {
   double width = 1;   // positive
 };
 namespace detail {
-/// One axis of Cosmos: ntk_scaling, with errors in the words of cosmos_frequencies.
+/// One axis of Cosmos: ntk_scaling, with error messages of cosmos_frequencies.
 struct cosmos_axis_scaling {
   double stretch;
   void apply(schedule& axis) const {
@@ -22177,7 +22178,7 @@ struct cosmos_axis_scaling {
   }
 };
 }  // namespace detail
-/// Cosmos: video_widths, the base of each axis stretched; half_split over the whole head.
+/// Cosmos: video_widths, with a scaled base for each axis. The layout is half_split over the whole head.
 ///
 ///     base_a = base stretch_a^(width_a / (width_a - 2))
 ///
@@ -22194,14 +22195,14 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
                                 {widths[2], base, detail::cosmos_axis_scaling{stretch.width}}};
   return detail::axial_of(blocks, 3, 1);
 }
-/// LTX-Video: one growing list of frequencies, each of them for time, then height, then width. The list
-/// spans the channels of all heads: rotate them as one head of inner_dim channels, before they are split.
+/// LTX-Video: one list of increasing frequencies, each of them for time, then height, then width. The list
+/// covers the channels of all heads: rotate them as one head of inner_dim channels, before they are split.
 ///
 ///     n = floor(inner_dim / (2 axes)),  g_k = pi / 2 base^(k / (n - 1))
 ///     pairs: those that are left do not rotate, then g_0 time, g_0 height, g_0 width, g_1 time, ...
 ///
-/// A coordinate is 2 x - 1, where x is the time as a fraction of 20 s, or the place as a fraction of 2048
-/// pixels. Audio of LTX-2 has the axis of time alone.
+/// A coordinate is 2 x - 1, with x the time as a fraction of 20 s, or a pixel coordinate as a fraction of
+/// 2048. Audio of LTX-2 has only the axis of time.
 ///
 /// \param inner_dim  even and at least 2 axes; the first inner_dim % (2 axes) channels do not rotate
 /// \param axes       positive
@@ -22226,8 +22227,8 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index
   }
   return frequencies::custom(std::move(inv_freq));
 }
-/// The frequencies of each head, from a list that spans the channels of all heads: the `split` form of LTX-2,
-/// whose pairs lie within a head.
+/// The frequencies of each head, from a list for the channels of all heads: the `split` form of LTX-2, in
+/// which each pair is within a head.
 ///
 ///     const auto of_heads = frequencies_of_heads(ltx_frequencies(4096), 32);
 ///     std::vector<frequency_table<>> tables;
@@ -22592,7 +22593,8 @@ Index tokens_of_omni_prompt(const char* function, const Runs& runs) {
   }
   return total;
 }
-/// The coordinates of all runs. both(walk, run) adds those of a video with sound and sets walk.prompt.next.
+/// The coordinates of all runs. both(walk, run) adds the coordinates of a video with sound and sets
+/// walk.prompt.next.
 template <class Scalar, class Runs, class Both>
 prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs, Scalar start,
                                           const Both& both) {
@@ -22648,8 +22650,7 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
         const auto time_of = [&](Index i) { return walk.time_of(i / frame, run.video); };
         const auto sound_time = [](Index i) { return std::int64_t{i}; };
         Index seen = 0, heard = 0;
-        // If the time of a token lies several chunks later, the token ends one chunk and the next token
-        // another.
+        // A token whose time is several chunks later ends only one chunk. The next token ends another one.
         for (std::int64_t end = chunk; seen < pictures || heard < run.audio_tokens; end += chunk) {
           const Index see = detail::end_of_chunk(seen + (end > chunk ? 1 : 0), pictures, end, time_of);
           const Index hear =
@@ -23026,16 +23027,16 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
 
 #ifndef ROPE_ROTATION_HPP
 #define ROPE_ROTATION_HPP
-/// What a program that only rotates needs: frequencies with the common schedules and axes, positions, tables,
-/// layouts, views of heads, rotation, its inverse and its gradient. The rest of rotation/ is in
-/// rotation_extras.hpp.
+/// Everything that a program which only rotates needs: frequencies with the common schedules and axes,
+/// positions, tables, layouts, views of heads, rotation, its inverse and its gradient. rotation_extras.hpp
+/// has the rest of rotation/.
 #endif  // ROPE_ROTATION_HPP
 
 #ifndef ROPE_ROTATION_EXTRAS_HPP
 #define ROPE_ROTATION_EXTRAS_HPP
-/// The rest of rotation/: tensors of any rank and order, norms of heads with their rotation, PoPE, 8-bit
-/// heads, the Hadamard transform, weights from one layout to another, scaling of queries, a table per head,
-/// and gradients with respect to angles, frequencies, positions, table entries and xPos.
+/// The rest of rotation/: tensors of any rank and order, norms of heads with their rotation, PoPE, int8
+/// heads, the Hadamard transform, conversion of weights between layouts, scaling of queries, a table per
+/// head, and gradients with respect to angles, frequencies, positions, table entries and xPos.
 
 #ifndef ROPE_ROTATION_ANGLE_GRADIENT_HPP
 #define ROPE_ROTATION_ANGLE_GRADIENT_HPP
@@ -23046,13 +23047,10 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
 #ifndef ROPE_TABLES_GIVEN_TABLE_HPP
 #define ROPE_TABLES_GIVEN_TABLE_HPP
 /// Tables that are not made from frequencies: from angles that a network predicts for every token (learned
-/// rotations), or from cos and sin that another library computed. Row r is the rotation at position first +
-/// r.
-///
-/// Makes tables whose entries are given instead of computed from frequencies.
+/// rotations), or from cos and sin of another library. Row r is the rotation at position first + r.
 namespace rope::inline ROPE_ABI::detail {
-/// The radius sqrt(cos^2 + sin^2) of a given pair is in [1 / largest_radius, largest_radius], so that the
-/// pair and its inverse are normal numbers of S and the square of the radius is one of double.
+/// The radius sqrt(cos^2 + sin^2) of a given pair is in [1 / largest_radius, largest_radius]. The pair and
+/// its inverse are then normal numbers of S, and the square of the radius is a normal double.
 template <class S>
 inline constexpr double largest_radius = std::is_same_v<S, float> ? 0x1p126 : 0x1p500;
 /// The value rounded to S. A value beyond the range of S becomes the largest number, which `table` below
@@ -23098,13 +23096,13 @@ struct given_entries {
     }
     return table;
   }
-  /// Replaces the hash of the entries by a hash of the rule that made them: two tables of one rule are then
-  /// equal whatever their ranges of positions.
+  /// Replaces the hash of the entries by a hash of the rule that made them. Two tables of one rule are then
+  /// equal for any ranges of positions.
   template <class S>
   static void identify(frequency_table<S>& table, std::uint64_t rule) {
     table.fingerprint_ = mix(rule, 3);
   }
-  /// The frequencies that a table without frequencies reports: `pairs` zeros, and m.
+  /// The frequencies of a table made without frequencies: `pairs` zeros, and m.
   static frequencies origin(Index pairs, double attention_factor) {
     return frequencies::custom(number_array<double>(pairs, 1, 0.0), attention_factor);
   }
@@ -23123,19 +23121,19 @@ void check_same_shape(const char* function, const Cos& cos, const Sin& sin) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 namespace rope::inline ROPE_ABI {
-/// How the columns of an angle, cos or sin matrix correspond to pairs. There is no default: a matrix read in
-/// the wrong form gives wrong angles or twice the pairs.
+/// The relation of the columns of an angle, cos or sin matrix to pairs. There is no default, because a matrix
+/// read in the wrong form gives wrong angles or twice the pairs.
 enum class table_form {
   half_width,    ///< [rows, pairs]      a0 a1 a2 ...          ONNX, FlashAttention, vLLM, candle
   concatenated,  ///< [rows, 2 pairs]    a0 a1 ... a0 a1 ...   Hugging Face `cat((freqs, freqs))`
   repeated       ///< [rows, 2 pairs]    a0 a0 a1 a1 ...       lucidrains, diffusers, `repeat_interleave(2)`
 };
 namespace detail {
-/// How far cos^2 + sin^2 of a pair may be from the table's common value, relative to it, for entries with
-/// unit roundoff u. A float or double entry has an error of at most 1 ulp from the cos or sin of another
-/// library and half an ulp from its product with m, together 3 u: a sum of squares has 6 u, the common value
-/// as much, and the sum formed here in double 2 u more. A 16-bit entry is a float that was rounded once, u: 2
-/// u and 2 u, and as much again where m was multiplied in 16 bits.
+/// The largest difference between cos^2 + sin^2 of a pair and the table's common value, relative to it, for
+/// entries with unit roundoff u. A float or double entry has an error of at most 1 ulp from the cos or sin of
+/// another library and half an ulp from its product with m, together 3 u: a sum of squares has 6 u, the
+/// common value as much, and the sum computed here in double 2 u more. A 16-bit entry is a float that was
+/// rounded once, u: 2 u and 2 u, and as much again if m was multiplied in 16 bits.
 template <class Entry>
 inline constexpr double radius_tolerance = std::is_same_v<Entry, double>        ? 16 * 0x1p-53
                                            : std::is_same_v<Entry, float>       ? 16 * 0x1p-24
@@ -23173,7 +23171,7 @@ inline double checked_angle(const char* function, double angle, Index r, Index i
                   i);
   return angle;
 }
-/// m^2, the median of cos^2 + sin^2, if that of every pair is equal to it within radius_tolerance.
+/// m^2, the median of cos^2 + sin^2, if the sum of every pair is equal to it within radius_tolerance.
 ///
 /// Throws:  std::invalid_argument
 template <class Entry, class Cos, class Sin>
@@ -23236,7 +23234,7 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
         }
       });
 }
-/// The table of learned rotations of which each rotates several pairs, with a list of frequencies.
+/// The table of learned rotations, each of which rotates several pairs, with a list of frequencies.
 ///
 ///     angle of pair a * ranges.size() + f  =  rotations(r, a) * ranges(f)
 ///
@@ -23280,8 +23278,8 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
 ///
 ///     const frequency_table<> table = table_of_cos_sin(cos, sin, table_form::concatenated);
 ///
-/// An attention_factor that is already multiplied into the entries stays there. The table reports the m that
-/// was measured, or exactly 1 if it is 1 within the precision of the entries.
+/// An attention_factor that is already multiplied into the entries stays there. The table reports the
+/// measured m, or exactly 1 if it is 1 within the precision of the entries.
 ///
 /// vLLM and FlashInfer store one matrix [cos, sin]: pass cache.leftCols(pairs), cache.rightCols(pairs) and
 /// half_width. timm stores sin first, in the repeated form.
@@ -23345,8 +23343,8 @@ frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eige
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_GIVEN_TABLE_HPP
-/// xPos: rotary embedding whose scores also decay with distance. In addition to its rotation every pair grows
-/// or shrinks exponentially with the position, keys inversely to queries:
+/// xPos: rotary embedding whose scores also decay with distance. In addition to its rotation, every pair
+/// grows or shrinks exponentially with the position, and keys do so inversely to queries:
 ///
 ///     query at p:  growth_i(p) R(angle_i(p)),     key at p:  R(angle_i(p)) / growth_i(p)
 ///     growth_i(p) = exp(rate_i (p - center) / scale_base)
@@ -23354,7 +23352,7 @@ frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eige
 /// A score therefore has the factor exp(rate_i (p_query - p_key) / scale_base). With rate < 0 it is less than
 /// 1 for every key before the query and more than 1 for every key after it: xPos is for causal attention. The
 /// center cancels only if queries and keys share it. Libraries that derive the center from the length of a
-/// call get other scores with a cache than without. Here the center is a constant of the model.
+/// call compute different scores with and without a cache. Here the center is a constant of the model.
 namespace rope::inline ROPE_ABI {
 /// The rates of the paper, [pairs], all negative.
 ///
@@ -23395,9 +23393,9 @@ struct xpos_growth {
 ///     attention(q, cache.keys(), cache.values(), out);
 ///     attention<half_split>(q, k, v, out, tables);         // of unrotated queries and keys
 ///
-/// Positions are absolute and the center is fixed, so cached keys stay valid while a sequence grows, also
-/// when the tables are rebuilt for more positions: their fingerprints do not depend on the range. `unrotate`
-/// inverts the growth too, and `rotate_gradient` includes it in the gradient.
+/// Positions are absolute and the center is fixed, so cached keys stay valid while a sequence grows. They
+/// stay valid even if tables are rebuilt for more positions, because fingerprints do not depend on the range.
+/// `unrotate` inverts the growth too, and `rotate_gradient` includes it in the gradient.
 ///
 /// \tparam S  float or double: the type of a table entry
 ///
@@ -23431,19 +23429,19 @@ class xpos {
   xpos(xpos&&) = default;
   xpos& operator=(const xpos& other) { return *this = xpos(other); }  // all or nothing
   xpos& operator=(xpos&&) = default;
-  /// What queries rotate by: entries m growth cos and m growth sin.
+  /// The table of queries, with entries m growth cos and m growth sin.
   const frequency_table<S>& queries() const { return queries_; }
-  /// What keys rotate by: entries m cos / growth and m sin / growth.
+  /// The table of keys, with entries m cos / growth and m sin / growth.
   const frequency_table<S>& keys() const { return keys_; }
-  /// Both tables placed in the head, where they turn channels [first_channel, first_channel + rotary_dim).
-  /// This object must outlive what is returned.
+  /// Both tables placed in the head, where they rotate channels [first_channel, first_channel + rotary_dim).
+  /// This object must outlive the result.
   struct placed {
     static constexpr bool needs_causal = true;  // as above
-    placed_table<S> query_table;                // what queries() returns
-    placed_table<S> key_table;                  // what keys() returns
-    /// What queries rotate by.
+    placed_table<S> query_table;                // the result of queries()
+    placed_table<S> key_table;                  // the result of keys()
+    /// The table of queries.
     const placed_table<S>& queries() const { return query_table; }
-    /// What keys rotate by.
+    /// The table of keys.
     const placed_table<S>& keys() const { return key_table; }
   };
   /// Both tables placed in the head.
@@ -23454,7 +23452,7 @@ class xpos {
   }
   /// The position of growth 1.
   double center() const { return growth_.center; }
-  /// Positions in which pair i grows by exp(rate_i).
+  /// The number of positions in which pair i grows by exp(rate_i).
   double scale_base() const { return growth_.scale_base; }
   /// The rate of every pair, [pairs]; valid while this object lives.
   template <class Map = typename frequency_table<S>::double_map>
@@ -23553,9 +23551,9 @@ class xpos {
 /// Sums are in double, in an order that depends on the shapes only, not on the threads. multiply_add decides
 /// about fusing products and sums, not the compiler.
 ///
-/// Gradients with respect to the rates and inv_freq that the tables of xPos were made from.
+/// Gradients with respect to the rates and inv_freq of xPos tables.
 namespace rope::inline ROPE_ABI::detail {
-/// The two parts above.
+/// The two parts of these products.
 enum class part { along, across };
 /// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
 template <class Layout, part which, class X, class G>
@@ -23788,7 +23786,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(angle_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(inv_freq_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(coordinate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(table_gradient, 2);
-/// The side, queries or keys, whose table rotated the heads.
+/// The side, queries or keys, whose heads the table rotated.
 enum class xpos_side { queries, keys };
 /// The gradient with respect to the rates of one side. The gradient of the loss is the sum over both sides.
 ///
@@ -23876,7 +23874,7 @@ void transform_head(A* x, Index size) {
 ///
 /// The matrix is orthogonal, so q' . k' = q . k: scores do not change. An outlier channel is spread over all
 /// channels of the head, so `quantize` needs a smaller scale and rounds the other channels more finely. Call
-/// it between rotation and quantization, because it does not commute with rotations:
+/// it after the rotation and before quantization, because it does not commute with rotations:
 ///
 ///     rotate<Layout>(q, k, table, start);
 ///     hadamard_transform(q);
@@ -23885,7 +23883,7 @@ void transform_head(A* x, Index size) {
 ///
 /// Append transformed keys to a cache of rotated keys by `append(k, v)`, and attend with transformed queries
 /// by attention(q, cache, out). Values may be transformed too. Attention then returns transformed outputs.
-/// The matrix is its own inverse: a second transform gives the outputs themselves.
+/// The matrix is its own inverse: a second transform gives the original outputs.
 ///
 /// \param x        [batch, tokens, heads, head_dim] with head_dim a power of two; otherwise pass
 ///                 x.channels(...) with such a count
@@ -24401,7 +24399,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_heads, 1);
 
 #ifndef ROPE_ROTATION_STAGED_HPP
 #define ROPE_ROTATION_STAGED_HPP
-/// Tensors of any rank and order of indices: a view if channels are the fastest index, otherwise a copy.
+/// Tensors of any rank and order of indices: a view if channels are contiguous, otherwise a copy.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Whether the letters are b, s, h and d, include an s and a d, and equal letters are adjacent.
@@ -24591,9 +24589,9 @@ int staged(X&& /*x*/) {
 
 #ifndef ROPE_TABLES_FOURIER_HPP
 #define ROPE_TABLES_FOURIER_HPP
-/// FoPE, Fourier position embeddings. Layers before attention mix the frequencies of a channel, so one angle
-/// per pair describes it badly. FoPE gives every pair a learned mixture of all frequencies instead. It drops
-/// frequencies that do not complete a full turn in training: their pairs do not rotate.
+/// FoPE, Fourier position embeddings. Layers before attention mix the frequencies of a channel, so a single
+/// angle per pair is not enough. FoPE gives every pair a learned mixture of all frequencies instead. It drops
+/// frequencies without a full turn in training: their pairs do not rotate.
 ///
 /// Source: Hua et al. 2024, Fourier Position Embedding, arXiv:2412.17739; `FourierRotaryEmbedding` of vLLM
 namespace rope::inline ROPE_ABI {
@@ -24615,7 +24613,7 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
       kept.push_back(schedule.inv_freq(i, 0));
   if (kept.empty())
     detail::throw_invalid("fourier_frequencies",
-                          "no pair completes a turn within max_position = ", max_position);
+                          "no pair completes a full turn within max_position = ", max_position);
   number_array<double> inv_freq(static_cast<Index>(kept.size()), 1);
   std::copy(kept.begin(), kept.end(), inv_freq.data());
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
@@ -24682,7 +24680,7 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
 
 #ifndef ROPE_TABLES_ROW_MAKER_HPP
 #define ROPE_TABLES_ROW_MAKER_HPP
-/// Rows of cos and sin in the caller's memory, for decoding steps whose coordinates become known one by one.
+/// Rows of cos and sin in the caller's memory, for decoding steps with new coordinates.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Makes tables that do not own their memory; a friend of frequency_table.
@@ -24713,7 +24711,7 @@ struct borrowed_table {
 ///
 /// \tparam S  float or double: the type of an entry
 ///
-/// Invariant: immutable: threads may share it, each with memory of its own. Empty after it was moved from.
+/// Invariant: immutable, so threads may share it, each with its own memory. Empty after it was moved from.
 /// Accuracy:  the bits of a frequency_table of the same coordinates or position
 template <class S = float>
 class row_maker {
@@ -24781,7 +24779,7 @@ class row_maker {
   }
   /// The table at coordinates, one row per token, in the caller's memory. It equals frequency_table(of,
   /// coordinates) and can be used wherever a table can. It refers to the row_maker and to the memory, which
-  /// must outlive it and stay unchanged. A copy of the table has memory of its own.
+  /// must outlive it and stay unchanged. A copy of the table has its own memory.
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; its coefficients are read twice
   /// \param memory       at least memory_size(rows) bytes, at any address, which the coordinates do not share
@@ -24797,7 +24795,7 @@ class row_maker {
       detail::throw_invalid("row_maker::table", "the memory of ", rows,
                             " rows must have at least memory_size(", rows, ") = ", size, " bytes, got ",
                             memory.size());
-    // 2 * pairs entries of S are a multiple of 8 bytes, so what follows them is aligned as they are.
+    // 2 * pairs entries of S are a multiple of 8 bytes, so the following numbers are aligned too.
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     void* begin = memory.data() + (0 - address) % alignof(double);
     auto* entries = static_cast<S*>(begin);
