@@ -219,7 +219,7 @@ inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double
 /// The spacing of the bands of timm_pixel_frequencies.
 enum class pixel_bands { octaves, evenly_spaced };
 
-/// timm in pixels, and EVA: bands for coordinates of [-1, 1].
+/// EVA, and timm with pixel frequencies: bands for coordinates in [-1, 1].
 ///
 ///     octaves:        inv_freq_k = pi 2^(k (log2(max_freq) - 1) / (bands - 1)),  bands = head_dim / 4,
 ///                     height first
