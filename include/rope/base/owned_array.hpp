@@ -31,7 +31,8 @@ using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Co
 }  // namespace detail
 
 /// An Eigen array [rows, columns] with its own memory, column-major even if Eigen's default is row-major. It
-/// derives from Eigen::Map, but assignment changes its shape to that of the expression, as for an Eigen::Array.
+/// derives from Eigen::Map, but assignment changes its shape to that of the expression, as for an
+/// Eigen::Array.
 ///
 ///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
 ///     coordinates.col(1) += shift;

@@ -165,8 +165,8 @@ constexpr bool lacks_tokens_of_cross() {
   return lacks_tokens<T, X, Context, More...>(is_projected<std::remove_cvref_t<Context>> ? 0b101 : 0b1011);
 }
 
-/// Whether the arguments from `first` on are wrong. Right are only threads, or a table followed by `fewest` to
-/// `most` positions and threads.
+/// Whether the arguments from `first` on are wrong. Right are only threads, or a table followed by `fewest`
+/// to `most` positions and threads.
 template <class... Arguments>
 constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size_t most) {
   constexpr std::size_t count = sizeof...(Arguments);
