@@ -626,7 +626,7 @@ TEST_CASE("a key that has no effect is reported by its name", "[models][import]"
       "rope_parameters.full_attention.colour"));
   CHECK(has_warning(
       warnings({{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}, {"factor", 2}}}}),
-      "rope_parameters.factor", "beside"));
+      "rope_parameters.factor", "next to"));
   CHECK(has_warning(warnings({{"rope_tehta", 1e6}}), "rope_tehta"));
   CHECK(has_warning(warnings({{"compress_rope_theta", 160000}}), "compress_rope_theta is not understood"));
   CHECK(has_warning(warnings({{"use_rotary", true}}), "use_rotary"));
