@@ -1420,7 +1420,7 @@ template <class Scalar, int Columns>
 using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
 }  // namespace detail
 /// An Eigen array [rows, columns] with its own memory, column-major even if Eigen's default is row-major. It
-/// derives from Eigen::Map, except that assignment changes its shape to that of the expression, as for an
+/// derives from Eigen::Map, but assignment changes its shape to that of the expression, as for an
 /// Eigen::Array.
 ///
 ///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
@@ -4981,9 +4981,9 @@ void write_small(double angle, double m, S& cos, S& sin) {
   sin = static_cast<S>(m * angle * small_unit);
 }
 /// Writes m cos and m sin of the angle inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad
-/// sin x is less than x, and cos x less than 1, by a factor of at most 1 - 2^-120. The floats are therefore
-/// the nearest ones to numbers that are just below m x, which is an exact product of integers, and just below
-/// m.
+/// sin x is less than x, and cos x less than 1, by a factor of at most 1 - 2^-120. The exact values are
+/// therefore just below m x, which is an exact product of integers, and just below m. The floats are the
+/// nearest ones to numbers just below these two.
 template <class Coordinate, class FindPhase, class S>
 EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, double m,
                                        const FindPhase& find_phase, S& cos, S& sin) {

@@ -3622,9 +3622,9 @@ void write_small(double angle, double m, S& cos, S& sin) {
   sin = static_cast<S>(m * angle * small_unit);
 }
 /// Writes m cos and m sin of the angle inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad
-/// sin x is less than x, and cos x less than 1, by a factor of at most 1 - 2^-120. The floats are therefore
-/// the nearest ones to numbers that are just below m x, which is an exact product of integers, and just below
-/// m.
+/// sin x is less than x, and cos x less than 1, by a factor of at most 1 - 2^-120. The exact values are
+/// therefore just below m x, which is an exact product of integers, and just below m. The floats are the
+/// nearest ones to numbers just below these two.
 template <class Coordinate, class FindPhase, class S>
 EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, double m,
                                        const FindPhase& find_phase, S& cos, S& sin) {

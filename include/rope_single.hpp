@@ -5904,9 +5904,9 @@ void write_small(double angle, double m, S& cos, S& sin) {
   sin = static_cast<S>(m * angle * small_unit);
 }
 /// Writes m cos and m sin of the angle inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad
-/// sin x is less than x, and cos x less than 1, by a factor of at most 1 - 2^-120. The floats are therefore
-/// the nearest ones to numbers that are just below m x, which is an exact product of integers, and just below
-/// m.
+/// sin x is less than x, and cos x less than 1, by a factor of at most 1 - 2^-120. The exact values are
+/// therefore just below m x, which is an exact product of integers, and just below m. The floats are the
+/// nearest ones to numbers just below these two.
 template <class Coordinate, class FindPhase, class S>
 EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, double m,
                                        const FindPhase& find_phase, S& cos, S& sin) {
@@ -14141,7 +14141,7 @@ template <class Scalar, int Columns>
 using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
 }  // namespace detail
 /// An Eigen array [rows, columns] with its own memory, column-major even if Eigen's default is row-major. It
-/// derives from Eigen::Map, except that assignment changes its shape to that of the expression, as for an
+/// derives from Eigen::Map, but assignment changes its shape to that of the expression, as for an
 /// Eigen::Array.
 ///
 ///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
@@ -19050,8 +19050,8 @@ template <class T, class X, class Context, class... More>
 constexpr bool lacks_tokens_of_cross() {
   return lacks_tokens<T, X, Context, More...>(is_projected<std::remove_cvref_t<Context>> ? 0b101 : 0b1011);
 }
-/// Whether the arguments from `first` on are anything except threads, or a table, then `fewest` to `most`
-/// positions, then threads.
+/// Whether the arguments from `first` on are wrong. Right are only threads, or a table followed by `fewest`
+/// to `most` positions and threads.
 template <class... Arguments>
 constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size_t most) {
   constexpr std::size_t count = sizeof...(Arguments);
@@ -22088,7 +22088,7 @@ inline frequencies dino_v3_frequencies(Index head_dim, double min_period, double
 }
 /// The spacing of the bands of timm_pixel_frequencies.
 enum class pixel_bands { octaves, evenly_spaced };
-/// timm in pixels, and EVA: bands for coordinates of [-1, 1].
+/// EVA, and timm with pixel frequencies: bands for coordinates in [-1, 1].
 ///
 ///     octaves:        inv_freq_k = pi 2^(k (log2(max_freq) - 1) / (bands - 1)),  bands = head_dim / 4,
 ///                     height first
