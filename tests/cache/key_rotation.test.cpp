@@ -37,6 +37,12 @@ key_rotation stored_by(const Table& table) {
   return cache.rotation();
 }
 
+/// Pair i in the mirror: a policy a user could write.
+struct mirrored {
+  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
+  static constexpr Index second(Index i, Index pairs) { return 2 * pairs - 1 - i; }
+};
+
 const frequency_table<> keys_table(frequencies(8, 100.0), 90);
 
 }  // namespace
@@ -141,4 +147,17 @@ TEST_CASE("the rotation of a cache with axes does not depend on coordinates", "[
   const frequency_table<> flat(axial(frequencies(4, 100.0), 2), plane);
   CHECK(throws_saying<std::invalid_argument>([&] { static_cast<void>(cache.rotation_by<half_split>(flat)); },
                                              "kv_cache::rotation_by", "3 axes", "coordinates of 2"));
+}
+
+TEST_CASE("layouts are told apart from two pairs on, by what they pair", "[cache]") {
+  using rope::detail::layout_fingerprint;
+  CHECK(layout_fingerprint<rope::interleaved>(1) == layout_fingerprint<rope::half_split>(1));
+  CHECK(layout_fingerprint<mirrored>(1) == layout_fingerprint<rope::half_split>(1));
+  for (const Index pairs : {2, 3, 64}) {
+    CAPTURE(pairs);
+    CHECK(layout_fingerprint<rope::interleaved>(pairs) != layout_fingerprint<rope::half_split>(pairs));
+    CHECK(layout_fingerprint<mirrored>(pairs) != layout_fingerprint<rope::half_split>(pairs));
+    CHECK(layout_fingerprint<mirrored>(pairs) != layout_fingerprint<rope::interleaved>(pairs));
+    CHECK(layout_fingerprint<mirrored>(pairs) == layout_fingerprint<mirrored>(pairs));
+  }
 }

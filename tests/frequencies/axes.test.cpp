@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <rope/frequencies/axes_variants.hpp>
 #include <rope/frequencies/scaling.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <string>

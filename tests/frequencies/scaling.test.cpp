@@ -2,6 +2,7 @@
 #include <rope/frequencies/scaling.hpp>
 
 #include <cmath>
+#include <rope/frequencies/scaling_variants.hpp>
 #include <stdexcept>
 #include <utility>
 

@@ -88,19 +88,6 @@ TEST_CASE("a head of two channels is one pair in either layout", "[rotation][lay
   STATIC_REQUIRE(rope::interleaved::second(0, 1) == rope::half_split::second(0, 1));
 }
 
-TEST_CASE("layouts are told apart from two pairs on, by what they pair", "[rotation][layout]") {
-  using rope::detail::layout_fingerprint;
-  CHECK(layout_fingerprint<rope::interleaved>(1) == layout_fingerprint<rope::half_split>(1));
-  CHECK(layout_fingerprint<mirrored>(1) == layout_fingerprint<rope::half_split>(1));
-  for (const Index pairs : {2, 3, 64}) {
-    CAPTURE(pairs);
-    CHECK(layout_fingerprint<rope::interleaved>(pairs) != layout_fingerprint<rope::half_split>(pairs));
-    CHECK(layout_fingerprint<mirrored>(pairs) != layout_fingerprint<rope::half_split>(pairs));
-    CHECK(layout_fingerprint<mirrored>(pairs) != layout_fingerprint<rope::interleaved>(pairs));
-    CHECK(layout_fingerprint<mirrored>(pairs) == layout_fingerprint<mirrored>(pairs));
-  }
-}
-
 TEST_CASE("a user's policy is a layout if it maps a pair to two channels", "[rotation][layout]") {
   STATIC_REQUIRE(rope::pair_layout<rope::interleaved>);
   STATIC_REQUIRE(rope::pair_layout<rope::half_split>);

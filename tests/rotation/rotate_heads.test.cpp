@@ -15,6 +15,7 @@ namespace {
 using rope::frequencies;
 using rope::frequency_table;
 using rope::half_split;
+using rope::head_view;
 using rope::Index;
 using rope::interleaved;
 using testing::same_bits;
@@ -117,4 +118,45 @@ TEST_CASE("a call that is wrong for one head changes no head", "[rotation][rotat
       },
       "rope::rotate_heads: the channels of a view that is written must not overlap, got a stride of 0"));
   CHECK(same_bits(x, before));
+}
+
+TEST_CASE("heads_as_batch makes a row of the heads of every key head", "[rotation]") {
+  std::vector<float> memory(2 * 3 * 6 * 4);
+  const auto checked = [](const head_view<float>& x, Index kv_heads) {
+    const head_view<float> rows = rope::heads_as_batch(x, kv_heads);
+    const Index group = x.heads / kv_heads;
+    bool same = rows.batch == x.batch * kv_heads && rows.tokens == x.tokens && rows.heads == group &&
+                rows.head_dim == x.head_dim;
+    for (Index b = 0; b < x.batch; ++b)
+      for (Index t = 0; t < x.tokens; ++t)
+        for (Index h = 0; h < x.heads; ++h)
+          same = same && rows.at(b * kv_heads + h / group, t, h % group) == x.at(b, t, h);
+    return same;
+  };
+  for (const Index kv_heads : {1, 2, 3, 6}) {
+    CHECK(checked(rope::bhsd(memory.data(), 2, 6, 3, 4), kv_heads));
+    CHECK(checked(rope::bshd(memory.data(), 1, 6, 6, 4), kv_heads));
+    CHECK(checked(rope::thd(memory.data(), 6, 6, 4), kv_heads));
+    CHECK(checked(rope::bhsd(memory.data(), 2, 6, 3, 4).token_range(1, 2).channels(1, 2), kv_heads));
+    CHECK(checked(rope::bshd(memory.data(), 2, 0, 6, 4).batch_range(0, 1), kv_heads));
+  }
+  CHECK(checked(rope::bshd(memory.data(), 2, 3, 6, 4), 1));
+  CHECK(rope::heads_as_batch(head_view<const float>(rope::bshd(memory.data(), 2, 3, 0, 4)), 2).batch == 4);
+}
+
+TEST_CASE("heads_as_batch refuses strides that lead to no row", "[rotation]") {
+  std::vector<float> memory(2 * 3 * 6 * 4);
+  const auto refused = [](const head_view<float>& x, Index kv_heads, const char* text) {
+    return throws_saying<std::invalid_argument>([&] { (void)rope::heads_as_batch(x, kv_heads); },
+                                                "heads_as_batch: ", text);
+  };
+  CHECK(refused(
+      rope::bshd(memory.data(), 2, 3, 6, 4), 2,
+      "the batch_stride must be that of 6 heads, as in bhsd, got 72 and a head_stride of 4; copy to bhsd "
+      "order, or call it for one row at a time: batch_range(b, 1)"));
+  CHECK(refused(rope::bhsd(memory.data(), 2, 6, 3, 4).head_range(0, 4), 2, "that of 4 heads"));
+  CHECK(refused(rope::bhsd(memory.data(), 2, 6, 3, 4), 4,
+                "kv_heads must be at least 1 and divide 6 heads, got 4"));
+  CHECK(refused(rope::bhsd(memory.data(), 2, 6, 3, 4), 0, "divide 6 heads, got 0"));
+  CHECK(refused(rope::bhsd(memory.data(), 2, 6, 3, 4), -2, "divide 6 heads, got -2"));
 }

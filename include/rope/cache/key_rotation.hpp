@@ -3,8 +3,10 @@
 #define ROPE_CACHE_KEY_ROTATION_HPP
 
 #include <cstdint>
+#include <type_traits>
 
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>  // mix
 #include <rope/config.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/tables/table.hpp>
@@ -50,6 +52,36 @@ struct key_rotation {
 }  // namespace rope::inline ROPE_ABI
 
 namespace rope::inline ROPE_ABI::detail {
+
+/// Whether two layouts pair the same channels in the same order.
+template <class Layout, class Other>
+bool same_layout(Index pairs) {
+  for (Index i = 0; i < pairs; ++i)
+    if (Layout::first(i, pairs) != Other::first(i, pairs) ||
+        Layout::second(i, pairs) != Other::second(i, pairs))
+      return false;
+  return true;
+}
+
+/// Equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for interleaved, a
+/// hash of the channels for others. It is no type or address, because a cache may be passed to a shared
+/// library, where these differ.
+template <class Layout>
+std::uint64_t layout_fingerprint(Index pairs) {
+  if constexpr (std::is_same_v<Layout, half_split>) {
+    return 1;
+  } else if constexpr (std::is_same_v<Layout, interleaved>) {
+    return pairs == 1 ? 1 : 2;
+  } else {
+    if (same_layout<Layout, half_split>(pairs)) return layout_fingerprint<half_split>(pairs);
+    if (same_layout<Layout, interleaved>(pairs)) return layout_fingerprint<interleaved>(pairs);
+    std::uint64_t hash = 2;
+    for (Index i = 0; i < pairs; ++i)
+      hash = mix(mix(hash, static_cast<std::uint64_t>(Layout::first(i, pairs))),
+                 static_cast<std::uint64_t>(Layout::second(i, pairs)));
+    return hash;
+  }
+}
 
 /// The rotation of keys by a table, in a cache without axes.
 template <class Layout, class S>

@@ -109,29 +109,6 @@ struct linear_scaling {
   }
 };
 
-/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
-/// which have the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
-///
-///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
-///
-/// Source: ggml, `freq_factors` of ggml_rope_ext.
-struct pair_factor_scaling {
-  std::vector<double> factors;  // [pairs], positive
-
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
-  void apply(schedule& axis) const {
-    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
-      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
-                            axis.inv_freq.size(), ", got ", factors.size());
-    for (const double factor : factors)
-      detail::require_field(detail::is_finite(factor) && factor > 0,
-                            "pair_factor_scaling: a factor must be positive", factor);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
-  }
-};
-
 /// NTK-aware scaling: the schedule of base b * s^(d / (d - 2)). Hunyuan's `alpha` is this factor.
 ///
 ///     const frequencies f(128, 10000.0, ntk_scaling{.factor = 8});
@@ -266,16 +243,6 @@ struct yarn_scaling {
  private:
   wide_real wide_growth(double k) const { return factor < 1 ? 1 : k * log(wide_real(factor)) / 10 + 1; }
 };
-
-/// The factor of DeepSeek's models on the softmax scale 1 / sqrt(head_dim), in addition to YaRN:
-///
-///     g(mscale_all_dim)^2 with the g of yarn_scaling, and 1 without mscale_all_dim
-///
-/// It is never part of a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
-inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
-  const double g = scaling.growth(scaling.mscale_all_dim.value_or(0));
-  return g * g;
-}
 
 /// Llama 3.1: frequencies with wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated,
 /// those with wavelengths below L0 / high_freq_factor are kept, and those between are blended.

@@ -3,11 +3,8 @@
 #define ROPE_ROTATION_LAYOUT_HPP
 
 #include <concepts>  // std::convertible_to
-#include <cstdint>
-#include <type_traits>
 #include <utility>  // std::forward
 
-#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 
 /// Which two channels of a head form pair i. The two common layouts, for rotary_dim = 8, pairs = 4:
@@ -79,36 +76,6 @@ namespace detail {
 
 /// The default of layout parameters, so that a static_assert can report a missing layout.
 struct unnamed_layout {};
-
-/// Whether two layouts pair the same channels in the same order.
-template <class Layout, class Other>
-bool same_layout(Index pairs) {
-  for (Index i = 0; i < pairs; ++i)
-    if (Layout::first(i, pairs) != Other::first(i, pairs) ||
-        Layout::second(i, pairs) != Other::second(i, pairs))
-      return false;
-  return true;
-}
-
-/// Equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for interleaved, a
-/// hash of the channels for others. It is no type or address, because a cache may be passed to a shared
-/// library, where these differ.
-template <class Layout>
-std::uint64_t layout_fingerprint(Index pairs) {
-  if constexpr (std::is_same_v<Layout, half_split>) {
-    return 1;
-  } else if constexpr (std::is_same_v<Layout, interleaved>) {
-    return pairs == 1 ? 1 : 2;
-  } else {
-    if (same_layout<Layout, half_split>(pairs)) return layout_fingerprint<half_split>(pairs);
-    if (same_layout<Layout, interleaved>(pairs)) return layout_fingerprint<interleaved>(pairs);
-    std::uint64_t hash = 2;
-    for (Index i = 0; i < pairs; ++i)
-      hash = mix(mix(hash, static_cast<std::uint64_t>(Layout::first(i, pairs))),
-                 static_cast<std::uint64_t>(Layout::second(i, pairs)));
-    return hash;
-  }
-}
 
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI

@@ -167,35 +167,6 @@ head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 
-/// Heads as rows, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
-/// has the heads of key head h in row b of `x`. A cache of such rows has different tokens for each head.
-///
-///     const auto rows = heads_as_batch(k, kv_heads);  // [batch * kv_heads, tokens, 1, head_dim]
-///     rotate<Layout>(rows, table, start);
-///
-/// \param x         keys, values, queries or outputs, as in bhsd, or of a batch of 1
-/// \param kv_heads  the heads of keys and values, for queries and outputs too
-///
-/// Throws:  std::invalid_argument unless kv_heads divides the heads and batch_stride is heads * head_stride
-/// Cost:    nothing is copied
-template <class T>
-head_view<T> heads_as_batch(const head_view<T>& x, Index kv_heads) {
-  constexpr auto name = "heads_as_batch";
-  detail::check_extents(name, x.data, x.batch, x.tokens, x.heads, x.head_dim);
-  if (kv_heads < 1 || x.heads % kv_heads != 0)
-    detail::throw_invalid(name, "kv_heads must be at least 1 and divide ", x.heads, " heads, got ", kv_heads);
-  if (!detail::product_fits({(std::max)(x.batch, Index{1}), kv_heads}))
-    detail::throw_length(name, "", x.batch, " * ", kv_heads, " rows exceed the address space");
-  const Index group = x.heads / kv_heads;
-  if (x.batch > 1 && group > 0 && kv_heads > 1 && x.batch_stride != x.heads * x.head_stride)
-    detail::throw_invalid(name, "the batch_stride must be that of ", x.heads, " heads, as in bhsd, got ",
-                          x.batch_stride, " and a head_stride of ", x.head_stride,
-                          "; copy to bhsd order, or call it for one row at a time: batch_range(b, 1)");
-  return {x.data,         x.batch * kv_heads, x.tokens,
-          group,          x.head_dim,         kv_heads > 1 ? group * x.head_stride : x.batch_stride,
-          x.token_stride, x.head_stride};
-}
-
 namespace detail {
 
 /// The letters of the indices of a tensor, as a template argument.
