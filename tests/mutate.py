@@ -79,7 +79,7 @@ def code_lines(text):
             skipping = (bare.startswith("static_assert") and ";" not in bare) or (
                 bare.startswith("#") and bare.endswith("\\"))
             continue
-        if re.search(r"ROPE_THROW|message\(|require_field\(|throw_(invalid|out_of_range|length)\(", bare):
+        if re.search(r"ROPE_THROW|message\(|require_(field|positive)\(|throw_(invalid|out_of_range|length)\(", bare):
             throwing = 0 if ";" in bare else 1
             continue
         if "prefetch" in bare or "std::launder" in bare:

@@ -68,6 +68,12 @@ inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
 }
 
+/// \param field  the rule and its field
+inline void require_positive(const char* field, double value) {
+  if (!is_finite(value) || value <= 0)
+    ROPE_THROW(std::invalid_argument, message(field, " must be positive, got ", value));
+}
+
 /// Multiplies the base by multiplier. The product must be above 1.
 ///
 /// \param field  for the message: the rule and its field, whose `value` gave the multiplier
@@ -103,8 +109,7 @@ struct linear_scaling {
   ///
   /// Throws:  std::invalid_argument unless factor is finite and positive
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0, "linear_scaling: factor must be positive",
-                          factor);
+    detail::require_positive("linear_scaling: factor", factor);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factor;
   }
 };
@@ -122,8 +127,7 @@ struct ntk_scaling {
   /// Throws:  std::invalid_argument unless factor is finite, positive and so large that b s^(d / (d - 2)) is
   ///          above 1, and rotary_dim at least 4
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0, "ntk_scaling: factor must be positive",
-                          factor);
+    detail::require_positive("ntk_scaling: factor", factor);
     detail::stretch_base(axis, factor, "ntk_scaling", "ntk_scaling: factor");
   }
 };
@@ -145,10 +149,8 @@ struct dynamic_ntk_scaling {
   /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
   ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0,
-                          "dynamic_ntk_scaling: factor must be positive", factor);
-    detail::require_field(detail::is_finite(max_position) && max_position > 0,
-                          "dynamic_ntk_scaling: max_position must be positive", max_position);
+    detail::require_positive("dynamic_ntk_scaling: factor", factor);
+    detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
     detail::require_field(detail::is_finite(length) && length >= 0,
                           "dynamic_ntk_scaling: length must not be negative", length);
     if (length > max_position) {
@@ -220,12 +222,9 @@ struct yarn_scaling {
   ///          positive, 0 < beta_slow <= beta_fast, both finite, and what is given of the last three fields
   ///          finite and not negative; or as bounds()
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0, "yarn_scaling: factor must be positive",
-                          factor);
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
-                          "yarn_scaling: original_max_position must be positive", original_max_position);
-    detail::require_field(detail::is_finite(beta_slow) && beta_slow > 0,
-                          "yarn_scaling: beta_slow must be positive", beta_slow);
+    detail::require_positive("yarn_scaling: factor", factor);
+    detail::require_positive("yarn_scaling: original_max_position", original_max_position);
+    detail::require_positive("yarn_scaling: beta_slow", beta_slow);
     detail::require_field(detail::is_finite(beta_fast) && beta_fast >= beta_slow,
                           "yarn_scaling: beta_fast must be at least beta_slow", beta_fast);
     for (const auto& field : {attention_factor, mscale, mscale_all_dim})
@@ -266,15 +265,12 @@ struct llama3_scaling {
   /// Throws:  std::invalid_argument unless factor is finite and positive, 0 < low_freq_factor <=
   ///          high_freq_factor, both finite, and original_max_position finite and positive
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0, "llama3_scaling: factor must be positive",
-                          factor);
-    detail::require_field(detail::is_finite(low_freq_factor) && low_freq_factor > 0,
-                          "llama3_scaling: low_freq_factor must be positive", low_freq_factor);
+    detail::require_positive("llama3_scaling: factor", factor);
+    detail::require_positive("llama3_scaling: low_freq_factor", low_freq_factor);
     detail::require_field(detail::is_finite(high_freq_factor) && high_freq_factor >= low_freq_factor,
                           "llama3_scaling: high_freq_factor must be at least low_freq_factor",
                           high_freq_factor);
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
-                          "llama3_scaling: original_max_position must be positive", original_max_position);
+    detail::require_positive("llama3_scaling: original_max_position", original_max_position);
     const wide_real width = wide_real(high_freq_factor) - low_freq_factor;
     for (wide_real& f : axis.inv_freq) {
       const wide_real turns = wide_real(original_max_position) * f / (2 * wide_real::pi());  // L0 / w_i
@@ -307,8 +303,7 @@ struct proportional_scaling {
     detail::require_field(
         detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
         "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
-    detail::require_field(detail::is_finite(factor) && factor > 0,
-                          "proportional_scaling: factor must be positive", factor);
+    detail::require_positive("proportional_scaling: factor", factor);
     const auto turning = static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
     for (Index i = 0; i < axis.inv_freq.size(); ++i)
       axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / factor : 0;
@@ -355,23 +350,17 @@ struct longrope_scaling {
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
                           "longrope_scaling: original_max_position must be above 1", original_max_position);
-    detail::require_field(detail::is_finite(max_position) && max_position > 0,
-                          "longrope_scaling: max_position must be positive", max_position);
+    detail::require_positive("longrope_scaling: max_position", max_position);
     detail::require_field(detail::is_finite(length) && length >= 0,
                           "longrope_scaling: length must not be negative", length);
-    detail::require_field(detail::is_finite(factor.value_or(1)) && factor.value_or(1) > 0,
-                          "longrope_scaling: factor must be positive", factor.value_or(1));
-    detail::require_field(detail::is_finite(attention_factor.value_or(1)) && attention_factor.value_or(1) > 0,
-                          "longrope_scaling: attention_factor must be positive",
-                          attention_factor.value_or(1));
+    detail::require_positive("longrope_scaling: factor", factor.value_or(1));
+    detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
     for (const auto* list : {&short_factor, &long_factor}) {
       if (static_cast<Index>(list->size()) != axis.inv_freq.size())
         detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
                               " must have one value per pair, ", axis.inv_freq.size(), ", got ",
                               list->size());
-      for (const double value : *list)
-        detail::require_field(detail::is_finite(value) && value > 0,
-                              "longrope_scaling: a factor must be positive", value);
+      for (const double value : *list) detail::require_positive("longrope_scaling: a factor", value);
     }
     const std::vector<double>& list = uses_long() ? long_factor : short_factor;
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= list[static_cast<std::size_t>(i)];

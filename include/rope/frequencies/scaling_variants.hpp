@@ -55,9 +55,7 @@ struct pair_factor_scaling {
     if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
       detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
                             axis.inv_freq.size(), ", got ", factors.size());
-    for (const double factor : factors)
-      detail::require_field(detail::is_finite(factor) && factor > 0,
-                            "pair_factor_scaling: a factor must be positive", factor);
+    for (const double factor : factors) detail::require_positive("pair_factor_scaling: a factor", factor);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
   }
 };
@@ -85,8 +83,7 @@ struct alpha_scaling {
   /// Throws:  std::invalid_argument unless alpha is finite, positive and so large that the base stays above
   ///          1, and rotary_dim at least 4
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(alpha) && alpha > 0, "alpha_scaling: alpha must be positive",
-                          alpha);
+    detail::require_positive("alpha_scaling: alpha", alpha);
     detail::stretch_base(axis, alpha, "alpha_scaling", "alpha_scaling: alpha");
   }
 };
@@ -108,8 +105,7 @@ struct mixed_ntk_scaling {
   /// Throws:  std::invalid_argument unless factor is finite and positive and, without mixed_b, leaves a base
   ///          above 1, and mixed_b, if given, is finite and positive
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0,
-                          "mixed_ntk_scaling: factor must be positive", factor);
+    detail::require_positive("mixed_ntk_scaling: factor", factor);
     const wide_real s = wide_real(factor), pairs = wide_real(axis.inv_freq.size());
     if (!mixed_b) {
       detail::multiply_base(axis, s, "mixed_ntk_scaling: factor", s);
@@ -117,8 +113,7 @@ struct mixed_ntk_scaling {
       for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= divisor;
       return;
     }
-    detail::require_field(detail::is_finite(*mixed_b) && *mixed_b > 0,
-                          "mixed_ntk_scaling: mixed_b must be positive", *mixed_b);
+    detail::require_positive("mixed_ntk_scaling: mixed_b", *mixed_b);
     const wide_real b = wide_real(*mixed_b), log_s = log(s);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= exp(log_s * pow((i + 1) / pairs, b));
   }
@@ -145,11 +140,8 @@ struct ntk_by_parts_scaling {
   ///          original_max_position is finite and positive, both weights are in [0, 1], rotary_dim is at
   ///          least 4, and a pair lies in either blend
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0,
-                          "ntk_by_parts_scaling: factor must be positive", factor);
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
-                          "ntk_by_parts_scaling: original_max_position must be positive",
-                          original_max_position);
+    detail::require_positive("ntk_by_parts_scaling: factor", factor);
+    detail::require_positive("ntk_by_parts_scaling: original_max_position", original_max_position);
     for (const double weight : {ntk_factor, extrapolation_factor})
       detail::require_field(detail::is_finite(weight) && weight >= 0 && weight <= 1,
                             "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",

@@ -310,8 +310,7 @@ struct cosmos_axis_scaling {
   double stretch;
 
   void apply(schedule& axis) const {
-    require_field(is_finite(stretch) && stretch > 0, "cosmos_frequencies: a stretch must be positive",
-                  stretch);
+    require_positive("cosmos_frequencies: a stretch", stretch);
     stretch_base(axis, stretch, "cosmos_frequencies", "cosmos_frequencies: a stretch");
   }
 };
