@@ -179,80 +179,73 @@ struct index_letters {
   }
 };
 
-/// The view of a tensor whose indices have these letters, which the caller has checked. For types that are
-/// not tensors, a static_assert has already failed: the empty view avoids a second error message.
-template <index_letters letters, class X>
-auto view_of_tensor(const char* name, X& x) {
-  constexpr auto rank = static_cast<int>(sizeof(letters)) - 1;
-  if constexpr (tensor<X, rank>) {
-    using value = std::remove_pointer_t<decltype(x.data())>;
-    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    head_view<value> view = {x.data(), 1, 1, 1, 1, 1, 1, 1};
-    Index stride = 1, reach = 1;  // reach counts an extent of 0 as 1
-    char before = 0;
-    for (int i = rank; i-- > 0;) {  // from the fastest index to the slowest
-      const char c = letters.letter[is_row_major_tensor<std::remove_cvref_t<X>> ? i : rank - 1 - i];
-      const Index extent = extents[static_cast<std::size_t>(i)], most = (std::max)(extent, Index{1});
-      if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
-      if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(value))))
-        throw_length(name, "the tensor must not exceed the address space");
-      const auto take = [&](Index& of_letter, Index& to_next) {
-        if (c != before) to_next = stride;
-        of_letter *= extent;
-      };
-      if (c == 'b') take(view.batch, view.batch_stride);
-      if (c == 's') take(view.tokens, view.token_stride);
-      if (c == 'h') take(view.heads, view.head_stride);
-      if (c == 'd') view.head_dim *= extent;
-      stride *= extent;
-      reach *= most;
-      before = c;
-    }
-    return view;
-  } else {
-    return head_view<float>{};
-  }
-}
-
-/// The view of an mdspan whose indices have these letters. The first or the last letter is d, with a stride
-/// of 1. Other strides may be arbitrary, but indices with the same letter must be contiguous.
+/// The view of an object whose indices have these letters, `axis` from that of the channels on: of the extent
+/// extent_of(axis) and the stride stride_of(axis, entries of the axes before). Indices of one letter must be
+/// contiguous.
 ///
 /// Throws:  std::invalid_argument, or std::length_error if the extents exceed the address space
-template <index_letters letters, class X>
-auto view_of_span(const char* name, const X& x) {
-  using value = typename X::element_type;
+template <index_letters letters, class T, class Extent, class Stride>
+head_view<T> view_of_indices(const char* name, T* data, bool from_the_last, const Extent& extent_of,
+                             const Stride& stride_of) {
   constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  constexpr bool from_the_last = letters.letter[rank - 1] == 'd';
-  head_view<value> view = {x.data_handle(), 1, 1, 1, 1, 1, 1, 1};
-  Index channel_stride = 1, reach = 1;
-  char before = 0;
+  head_view<T> view = {data, 1, 1, 1, 1, 1, 1, 1};
+  Index channel_stride = 1, before = 1, reach = 1;  // reach counts an extent of 0 as 1
+  char letter_before = 0;
   for (int n = 0; n < rank; ++n) {
     const int axis = from_the_last ? rank - 1 - n : n;
-    const char c = letters.letter[axis];
-    const Index extent = span_extent(x, axis), stride = span_stride(x, axis);
+    const char letter = letters.letter[axis];
+    const Index extent = extent_of(axis), stride = stride_of(axis, before);
     const Index most = (std::max)(extent, Index{1});
     if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
-    if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(value))))
-      throw_length(name, "the mdspan must not exceed the address space");
-    reach *= most;
+    if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
+      throw_length(name, "the elements must not exceed the address space");
     const auto take = [&](Index& of_letter, Index& of_stride) {
-      if (c != before || of_letter == 1)
+      if (letter != letter_before || of_letter == 1)
         of_stride = stride;
       else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
         throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
                       of_letter, " entries and then ", stride);
       of_letter *= extent;
     };
-    if (c == 'b') take(view.batch, view.batch_stride);
-    if (c == 's') take(view.tokens, view.token_stride);
-    if (c == 'h') take(view.heads, view.head_stride);
-    if (c == 'd') take(view.head_dim, channel_stride);
-    before = c;
+    if (letter == 'b') take(view.batch, view.batch_stride);
+    if (letter == 's') take(view.tokens, view.token_stride);
+    if (letter == 'h') take(view.heads, view.head_stride);
+    if (letter == 'd') take(view.head_dim, channel_stride);
+    before *= extent;
+    reach *= most;
+    letter_before = letter;
   }
   if (view.head_dim > 1 && channel_stride != 1)
     throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
                   "; copy the mdspan to one with the channels side by side");
   return view;
+}
+
+/// The view of a tensor. The caller has checked the letters. For types that are not tensors a static_assert
+/// has already failed: the empty view avoids a second error message.
+template <index_letters letters, class X>
+auto view_of_tensor(const char* name, X& x) {
+  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
+  if constexpr (tensor<X, rank>) {
+    constexpr bool row_major = is_row_major_tensor<std::remove_cvref_t<X>>;
+    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+    return view_of_indices<letters>(
+        name, x.data(), row_major,
+        [&](int axis) { return extents[std::size_t(row_major ? axis : rank - 1 - axis)]; },
+        [](int /*axis*/, Index before) { return before; });
+  } else {
+    return head_view<float>{};
+  }
+}
+
+/// The view of an mdspan, of which the first or the last letter is a d. Other strides than that of the
+/// channels are the caller's.
+template <index_letters letters, class X>
+auto view_of_span(const char* name, const X& x) {
+  return view_of_indices<letters>(
+      name, x.data_handle(), letters.letter[sizeof(letters) - 2] == 'd',
+      [&](int axis) { return span_extent(x, axis); },
+      [&](int axis, Index /*before*/) { return span_stride(x, axis); });
 }
 
 /// The view of a matrix [batch * tokens, heads * head_dim] with a row stride of `row` elements.
