@@ -22,6 +22,7 @@
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/simd/packet_math.hpp>  // saturated_to
 #include <rope/base/storage.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>

@@ -7,7 +7,6 @@
 #include <concepts>   // std::integral, std::same_as
 #include <cstdint>
 #include <functional>  // std::equal_to
-#include <limits>
 #include <type_traits>
 #include <utility>  // std::in_range
 
@@ -66,16 +65,6 @@ using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
 
-/// x, or the largest finite number of its sign if x is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = bit_cast<bits>(x);
-  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
-
 /// Calls body(i) for each i in [first, last), 16 in a loop of constant length. g++ -O2 vectorises only those.
 template <class Body>
 EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& body) {
@@ -96,16 +85,6 @@ bool all_finite(const X* x, Index count) {
     largest = (std::max)(largest, bit_cast<bits>(static_cast<A>(x[i])) & exponent);
   });
   return largest != exponent;
-}
-
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
 }
 
 /// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser

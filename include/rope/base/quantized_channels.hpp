@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include <rope/base/numbers.hpp>
+#include <rope/base/simd/channel_rows.hpp>  // load of int8
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>  // as_computed
 #include <rope/config.hpp>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What registers do, lane by lane against scalars: channels taken apart and put together, sums, signs, rows of any length.
 #include <rope/base/numbers.hpp>
+#include <rope/base/simd/bfloat16_pairs.hpp>
 #include <rope/base/simd/channel_rows.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>

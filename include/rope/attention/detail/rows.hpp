@@ -14,6 +14,7 @@
 #include <rope/base/numbers.hpp>
 #include <rope/base/simd/channel_rows.hpp>
 #include <rope/base/simd/packet.hpp>
+#include <rope/base/simd/packet_math.hpp>  // saturated
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // advance
 #include <rope/rotation/view.hpp>

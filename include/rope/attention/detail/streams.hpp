@@ -11,6 +11,7 @@
 
 #include <rope/attention/detail/prefetch.hpp>
 #include <rope/attention/detail/rows.hpp>
+#include <rope/base/simd/channel_rows.hpp>  // load of narrow channels
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>  // as_computed
 #include <rope/base/simd/panels.hpp>

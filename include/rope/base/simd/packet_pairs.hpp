@@ -52,25 +52,6 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
   }
 }
 
-/// The inverse of load_even_odd in the arithmetic type.
-template <class P, class A>
-EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (std::is_same_v<A, float> && lanes<P> == 16) {
-    const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    const __m512i high = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);
-    _mm512_storeu_ps(to, _mm512_permutex2var_ps(__m512(even), low, __m512(odd)));
-    _mm512_storeu_ps(to + 16, _mm512_permutex2var_ps(__m512(even), high, __m512(odd)));
-  } else
-#endif
-  {
-    A numbers[2 * lanes<P>];
-    store(numbers, even);
-    store(numbers + lanes<P>, odd);
-    for (int i = 0; i < lanes<P>; ++i) to[2 * i] = numbers[i], to[2 * i + 1] = numbers[lanes<P> + i];
-  }
-}
-
 #if defined(EIGEN_VECTORIZE_SSE)
 /// Two floats in the lower lanes of a register, zeros in the others.
 EIGEN_ALWAYS_INLINE __m128 load_two(const float* from) {

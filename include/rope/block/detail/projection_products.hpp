@@ -9,6 +9,7 @@
 
 #include <rope/base/parallel.hpp>
 #include <rope/base/scratch.hpp>
+#include <rope/base/simd/channel_rows.hpp>  // load of narrow channels
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>
 #include <rope/base/simd/panels.hpp>
