@@ -2,11 +2,9 @@
 #ifndef ROPE_BASE_NUMBER_ARRAY_HPP
 #define ROPE_BASE_NUMBER_ARRAY_HPP
 
-#include <algorithm>  // std::fill_n
 #include <cstddef>
 #include <limits>
 #include <type_traits>
-#include <utility>  // std::exchange, std::swap
 
 #include <rope/base/message.hpp>
 #include <rope/base/storage.hpp>
@@ -37,7 +35,7 @@ namespace rope::inline ROPE_ABI {
 ///            assignment that throws changes nothing.
 template <class Scalar>
 class number_array {
-  static_assert(std::is_trivially_copyable_v<Scalar> && std::is_trivially_destructible_v<Scalar>,
+  static_assert(std::is_trivially_copyable_v<Scalar>,
                 "number_array: the numbers are copied as they lie in memory");
 
  public:
@@ -54,13 +52,13 @@ class number_array {
   ///
   /// Throws:  std::length_error if they exceed the address space
   explicit number_array(Index rows, Index columns = 1)
-      : data_(allocated(checked_size(rows, columns))), rows_(rows), columns_(columns) {}
+      : numbers_{allocated(checked_size(rows, columns)), rows, columns} {}
 
   /// Numbers that are all `value`.
   ///
   /// Throws:  std::length_error if they exceed the address space
   number_array(Index rows, Index columns, Scalar value) : number_array(rows, columns) {
-    std::fill_n(data(), size(), value);
+    for (Scalar& number : *this) number = value;
   }
 
   /// A copy of an Eigen expression with the same scalar.
@@ -78,37 +76,27 @@ class number_array {
   /// copy of the array has its own memory.
   static number_array over(Scalar* data, Index rows, Index columns) noexcept {
     number_array array;
-    array.data_ = data;
-    array.rows_ = rows;
-    array.columns_ = columns;
-    array.owned_ = false;
+    array.numbers_ = {data, rows, columns, false};
     return array;
   }
 
   /// A copy of the shape and the numbers.
-  number_array(const number_array& other) : number_array(other.rows_, other.columns_) {
-    for (Index i = 0; i < size(); ++i) data_[i] = other.data_[i];
+  number_array(const number_array& other) : number_array(other.rows(), other.cols()) {
+    for (Index i = 0; i < size(); ++i) data()[i] = other.data()[i];
   }
   /// Takes over the memory of `other`, which is then empty.
-  number_array(number_array&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)),
-        rows_(std::exchange(other.rows_, 0)),
-        columns_(std::exchange(other.columns_, 0)),
-        owned_(std::exchange(other.owned_, true)) {}
+  number_array(number_array&& other) noexcept : numbers_(other.numbers_) { other.numbers_ = {}; }
   /// Copies the shape and the numbers. If it throws, nothing changes.
   number_array& operator=(const number_array& other) { return *this = number_array(other); }
   /// Takes over the memory of `other`, which is then empty.
   number_array& operator=(number_array&& other) noexcept {
-    number_array taken(std::move(other));
-    std::swap(data_, taken.data_);
-    std::swap(rows_, taken.rows_);
-    std::swap(columns_, taken.columns_);
-    std::swap(owned_, taken.owned_);
+    const memory taken = other.numbers_;
+    other.numbers_ = {};
+    release();
+    numbers_ = taken;
     return *this;
   }
-  ~number_array() {
-    if (owned_ && data_ != nullptr) detail::cache_line_allocator<Scalar>{}.deallocate(data_, 0);
-  }
+  ~number_array() { release(); }
 
   /// Gives the array another shape and new memory. The numbers are then indeterminate.
   ///
@@ -116,17 +104,17 @@ class number_array {
   void resize(Index rows, Index columns = 1) { *this = number_array(rows, columns); }
 
   /// Number of rows.
-  Index rows() const { return rows_; }
+  Index rows() const { return numbers_.rows; }
   /// Number of columns.
-  Index cols() const { return columns_; }
+  Index cols() const { return numbers_.columns; }
   /// Number of elements: rows() * cols().
-  Index size() const { return rows_ * columns_; }
+  Index size() const { return rows() * cols(); }
   /// Whether size() is 0.
   bool empty() const { return size() == 0; }
   /// The first number; number (r, c) is data()[r + c * rows()].
-  Scalar* data() { return data_; }
+  Scalar* data() { return numbers_.data; }
   /// The first number, read-only.
-  const Scalar* data() const { return data_; }
+  const Scalar* data() const { return numbers_.data; }
   /// Begin of the numbers in the order of memory.
   Scalar* begin() { return data(); }
   /// End of the numbers in the order of memory.
@@ -141,9 +129,9 @@ class number_array {
   /// Number i in the order of memory, read-only.
   const Scalar& operator()(Index i) const { return data()[i]; }
   /// One number.  Requires: row in [0, rows()), column in [0, cols())
-  Scalar& operator()(Index row, Index column) { return data()[row + column * rows_]; }
+  Scalar& operator()(Index row, Index column) { return data()[row + column * rows()]; }
   /// One number, read-only.
-  const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows_]; }
+  const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows()]; }
 
   /// Multiplies every number by `factor`.
   number_array& operator*=(Scalar factor) {
@@ -162,6 +150,16 @@ class number_array {
   const_map_type map() const { return {data(), rows(), cols()}; }
 
  private:
+  struct memory {
+    Scalar* data = nullptr;
+    Index rows = 0, columns = 0;
+    bool owned = true;
+  };
+
+  void release() noexcept {
+    if (numbers_.owned && numbers_.data != nullptr)
+      detail::cache_line_allocator<Scalar>{}.deallocate(numbers_.data, 0);
+  }
   static Scalar* allocated(std::size_t size) {
     return size == 0 ? nullptr : detail::cache_line_allocator<Scalar>{}.allocate(size);
   }
@@ -173,9 +171,7 @@ class number_array {
     return static_cast<std::size_t>(rows * columns);
   }
 
-  Scalar* data_ = nullptr;
-  Index rows_ = 0, columns_ = 0;
-  bool owned_ = true;
+  memory numbers_;
 };
 
 }  // namespace rope::inline ROPE_ABI

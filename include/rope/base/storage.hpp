@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <new>          // std::align_val_t
 #include <type_traits>  // std::is_trivially_default_constructible_v
-#include <utility>      // std::exchange
 #include <vector>
 
 #include <rope/base/message.hpp>
@@ -71,10 +70,11 @@ class moved_index {
  public:
   moved_index(Index value) noexcept : value_(value) {}
   moved_index(const moved_index&) = default;
-  moved_index(moved_index&& other) noexcept : value_(std::exchange(other.value_, Index{0})) {}
+  moved_index(moved_index&& other) noexcept : value_(other.value_) { other.value_ = 0; }
   moved_index& operator=(const moved_index&) = default;
   moved_index& operator=(moved_index&& other) noexcept {
-    const Index value = std::exchange(other.value_, Index{0});
+    const Index value = other.value_;
+    other.value_ = 0;
     value_ = value;
     return *this;
   }
