@@ -2,12 +2,11 @@
 #ifndef ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 
-#include <algorithm>  // std::clamp, std::find, std::max, std::min
+#include <algorithm>  // std::clamp, std::max, std::min
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -55,29 +54,27 @@ struct ggml_rope_parameters {
 
 namespace detail {
 
-/// The coordinate that rotates a pair, and its power of base^(-2 / n_dims).
-struct ggml_pair {
-  Index axis, power;
-};
-
-/// The pairs of ggml_rope_multi. If sections have fewer pairs, they are repeated, and cut after the last
-/// pair.
+/// For every pair, [pairs, 2]: which coordinate it rotates by, and at which power of base^(-2 / n_dims). The pairs
+/// are those of ggml_rope_multi. Sections that end before the pairs do are repeated; what is left of them after
+/// the last pair is cut off.
 ///
 /// For every axis, the pairs are counted from the start of its section. Only `vision` restarts the count, and
 /// only for the first of the axes that begin at one pair. A section that begins at the same pair as an empty
 /// one continues the count.
-inline std::vector<ggml_pair> ggml_pairs_of(const ggml_rope_parameters& p, Index pairs) {
+inline number_array<Index> ggml_pairs_of(const ggml_rope_parameters& p, Index pairs) {
   const auto& sections = p.sections;
-  std::array<Index, 4> begins = {}, powers = {};
+  Index begins[4] = {}, powers[4] = {};
   for (std::size_t axis = 1; axis < 4; ++axis) begins[axis] = begins[axis - 1] + sections[axis - 1];
   const Index period = begins[3] + sections[3];
-  std::vector<ggml_pair> result;
+  number_array<Index> result(pairs, 2);
   for (Index i = 0; i < pairs; ++i) {
     const Index sector = i % period;
-    if (p.mode == ggml_rope_type::vision) {
-      const auto first = std::find(begins.begin(), begins.end(), sector);
-      if (first != begins.end()) powers[static_cast<std::size_t>(first - begins.begin())] = 0;
-    }
+    if (p.mode == ggml_rope_type::vision)
+      for (std::size_t axis = 0; axis < 4; ++axis)
+        if (begins[axis] == sector) {
+          powers[axis] = 0;
+          break;
+        }
     std::size_t axis = 3;
     if (p.mode == ggml_rope_type::imrope) {
       const auto turn = static_cast<std::size_t>(sector % 3);
@@ -85,38 +82,22 @@ inline std::vector<ggml_pair> ggml_pairs_of(const ggml_rope_parameters& p, Index
     } else {
       while (axis > 0 && sector < begins[axis]) --axis;
     }
-    result.push_back({static_cast<Index>(axis), powers[axis]});
+    result(i, 0) = static_cast<Index>(axis);
+    result(i, 1) = powers[axis];
     for (Index& power : powers) ++power;
   }
   return result;
 }
 
-/// The blend of YaRN in ggml: the share of the unscaled frequency, 1 up to pair low, 0 from pair high on.
-class ggml_blend {
- public:
-  explicit ggml_blend(const ggml_rope_parameters& p)
-      : low_((std::max)(wide_real(0), floor(pair_of(p, p.beta_fast)))),
-        high_((std::min)(wide_real(p.n_dims - 1), ceil(pair_of(p, p.beta_slow)))) {}
-
-  wide_real unscaled(Index pair) const {
-    const wide_real passed = (pair - low_) / (std::max)(wide_real(1) / 1000, high_ - low_);
-    return 1 - std::clamp(passed, wide_real(0), wide_real(1));
-  }
-
- private:
-  /// The pair that makes `rotations` full turns over L0 positions. With a base of 1, all pairs make the same
-  /// number of turns: the bound is then beyond all pairs, on the side that it approaches as the base goes to
-  /// 1.
-  static wide_real pair_of(const ggml_rope_parameters& p, double rotations) {
-    const wide_real ratio = log(wide_real(p.n_ctx_orig) / (2 * wide_real::pi() * wide_real(rotations)));
-    const wide_real log_base = log(wide_real(p.freq_base));
-    constexpr double beyond = 0x1p62;
-    if (log_base == 0) return ratio > 0 ? beyond : -beyond;
-    return p.n_dims * ratio / (2 * log_base);
-  }
-
-  wide_real low_, high_;
-};
+/// The pair that makes `rotations` full turns over L0 positions. With a base of 1 all pairs make the same
+/// number: the bound then lies beyond all pairs, on the side that it approaches as the base goes to 1.
+inline wide_real ggml_pair_of_rotations(const ggml_rope_parameters& p, double rotations) {
+  const wide_real ratio = log(wide_real(p.n_ctx_orig) / (2 * wide_real::pi() * wide_real(rotations)));
+  const wide_real log_base = log(wide_real(p.freq_base));
+  constexpr double beyond = 0x1p62;
+  if (log_base == 0) return ratio > 0 ? beyond : -beyond;
+  return p.n_dims * ratio / (2 * log_base);
+}
 
 inline void check_ggml_sections(const ggml_rope_parameters& p) {
   const auto& s = p.sections;
@@ -205,33 +186,37 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
   detail::check_ggml_parameters(p, pairs);
   detail::check_ggml_sections(p);
 
-  std::optional<detail::ggml_blend> blend;
-  if (!detail::equal(p.ext_factor, 0)) blend.emplace(p);
+  const bool blends = !detail::equal(p.ext_factor, 0);
   const wide_real scale = wide_real(p.freq_scale);
   wide_real magnitude = wide_real(p.attn_factor);
-  if (blend) magnitude *= 1 - log(scale) / 10;
+  if (blends) magnitude *= 1 - log(scale) / 10;
   if (magnitude <= 0)
     detail::throw_invalid(
         "ggml_frequencies",
         "1 + 0.1 ln(1 / freq_scale) must be positive if ext_factor is not 0, got the freq_scale ",
         p.freq_scale);
 
-  std::vector<detail::ggml_pair> places;
-  const bool one_axis = p.mode == ggml_rope_type::normal || p.mode == ggml_rope_type::neox;
-  if (one_axis)
-    for (Index i = 0; i < pairs; ++i) places.push_back({0, i});
-  else
-    places = detail::ggml_pairs_of(p, pairs);
+  // The blend of YaRN in ggml: the share of the unscaled frequency is 1 up to pair low, 0 from pair high on.
+  wide_real low, high;
+  if (blends) {
+    low = (std::max)(wide_real(0), floor(detail::ggml_pair_of_rotations(p, p.beta_fast)));
+    high = (std::min)(wide_real(p.n_dims - 1), ceil(detail::ggml_pair_of_rotations(p, p.beta_slow)));
+  }
+  const auto unscaled_share = [&](Index pair) {
+    const wide_real passed = (pair - low) / (std::max)(wide_real(1) / 1000, high - low);
+    return 1 - std::clamp(passed, wide_real(0), wide_real(1));
+  };
 
+  const bool one_axis = p.mode == ggml_rope_type::normal || p.mode == ggml_rope_type::neox;
+  const number_array<Index> places = one_axis ? number_array<Index>() : detail::ggml_pairs_of(p, pairs);
   number_array<double> inv_freq(pairs, one_axis ? 1 : 4, 0.0);
   const detail::inverse_powers powers(p.freq_base, p.n_dims / 2);
   for (Index i = 0; i < pairs; ++i) {
-    const auto pair = static_cast<std::size_t>(i);
-    const double factor = p.freq_factors.empty() ? 1 : p.freq_factors[pair];
+    const double factor = p.freq_factors.empty() ? 1 : p.freq_factors[static_cast<std::size_t>(i)];
     if (factor >= 0.999e30) continue;
-    const wide_real f = powers(places[pair].power) / factor;
-    const wide_real unscaled = blend ? wide_real(p.ext_factor) * blend->unscaled(i) : 0;
-    inv_freq(i, places[pair].axis) = static_cast<double>(f * (scale * (1 - unscaled) + unscaled));
+    const wide_real f = powers(one_axis ? i : places(i, 1)) / factor;
+    const wide_real unscaled = blends ? wide_real(p.ext_factor) * unscaled_share(i) : 0;
+    inv_freq(i, one_axis ? 0 : places(i, 0)) = static_cast<double>(f * (scale * (1 - unscaled) + unscaled));
   }
   return frequencies::custom(std::move(inv_freq), static_cast<double>(magnitude));
 }
