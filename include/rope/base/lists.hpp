@@ -21,6 +21,12 @@ bool contains(const std::vector<T>& list, const X& x) {
   return std::find(list.begin(), list.end(), x) != list.end();
 }
 
+/// Adds an element at the end of the list.
+template <class T>
+void append(std::vector<T>& list, const T& x) {
+  list.push_back(x);
+}
+
 /// Sorts [first, last) in increasing order.
 template <class T>
 void sort(T* first, T* last) {

@@ -115,9 +115,13 @@ inline frequencies axial(const frequencies& block, Index axes) {
 ///
 /// Throws:  std::invalid_argument unless there are widths, all even and positive, and base is above 1
 inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 10000.0) {
-  std::vector<frequencies> blocks;
-  for (const Index width : widths) blocks.emplace_back(width, base);
-  return axial(blocks);
+  if (widths.empty()) return detail::axial_of(nullptr, 0, 1);  // throws
+  frequencies all(widths.front(), base);
+  for (std::size_t axis = 1; axis < widths.size(); ++axis) {
+    const frequencies both[] = {all, frequencies(widths[axis], base)};
+    all = detail::axial_of(both, 2, 1);
+  }
+  return all;
 }
 
 /// The axis that rotates each pair. Your own assignment works wherever the functions below do.

@@ -84,12 +84,13 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
     detail::throw_invalid("spread_sections",
                           "sections must be (time, height, width), time at least 1, or (height, width), got ",
                           axes, " of them", axes > 0 ? " and " : "", axes > 0 ? sections[0] : Index{0});
-  axis_assignment assignment{{}, static_cast<Index>(axes)};
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0),
+                             static_cast<Index>(axes)};
   std::vector<Index> all = sections, placed(axes, 0);
   if (time_ends) --all[0];
   std::size_t last = axes;  // the axis of the previous pair; initially none
   const auto left = [&](std::size_t axis) { return all[axis] > placed[axis]; };
-  while (static_cast<Index>(assignment.axis_of_pair.size()) < pairs - (time_ends ? 1 : 0)) {
+  for (Index pair = 0; pair < pairs - (time_ends ? 1 : 0); ++pair) {
     std::size_t next = axes;
     for (std::size_t axis = 0; axis < axes; ++axis) {
       if (!left(axis) || axis == last) continue;
@@ -98,10 +99,9 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
     }
     if (next == axes) next = last;
     ++placed[next];
-    assignment.axis_of_pair.push_back(static_cast<Index>(next));
+    assignment.axis_of_pair[static_cast<std::size_t>(pair)] = static_cast<Index>(next);
     last = next;
   }
-  if (time_ends) assignment.axis_of_pair.push_back(0);
   return assignment;
 }
 

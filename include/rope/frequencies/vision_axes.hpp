@@ -379,12 +379,13 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index
 /// Throws:  std::invalid_argument unless heads is positive and divides the pairs of `all`
 /// Source:  LTX2AudioVideoRotaryPosEmbed and apply_split_rotary_emb of Hugging Face diffusers; released
 ///          weights are of this form (scripts/convert_ltx2_to_diffusers.py)
-inline std::vector<frequencies> frequencies_of_heads(const frequencies& all, Index heads) {
+template <class Frequencies = frequencies>
+std::vector<Frequencies> frequencies_of_heads(const frequencies& all, Index heads) {
   if (heads <= 0 || all.pairs() % heads != 0)
     detail::throw_invalid("frequencies_of_heads", "heads must be positive and divide ", all.pairs(),
                           " pairs, got ", heads);
   const Index pairs = all.pairs() / heads;
-  std::vector<frequencies> result;
+  std::vector<Frequencies> result;
   for (Index h = 0; h < heads; ++h) {
     number_array<double> inv_freq(pairs, all.axes());
     for (Index a = 0; a < all.axes(); ++a)

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <rope/base/integer_list.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/tensor_shape.hpp>
 #include <rope/config.hpp>
@@ -49,13 +50,13 @@ namespace detail {
 /// One range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
 ///
 /// Throws:  std::invalid_argument
-template <class RangeOf>
-std::vector<key_range> ranges_of_row(const char* function, const row_tokens& row, const RangeOf& range_of) {
+template <class Range, class RangeOf>
+std::vector<Range> ranges_of_row(const char* function, const row_tokens& row, const RangeOf& range_of) {
   if (row.queries < 0 || row.queries > row.keys)
     throw_invalid(function,
                   "queries are the newest tokens of a row, so they must be in [0, keys = ", row.keys,
                   "], got ", row.queries);
-  std::vector<key_range> ranges;
+  std::vector<Range> ranges;
   ranges.reserve(static_cast<std::size_t>(row.queries));
   for (Index token = row.keys - row.queries; token < row.keys; ++token) ranges.push_back(range_of(token));
   return ranges;
@@ -75,11 +76,12 @@ std::vector<key_range> ranges_of_row(const char* function, const row_tokens& row
 /// Throws:  std::invalid_argument if prefix is not in [0, keys], or queries not in [0, keys]
 /// Cost:    O(queries)
 /// Source:  Raffel et al. 2019, arXiv:1910.10683, figure 4
-inline std::vector<key_range> prefix_ranges(Index prefix, const row_tokens& row) {
+template <class Range = key_range>
+std::vector<Range> prefix_ranges(Index prefix, const row_tokens& row) {
   if (prefix < 0 || prefix > row.keys)
     detail::throw_invalid("prefix_ranges", "prefix must be in [0, keys = ", row.keys, "], got ", prefix);
-  return detail::ranges_of_row("prefix_ranges", row, [&](Index token) {
-    return key_range{0, (std::max)(prefix, token + 1)};
+  return detail::ranges_of_row<Range>("prefix_ranges", row, [&](Index token) {
+    return Range{0, (std::max)(prefix, token + 1)};
   });
 }
 
@@ -94,11 +96,12 @@ inline std::vector<key_range> prefix_ranges(Index prefix, const row_tokens& row)
 /// Throws:  std::invalid_argument if block is not positive, or queries not in [0, keys]
 /// Cost:    O(queries)
 /// Source:  Arriola et al. 2025, Block Diffusion, arXiv:2503.09573
-inline std::vector<key_range> block_causal_ranges(Index block, const row_tokens& row) {
+template <class Range = key_range>
+std::vector<Range> block_causal_ranges(Index block, const row_tokens& row) {
   if (block <= 0) detail::throw_invalid("block_causal_ranges", "block must be positive, got ", block);
-  return detail::ranges_of_row("block_causal_ranges", row, [&](Index token) {
+  return detail::ranges_of_row<Range>("block_causal_ranges", row, [&](Index token) {
     const Index first = token - token % block;  // first + block may overflow
-    return key_range{0, first + (std::min)(block, row.keys - first)};
+    return Range{0, first + (std::min)(block, row.keys - first)};
   });
 }
 
@@ -113,10 +116,11 @@ inline std::vector<key_range> block_causal_ranges(Index block, const row_tokens&
 ///
 /// Throws:  std::invalid_argument if chunk is not positive, or queries not in [0, keys]
 /// Cost:    O(queries)
-inline std::vector<key_range> chunk_ranges(Index chunk, const row_tokens& row) {
+template <class Range = key_range>
+std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
   if (chunk <= 0) detail::throw_invalid("chunk_ranges", "chunk must be positive, got ", chunk);
-  return detail::ranges_of_row("chunk_ranges", row, [&](Index token) {
-    return key_range{token - token % chunk, token % chunk + 1};
+  return detail::ranges_of_row<Range>("chunk_ranges", row, [&](Index token) {
+    return Range{token - token % chunk, token % chunk + 1};
   });
 }
 
@@ -160,7 +164,8 @@ std::vector<key_range> segment_ranges(const X& offsets, bool causal, const Y& le
   for (Index s = 0; s < segment_count; ++s) {
     const auto first = static_cast<Index>(bound(s)), tokens = static_cast<Index>(bound(s + 1)) - first,
                length = counts.size() == 0 ? tokens : static_cast<Index>(detail::as_position(counts[s]));
-    for (Index t = 0; t < tokens; ++t) ranges.push_back({first, t >= length ? 0 : causal ? t + 1 : length});
+    for (Index t = 0; t < tokens; ++t)
+      detail::append(ranges, {first, t >= length ? 0 : causal ? t + 1 : length});
   }
   return ranges;
 }
@@ -263,11 +268,11 @@ padded_rows positions_of_mask(const X& mask, bool causal = true) {
     // A matrix of one column is stored as a list.
     const key_range real = detail::unpadded_tokens(
         b, tokens, [&](Index t) { return list.rows > 1 ? list(b, t) : list[b * tokens + t]; });
-    rows.counts.push_back(real.count);
+    detail::append(rows.counts, std::int64_t{real.count});
     for (Index t = 0; t < tokens; ++t) {
       const bool is_token = t >= real.first && t < real.first + real.count;
-      rows.positions.push_back(is_token ? t - real.first : 0);
-      rows.key_ranges.push_back({real.first, is_token ? causal ? t - real.first + 1 : real.count : 0});
+      detail::append(rows.positions, std::int64_t{is_token ? t - real.first : 0});
+      detail::append(rows.key_ranges, {real.first, is_token ? causal ? t - real.first + 1 : real.count : 0});
     }
   }
   return rows;

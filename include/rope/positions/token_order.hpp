@@ -66,14 +66,16 @@ inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height,
   if (merge <= 0 || height % merge != 0 || width % merge != 0)
     detail::throw_invalid("spatial_merge_order", "merge must be positive and divide height and width, got ",
                           merge, " for ", height, " and ", width);
-  std::vector<std::int64_t> order;
-  if (detail::cells("spatial_merge_order", {frames, height, width}) == 0) return order;
+  const Index cells = detail::cells("spatial_merge_order", {frames, height, width});
+  std::vector<std::int64_t> order(static_cast<std::size_t>(cells), 0);
+  if (cells == 0) return order;
+  std::size_t next = 0;
   for (Index t = 0; t < frames; ++t)
     for (Index block_row = 0; block_row < height; block_row += merge)
       for (Index block_column = 0; block_column < width; block_column += merge)
         for (Index row = block_row; row < block_row + merge; ++row)
           for (Index column = block_column; column < block_column + merge; ++column)
-            order.push_back((t * height + row) * width + column);
+            order[next++] = (t * height + row) * width + column;
   return order;
 }
 
@@ -138,10 +140,11 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
     detail::throw_invalid("context_parallel_ids", "the length must be a multiple of 2 * ranks, got ", length,
                           " for ", ranks, " ranks");
   const Index chunk = length / 2 / ranks, mirror = length - (rank + 1) * chunk;
-  std::vector<std::int64_t> ids;
-  ids.reserve(static_cast<std::size_t>(2 * chunk));
-  for (const Index first : {rank * chunk, mirror})
-    for (Index i = 0; i < chunk; ++i) ids.push_back(first + i);
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(2 * chunk), 0);
+  for (Index i = 0; i < chunk; ++i) {
+    ids[static_cast<std::size_t>(i)] = rank * chunk + i;
+    ids[static_cast<std::size_t>(chunk + i)] = mirror + i;
+  }
   return ids;
 }
 

@@ -72,7 +72,7 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
           for (Index i = 0; i < count; ++i)
             for (Index h = 0; h < x.heads; ++h)
               channels_map<T>(out.at(b, t + i, h), x.head_dim) =
-                  const_channels_map<float>(wide.at(0, i, h), x.head_dim).template cast<T>();
+                  const_channels_map<arithmetic<T>>(wide.at(0, i, h), x.head_dim).template cast<T>();
         });
       });
 }

@@ -2,14 +2,12 @@
 #ifndef ROPE_TABLES_FOURIER_HPP
 #define ROPE_TABLES_FOURIER_HPP
 
-#include <algorithm>  // std::copy
-#include <concepts>   // std::integral
+#include <concepts>  // std::integral
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <numbers>
 #include <utility>  // std::move
-#include <vector>
 
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
@@ -42,15 +40,15 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
   if (!detail::is_finite(max_position) || max_position <= 0)
     detail::throw_invalid("fourier_frequencies", "max_position must be finite and positive, got ",
                           max_position);
-  std::vector<double> kept;
-  for (Index i = 0; i < schedule.pairs(); ++i)
-    if (schedule.inv_freq(i, 0) > 2 * std::numbers::pi / max_position)
-      kept.push_back(schedule.inv_freq(i, 0));
-  if (kept.empty())
+  const auto is_kept = [&](Index i) { return schedule.inv_freq(i, 0) > 2 * std::numbers::pi / max_position; };
+  Index count = 0;
+  for (Index i = 0; i < schedule.pairs(); ++i) count += is_kept(i) ? 1 : 0;
+  if (count == 0)
     detail::throw_invalid("fourier_frequencies",
                           "no pair completes a full turn within max_position = ", max_position);
-  number_array<double> inv_freq(static_cast<Index>(kept.size()), 1);
-  std::copy(kept.begin(), kept.end(), inv_freq.data());
+  number_array<double> inv_freq(count, 1);
+  for (Index i = 0, next = 0; i < schedule.pairs(); ++i)
+    if (is_kept(i)) inv_freq(next++, 0) = schedule.inv_freq(i, 0);
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 

@@ -32,7 +32,7 @@ struct borrowed_table {
                                number_array<double>&& coordinates, number_array<S>&& entries,
                                number_array<unsigned char>&& at_origin) {
     // Frequencies are only read, so nothing is written through this pointer.
-    auto* inv_freq = const_cast<double*>(of.inv_freq().data());
+    auto* inv_freq = const_cast<double*>(of.inv_freq<typename frequency_table<S>::double_map>().data());
     frequencies borrowed = frequencies::custom(number_array<double>::over(inv_freq, of.pairs(), of.axes()),
                                                of.attention_factor());
     frequency_table<S> table(std::move(borrowed), fingerprint, std::move(entries), std::move(at_origin));
