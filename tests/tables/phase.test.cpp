@@ -407,19 +407,6 @@ TEST_CASE("the float nearest to a product is that of its digits, down to subnorm
   CHECK(nearest_float({all_ones, all_ones}, -128, 1) == 1);
 }
 
-TEST_CASE("doubles that may be rounded to two floats are recognised", "[tables][phase]") {
-  using rope::detail::rounds_to_one_float;
-  constexpr double middle = 1 + 0x1p-24, unit = 0x1p-52;
-  CHECK_FALSE(rounds_to_one_float(middle, 4));
-  CHECK_FALSE(rounds_to_one_float(middle + 3 * unit, 4));
-  CHECK_FALSE(rounds_to_one_float(-middle + 4 * unit, 4));
-  CHECK(rounds_to_one_float(middle + 4 * unit, 4));
-  CHECK(rounds_to_one_float(middle - 5 * unit, 4));
-  CHECK(rounds_to_one_float(1, 4));
-  CHECK(rounds_to_one_float(0x1p-126, 4));
-  CHECK_FALSE(rounds_to_one_float(0x1.fp-127, 4));
-}
-
 TEMPLATE_TEST_CASE("cos and sin of quarter turns are exact", "[tables][phase]", float, double) {
   CHECK(same(rope::cos_sin_of<TestType>(phase{}), {1, 0}));
   CHECK(same(rope::cos_sin_of<TestType>(quarter), {0, 1}));

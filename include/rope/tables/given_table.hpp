@@ -154,6 +154,13 @@ Index checked_pairs(const char* function, const char* name, const Matrix& x, tab
 /// The first column of pair i.
 constexpr Index column(table_form form, Index i) { return form == table_form::repeated ? 2 * i : i; }
 
+/// Writes m cos and m sin of the angle inv_freq * coordinate.
+template <class S>
+void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
+  write_product(
+      inv_freq, coordinate, m, [=] { return phase_of(inv_freq, coordinate); }, cos, sin);
+}
+
 inline double checked_angle(const char* function, double angle, Index r, Index i) {
   if (!is_finite(angle) || (std::abs)(angle) >= 0x1p64)
     throw_invalid(function, "an angle must be finite and below 2^64, got ", angle, " at row ", r, ", column ",

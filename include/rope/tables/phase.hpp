@@ -38,8 +38,7 @@
 /// (detail/table_rows.hpp).
 ///
 /// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
-/// Words of 64 bits give the entries of double tables. Words of 128 bits decide the rounding of a float entry
-/// that is close to the middle between two floats.
+/// Words of 64 bits give the entries of double tables, words of 128 bits the nearest floats.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -156,17 +155,6 @@ constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
   if (dropped > 128) return 0;
   const std::uint64_t twice = (product >> (dropped - 1)).lo;
   return static_cast<double>(static_cast<std::int64_t>((twice + 1) >> 1)) * scale_of_bits(unit);
-}
-
-/// Whether all numbers that differ from x by at most `places` ulp of double round to the same float. Computed
-/// from the bits of x, which -ffast-math does not affect.
-///
-/// Requires:  places is a power of two
-constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
-  const std::uint64_t bits = bit_cast<std::uint64_t>(x), middle = std::uint64_t{1} << 28;
-  const bool near_middle = ((bits - middle + places) & (2 * middle - 1) & ~(2 * places - 1)) == 0;
-  const bool subnormal = (bits >> 52 & 0x7ff) < 1023 - 126;
-  return !near_middle && !subnormal;
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
@@ -346,33 +334,22 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle
           detail::bit_cast<double>(s ^ exchanged ^ (angle.quadrant << 62 & sign_bit))};
 }
 
-/// cos and sin of an angle of at most an eighth of a turn, computed in words of 64 bits.
-EIGEN_ALWAYS_INLINE constexpr cos_sin double_cos_sin(uint192 turn) {
-  if (turn == uint192{}) return {1, 0};
-  const auto [sine, exponent, half_versine] = fixed_sine_cosine<std::uint64_t>(turn);
-  const auto rounded = [](std::uint64_t x) { return static_cast<double>(static_cast<std::int64_t>(x >> 1)); };
-  return {rounded((std::uint64_t{1} << 63) - half_versine) * 0x1p-62,
-          rounded(sine) * scale_of_bits(exponent + 1)};
-}
-
-/// m cos and m sin of an angle in (0, pi / 4] as the nearest floats, computed in words of 128 bits.
-constexpr cos_sin nearest_float_cos_sin(uint192 turn, double m) {
-  const auto [sine, exponent, half_versine] = fixed_sine_cosine<uint128>(turn);
-  // One unit less than computed: cos x is less than 1, however small x is.
-  constexpr uint128 below_one = {~std::uint64_t{0} >> 1, ~std::uint64_t{0}};
-  return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
-}
-
-/// m cos and m sin of an angle of at most an eighth of a turn, not yet rounded to S. A double has a relative
-/// error of 2^-52. If that does not determine the nearest float, 128-bit words do.
+/// m cos and m sin of an angle of at most an eighth of a turn: the nearest floats, or doubles with a relative
+/// error of 2^-52.
 template <class S>
 EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
-  const cos_sin value = double_cos_sin(turn);
-  const double cos = m * value.cos, sin = m * value.sin;
-  if (std::is_same_v<S, double> || turn == uint192{} ||
-      (rounds_to_one_float(cos, 4) && rounds_to_one_float(sin, 4)))
-    return {cos, sin};
-  return nearest_float_cos_sin(turn, m);
+  if (turn == uint192{}) return {m, 0};
+  if constexpr (std::is_same_v<S, float>) {
+    const auto [sine, exponent, half_versine] = fixed_sine_cosine<uint128>(turn);
+    // One unit less than computed: cos x is less than 1, however small x is.
+    constexpr uint128 below_one = {~std::uint64_t{0} >> 1, ~std::uint64_t{0}};
+    return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
+  } else {
+    const auto [sine, exponent, half_versine] = fixed_sine_cosine<std::uint64_t>(turn);
+    const auto half = [](std::uint64_t x) { return static_cast<double>(static_cast<std::int64_t>(x >> 1)); };
+    return {m * (half((std::uint64_t{1} << 63) - half_versine) * 0x1p-62),
+            m * (half(sine) * scale_of_bits(exponent + 1))};
+  }
 }
 
 }  // namespace detail

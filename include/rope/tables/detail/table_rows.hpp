@@ -100,12 +100,6 @@ EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, d
   }
 }
 
-template <class S>
-void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
-  write_product(
-      inv_freq, coordinate, m, [=] { return phase_of(inv_freq, coordinate); }, cos, sin);
-}
-
 /// Writes m cos and m sin of the angle of one pair. Products on several axes are added as phases.
 template <class Row, class S>
 EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const Row& coordinates, double m,
