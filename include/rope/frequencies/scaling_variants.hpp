@@ -39,6 +39,64 @@ inline wide_real sine(wide_real x) {
 
 }  // namespace detail
 
+/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
+/// of `length`: keys rotated for one length do not fit queries rotated for another.
+///
+///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
+///     const frequencies f(128, 10000.0, rule);
+///
+/// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
+struct dynamic_ntk_scaling {
+  double factor;        // s > 0
+  double max_position;  // positive
+  double length;        // tokens in the sequence, not negative
+
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
+  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
+  void apply(schedule& axis) const {
+    detail::require_positive("dynamic_ntk_scaling: factor", factor);
+    detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
+    detail::require_field(detail::is_finite(length) && length >= 0,
+                          "dynamic_ntk_scaling: length must not be negative", length);
+    if (length > max_position) {
+      // 1 + s (L - max_position) / max_position, which has no cancellation.
+      const wide_real limit = wide_real(max_position);
+      const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
+      detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
+    }
+  }
+};
+
+/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the others are not rotated. Unlike with
+/// partial rotation, the pairs extend over the whole rotary_dim.
+///
+///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
+///
+///     const frequencies f(512, 1e6, proportional_scaling{.partial_rotary_factor = 0.25});  // Gemma 4
+///
+/// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of Hugging Face transformers
+///         (Gemma 4).
+struct proportional_scaling {
+  double partial_rotary_factor;  // in (0, 1]
+  double factor = 1;             // s > 0
+
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless partial_rotary_factor is in (0, 1], and factor finite and
+  ///          positive
+  void apply(schedule& axis) const {
+    detail::require_field(
+        detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
+        "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
+    detail::require_positive("proportional_scaling: factor", factor);
+    const auto turning = static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / factor : 0;
+  }
+};
+
 /// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
 ///
 ///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
