@@ -20,6 +20,7 @@
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/parallel_tasks.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>

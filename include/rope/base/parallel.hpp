@@ -3,7 +3,6 @@
 #define ROPE_BASE_PARALLEL_HPP
 
 #include <algorithm>  // std::min
-#include <atomic>
 #include <concepts>
 
 #include <rope/config.hpp>
@@ -99,25 +98,6 @@ void run_pieces(const Threads& threads, Index pieces, double cost, const Run& ru
       for (Index piece = first; piece < last; ++piece) run(piece);
     });
   }
-}
-
-/// Calls body(task) for tasks of unequal size, at least `work` operations each on average. A thread takes the
-/// next task when it is free. Small calls use the calling thread only.
-template <class Threads, class Body>
-void parallel_tasks(const Threads& threads, Index tasks, double work, const Body& body) {
-  constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
-  const Index pieces = (std::min)(available_threads(threads), tasks);
-  const Index least = tasks > 0 ? smallest / tasks : smallest;
-  if (pieces <= 1 || work < static_cast<double>(least)) {
-    for (Index task = 0; task < tasks; ++task) body(task);
-    return;
-  }
-  std::atomic<Index> next{0};
-  run_pieces(threads, pieces, work, [&](Index /*piece*/) {
-    for (Index task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
-         task = next.fetch_add(1, std::memory_order_relaxed))
-      body(task);
-  });
 }
 
 /// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but no piece so small that

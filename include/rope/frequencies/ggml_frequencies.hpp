@@ -54,9 +54,9 @@ struct ggml_rope_parameters {
 
 namespace detail {
 
-/// For every pair, [pairs, 2]: which coordinate it rotates by, and at which power of base^(-2 / n_dims). The pairs
-/// are those of ggml_rope_multi. Sections that end before the pairs do are repeated; what is left of them after
-/// the last pair is cut off.
+/// For every pair of ggml_rope_multi, [pairs, 2]: which coordinate it rotates by, and at which power of
+/// base^(-2 / n_dims). Sections that end before the pairs do are repeated; what is left of them after the
+/// last pair is cut off.
 ///
 /// For every axis, the pairs are counted from the start of its section. Only `vision` restarts the count, and
 /// only for the first of the axes that begin at one pair. A section that begins at the same pair as an empty

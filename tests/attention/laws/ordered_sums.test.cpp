@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <rope/base/parallel.hpp>
+#include <rope/base/parallel_tasks.hpp>
 
 #include "support/catch.hpp"
 #include "support/own_threads.hpp"

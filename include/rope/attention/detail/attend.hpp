@@ -13,6 +13,7 @@
 #include <rope/attention/options.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
+#include <rope/base/parallel_tasks.hpp>
 #include <rope/base/quantized_channels.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>

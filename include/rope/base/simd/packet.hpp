@@ -93,7 +93,7 @@ template <class T>
 using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
                                     T, arithmetic<T>>;
 
-/// Loads lanes<P> channels. Narrower channels are widened; simd/channel_rows.hpp has bfloat16 and int8 on x86.
+/// Loads lanes<P> channels. Narrower channels are widened: bfloat16 and int8 by simd/channel_rows.hpp on x86.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE P load(const T* from) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)

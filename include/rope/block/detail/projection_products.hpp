@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include <rope/base/parallel.hpp>
+#include <rope/base/parallel_tasks.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/base/simd/channel_rows.hpp>  // load of narrow channels
 #include <rope/base/simd/packet.hpp>
