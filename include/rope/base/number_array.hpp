@@ -6,8 +6,8 @@
 #include <limits>
 #include <type_traits>
 
+#include <rope/base/memory.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/storage.hpp>
 #include <rope/config.hpp>
 
 /// Arrays of numbers that the library keeps. They are not Eigen arrays, for two reasons.
@@ -157,11 +157,11 @@ class number_array {
   };
 
   void release() noexcept {
-    if (numbers_.owned && numbers_.data != nullptr)
-      detail::cache_line_allocator<Scalar>{}.deallocate(numbers_.data, 0);
+    if (numbers_.owned) detail::free_block(numbers_.data);
   }
   static Scalar* allocated(std::size_t size) {
-    return size == 0 ? nullptr : detail::cache_line_allocator<Scalar>{}.allocate(size);
+    return size == 0 ? nullptr
+                     : static_cast<Scalar*>(detail::allocate_block("number_array", size, sizeof(Scalar)));
   }
   static std::size_t checked_size(Index rows, Index columns) {
     constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));

@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <utility>  // std::exchange
 
+#include <rope/base/memory.hpp>
 #include <rope/base/message.hpp>
-#include <rope/base/storage.hpp>
 #include <rope/config.hpp>
 
 // GCC for MinGW emulates thread_local. It frees these objects before it calls their destructors.
@@ -71,7 +71,7 @@ class scratch_piece {
     check_block("scratch", count, size);
     if (bytes_ < count * size) {
       release();
-      memory_ = cache_line_allocator<unsigned char>{}.allocate(count * size);
+      memory_ = allocate_block("scratch", count, size);
       bytes_ = count * size;
     }
     return memory_;
@@ -102,12 +102,12 @@ class scratch_piece {
   }
 #endif
   void release() {
-    cache_line_allocator<unsigned char>{}.deallocate(memory_, bytes_);
+    free_block(memory_);
     memory_ = nullptr;
     bytes_ = 0;
   }
 
-  unsigned char* memory_ = nullptr;
+  void* memory_ = nullptr;
   std::size_t bytes_ = 0;
   scratch_piece* next_;
 #if ROPE_DETAIL_SCRATCH_IN_KEY

@@ -3,27 +3,16 @@
 #define ROPE_BASE_STORAGE_HPP
 
 #include <cstddef>
-#include <new>          // std::align_val_t
-#include <type_traits>  // std::is_trivially_default_constructible_v
+#include <new>
+#include <type_traits>
 #include <vector>
 
-#include <rope/base/message.hpp>
+#include <rope/base/memory.hpp>
 #include <rope/config.hpp>
 
-/// Memory of tables, caches and scratch. It is aligned to a cache line under all compiler flags, and is not
-/// initialised.
+/// Vectors in memory that is aligned to a cache line and not initialised, and counts that move with it.
 
 namespace rope::inline ROPE_ABI::detail {
-
-inline constexpr std::size_t cache_line = 64;
-
-/// Rejects a block that exceeds the address space.
-///
-/// Throws:  std::length_error
-inline void check_block(const char* name, std::size_t count, std::size_t size) {
-  if (count > static_cast<std::size_t>(-1) / size)
-    throw_length(name, count, " elements of ", size, " bytes exceed the address space");
-}
 
 /// Allocates blocks that begin at a cache line, and does not initialise elements without an initial value.
 template <class T>
@@ -39,13 +28,8 @@ struct cache_line_allocator {
   template <class U>
   constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
 
-  T* allocate(std::size_t count) {
-    check_block("storage", count, sizeof(T));
-    return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
-  }
-  void deallocate(T* data, std::size_t /*count*/) noexcept {
-    ::operator delete (data, std::align_val_t{cache_line});
-  }
+  T* allocate(std::size_t count) { return static_cast<T*>(allocate_block("storage", count, sizeof(T))); }
+  void deallocate(T* data, std::size_t /*count*/) noexcept { free_block(data); }
 
   /// Leaves the element indeterminate, unlike std::allocator, which would zero it: the owner writes all
   /// elements.
