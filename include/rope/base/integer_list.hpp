@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <iterator>  // std::data, std::end
 #include <limits>
 #include <span>
 #include <type_traits>

@@ -71,27 +71,25 @@ struct quantized_view {
 
   /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
   quantized_view batch_range(Index first, Index count) const {
-    quantized_view window = *this;
-    window.scales = scales.batch_range(first, count);
-    if (data != nullptr) window.data += first * batch_stride;  // null stays null
-    window.batch = count;
-    return window;
+    return window(scales.batch_range(first, count), first, count, batch_stride, &quantized_view::batch);
   }
   /// Heads [first, first + count) of every token.  Throws: std::out_of_range
   quantized_view head_range(Index first, Index count) const {
-    quantized_view window = *this;
-    window.scales = scales.head_range(first, count);
-    if (data != nullptr) window.data += first * head_stride;  // null stays null
-    window.heads = count;
-    return window;
+    return window(scales.head_range(first, count), first, count, head_stride, &quantized_view::heads);
   }
   /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
   quantized_view token_range(Index first, Index count) const {
-    quantized_view window = *this;
-    window.scales = scales.token_range(first, count);
-    if (data != nullptr) window.data += first * token_stride;  // null stays null
-    window.tokens = count;
-    return window;
+    return window(scales.token_range(first, count), first, count, token_stride, &quantized_view::tokens);
+  }
+
+ private:
+  quantized_view window(const head_view<scale_type>& scales_of_part, Index first, Index count, Index stride,
+                        Index quantized_view::*extent) const {
+    quantized_view part = *this;
+    part.scales = scales_of_part;
+    if (data != nullptr) part.data += first * stride;  // null stays null
+    part.*extent = count;
+    return part;
   }
 };
 
