@@ -3,10 +3,10 @@
 #define ROPE_BASE_MESSAGE_HPP
 
 #include <concepts>  // std::signed_integral, std::unsigned_integral, std::convertible_to
-#include <cstdio>    // std::snprintf
-#include <cstdlib>   // std::strtod
+#include <cstddef>
+#include <cstdio>   // std::snprintf
+#include <cstdlib>  // std::strtod
 #include <initializer_list>
-#include <span>
 #include <string>
 #include <type_traits>
 
@@ -87,13 +87,13 @@ std::string message(Parts... parts) {
 }
 
 /// Extents as messages show them: "[2, 16, 8, 128]".
-inline std::string shape_text(std::span<const Index> extents) {
+inline std::string shape_text(const Index* extents, std::size_t count) {
   std::string text;
-  for (const Index extent : extents) text += (text.empty() ? "[" : ", ") + std::to_string(extent);
+  for (std::size_t i = 0; i < count; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(extents[i]);
   return text + "]";
 }
 inline std::string shape_text(std::initializer_list<Index> extents) {
-  return shape_text(std::span(extents.begin(), extents.size()));
+  return shape_text(extents.begin(), extents.size());
 }
 /// The extents of a view.
 template <class View>

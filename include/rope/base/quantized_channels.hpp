@@ -2,7 +2,7 @@
 #ifndef ROPE_BASE_QUANTIZED_CHANNELS_HPP
 #define ROPE_BASE_QUANTIZED_CHANNELS_HPP
 
-#include <algorithm>  // std::max, std::fill_n
+#include <algorithm>  // std::max
 #include <bit>        // std::bit_width
 #include <cstdint>
 #include <type_traits>
@@ -65,7 +65,7 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
   const auto digits = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(most)));
   const std::int32_t smallest = (127 - 125 + digits) << 23;
   if (largest >= infinity || largest < smallest) {
-    std::fill_n(out, count, Integer{0});
+    for (Index i = 0; i < count; ++i) out[i] = 0;
     return bit_cast<float>(largest < smallest ? std::int32_t{0} : std::int32_t{0x7fc00000});
   }
   const float scale = as_computed(bit_cast<float>(largest) / static_cast<float>(most)),

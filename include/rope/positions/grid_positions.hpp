@@ -41,7 +41,8 @@ inline Index cells(const char* function, const std::vector<Index>& extents) {
   Index count = 1;
   for (const Index extent : extents) {
     if (!product_fits({count, extent}, most))
-      throw_length(function, "the grid exceeds the address space, got ", shape_text(extents));
+      throw_length(function, "the grid exceeds the address space, got ",
+                   shape_text(extents.data(), extents.size()));
     count *= extent;
   }
   return count;

@@ -144,8 +144,8 @@ std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
 /// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given,
 ///          have one entry per segment, in [0, tokens of the segment]
 /// Cost:    O(tokens)
-template <position_list X, position_list Y = std::vector<std::int64_t>>
-std::vector<key_range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
+template <position_list X, position_list Y = std::vector<std::int64_t>, class Range = key_range>
+std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
   constexpr const char* function = "segment_ranges";
   const auto bounds = detail::vector_of(function, offsets);
   const auto counts = detail::vector_of(function, lengths);
@@ -160,7 +160,7 @@ std::vector<key_range> segment_ranges(const X& offsets, bool causal, const Y& le
     if (const auto length = detail::as_position(counts[s]); length < 0 || length > bound(s + 1) - bound(s))
       detail::throw_invalid(function, "the length of segment ", s, " must be in [0, ",
                             bound(s + 1) - bound(s), "], got ", length);
-  std::vector<key_range> ranges;
+  std::vector<Range> ranges;
   for (Index s = 0; s < segment_count; ++s) {
     const auto first = static_cast<Index>(bound(s)), tokens = static_cast<Index>(bound(s + 1)) - first,
                length = counts.size() == 0 ? tokens : static_cast<Index>(detail::as_position(counts[s]));
@@ -258,12 +258,12 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 ///
 /// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent
 /// Cost:    O(batch * tokens)
-template <position_list X>
-padded_rows positions_of_mask(const X& mask, bool causal = true) {
+template <position_list X, class Rows = padded_rows>
+Rows positions_of_mask(const X& mask, bool causal = true) {
   const auto kept = detail::mask_list(mask);
   const auto& list = detail::as_list(kept);
   const Index batch = detail::rows_of_mask(mask), tokens = batch == 0 ? 0 : list.size() / batch;
-  padded_rows rows;
+  Rows rows;
   for (Index b = 0; b < batch; ++b) {
     // A matrix of one column is stored as a list.
     const key_range real = detail::unpadded_tokens(

@@ -2,7 +2,6 @@
 #ifndef ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
 #define ROPE_BASE_SIMD_BFLOAT16_PAIRS_HPP
 
-#include <algorithm>  // std::copy_n
 #include <cstddef>
 #include <cstdint>
 #include <cstring>  // std::memcpy
@@ -90,7 +89,7 @@ EIGEN_ALWAYS_INLINE pair_lanes<P> load_first_neighbours(const Eigen::bfloat16* f
 #endif
   {
     Eigen::bfloat16 padded[std::size_t(2 * lanes<P>)] = {};
-    std::copy_n(from, count, padded);
+    for (Index i = 0; i < count; ++i) padded[i] = from[i];
     return load_neighbours<P>(padded);
   }
 }
