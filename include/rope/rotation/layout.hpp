@@ -3,7 +3,7 @@
 #define ROPE_ROTATION_LAYOUT_HPP
 
 #include <concepts>  // std::convertible_to
-#include <utility>  // std::forward
+#include <utility>   // std::forward
 
 #include <rope/config.hpp>
 
