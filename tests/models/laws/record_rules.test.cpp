@@ -92,6 +92,8 @@ TEST_CASE("a record of Hugging Face that no file can make visible breaks a rule"
       {{.architecture = "", .window = both, .slides = not_known}, "where it is not known"},
       {{.architecture = "", .form = compressed, .window = chunks}, "chunks are"},
       {{.architecture = "", .full_list = "a"}, "full_list is"},
+      {{.architecture = "", .full_ones = "a"}, "full_ones is"},
+      {{.architecture = "", .others_attend = false, .full_list = "b", .full_ones = "a"}, "full_ones is"},
       {{.architecture = "", .other_type = "a", .others_attend = false}, "no layer is given other_type"},
       {{.architecture = "", .turns_word = "a"}, "turns_word is"},
       {{.architecture = "", .scale_number = 1}, "scale_number is"},

@@ -199,7 +199,7 @@ const Record* gguf_record_of(std::string_view architecture) {
        .sinks_slide = true},
       {.architecture = "minicpm", .layout = interleaved},
       {.architecture = "minicpm3", .last_channels = true},
-      {.architecture = "minimax-01"},
+      {.architecture = "minimax-01", .attends_every = 8},
       {.architecture = "minimax-m2"},
       {.architecture = "minimax-m3", .indexer = first_half_split},
       {.architecture = "mistral3",

@@ -219,6 +219,9 @@ class hugging_face_importer {
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
                         (!text_.is_null(key) && window.value_or(defaults_.sliding_window) > 0);
     model_.layers = layer_types_of(text_, defaults_, layers, slides);
+    if (const auto by_pattern = types_by_pattern(text_, defaults_, layers_);
+        by_pattern && *by_pattern != model_.layers)
+      warn(text_.path() + pattern_key(defaults_) + " is overruled by " + text_.path() + "layer_types");
     end_with_full_layer();
     model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
     model_.windows = windows_of(text_, defaults_, model_.layers, layers, model_.layers_without_rope);
@@ -280,9 +283,6 @@ class hugging_face_importer {
                window = text_.number("sliding_window", range::window);
     if (size && window && !detail::equal(*size, *window))
       warn(text_.path() + "sliding_window_size is overruled by " + text_.path() + "sliding_window");
-    const auto by_pattern = types_by_pattern(text_, defaults_, layers_);
-    if (by_pattern && text_.has("layer_types") && *by_pattern != model_.layers)
-      warn(text_.path() + "hybrid_layer_pattern is overruled by " + text_.path() + "layer_types");
   }
 
   /// Warns if layer_types lists sliding layers and the class does not use it.

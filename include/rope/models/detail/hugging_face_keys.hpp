@@ -38,7 +38,8 @@ constexpr bool is_listed(std::string_view list, std::string_view word) {
 
 /// Models that provide their own classes.
 inline constexpr std::string_view own_classes =
-    " baichuan chatglm ernie45moevl internlm2 kimik2 minicpm openpanguvl phi3v qwen telechat3 ";
+    " baichuan chatglm ernie45moevl internlm2 kimik2 minicpm minimaxm1 minimaxtext01 openpanguvl phi3v qwen "
+    "telechat3 ";
 
 /// Whether the class of the architecture reads sliding_window, so that some layers slide. In other classes
 /// all layers attend to all tokens, for any value of the key.
@@ -60,6 +61,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"add_full_attention_sink_bias", " mimov2 mimov2flash "},
       {"add_swa_attention_sink_bias", " mimov2 mimov2flash "},
       {"attn_config", " dbrx "},
+      {"attn_type_list", " minimaxm1 minimaxtext01 "},
       {"attn_logit_softcapping", " gemma2 t5gemmamodule vaultgemma "},
       {"full_attention_interval", " qwen35 qwen35moe qwen38flashnext qwen3next qwen4exp "},
       {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
@@ -78,7 +80,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
       {"rope_pct", " stablelm "},
       {"rope_ratio", " chatglm "},
-      {"rotary_dim", " codegen gptj minimax minimaxm2 "},
+      {"rotary_dim", " codegen gptj minimax minimaxm1 minimaxm2 minimaxtext01 "},
       {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
       {"sliding_window_pattern", periods},
@@ -271,6 +273,7 @@ const Sizes* class_sizes_of(std::string_view architecture) {
       {"minicpm3", 2560, 40, 0, 62, 32768, 64, 32},
       {"minimax", 4096, 32, 8, 32, 131072},
       {"minimaxm2", 3072, 48, 8, 62, 196608},
+      {"minimaxtext01", 4096, 32, 8, 32, 131072},
       {"ministral", 4096, 32, 8, 32, 131072},
       {"ministral3", 4096, 32, 8, 34, 262144},
       {"mistral", 4096, 32, 8, 32, 131072},
@@ -360,7 +363,7 @@ void assume_sizes(json_reader<J>& text, std::string_view architecture) {
                                           "num_attention_groups", "decoder_num_key_value_heads"});
   assume(sizes->layers, {"num_hidden_layers", "n_layer", "n_layers", "num_layers",
                          "decoder_num_hidden_layers", "layer_types", "layers_block_type", "no_rope_layers",
-                         "layer_rope_theta", "hybrid_layer_pattern", "compress_ratios"});
+                         "layer_rope_theta", "hybrid_layer_pattern", "attn_type_list", "compress_ratios"});
   assume(sizes->context, {"max_position_embeddings", "n_positions", "seq_length", "max_seq_len"});
   assume(sizes->nope_channels, {"qk_nope_head_dim"});
   assume(sizes->rotated_channels, {"qk_rope_head_dim"});

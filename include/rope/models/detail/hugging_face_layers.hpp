@@ -41,18 +41,24 @@ std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_f
   return list;
 }
 
-/// The types of layers from a list with 1 for a sliding layer.
+/// The key of a list that has 0 or 1 per layer for its type; empty if the class reads none.
+inline std::string pattern_key(const hugging_face_record& defaults) {
+  return defaults.swa_keys ? "hybrid_layer_pattern" : std::string(defaults.full_ones);
+}
+
+/// The types of layers by that list: 1 is a layer of full_type in full_ones, and slides in the other key.
 template <class J>
 std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
                                                          const hugging_face_record& defaults,
                                                          std::optional<Index> layers) {
-  constexpr const char* key = "hybrid_layer_pattern";
-  if (!defaults.swa_keys) return {};
-  const auto slides = fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_one));
-  if (!slides) return {};
+  const std::string key = pattern_key(defaults);
+  if (key.empty()) return {};
+  const auto given =
+      fitting_list(text, defaults, key.c_str(), layers, text.numbers(key.c_str(), range::zero_or_one));
+  if (!given) return {};
   std::vector<std::string> types;
-  for (const double one : *slides)
-    types.emplace_back(equal(one, 1) ? defaults.other_type : defaults.full_type);
+  for (const double one : *given)
+    types.emplace_back(equal(one, 1) == defaults.swa_keys ? defaults.other_type : defaults.full_type);
   return types;
 }
 
@@ -349,7 +355,7 @@ std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& def
   if (!defaults.full_list.empty() && text.has(std::string(defaults.full_list).c_str())) return {};
   if (defaults.full_every == 0) return defaults.others_attend ? "" : "no layer attends";
   for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers",
-                          "hybrid_layer_pattern"})
+                          "hybrid_layer_pattern", "attn_type_list"})
     if (text.has(key)) return {};
   if (!defaults.others_attend && text.has("full_attention_interval")) return {};
   if (defaults.full_every == 1) return "every layer attends fully";

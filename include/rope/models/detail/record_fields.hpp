@@ -116,6 +116,7 @@ struct hugging_face_record {
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;        // false: layers of all other types have no attention
   std::string_view full_list = {};  // the key with the numbers of the layers of full_type
+  std::string_view full_ones = {};  // the key of a list with 1 for each layer of full_type, 0 for the others
   dictionary_form form = dictionary_form::one_or_by_type;
   // Defaults of a class with dictionaries per_type: full_type has filled_base and filled_factor (share of the
   // channels), other_type has local_base and other_factor.

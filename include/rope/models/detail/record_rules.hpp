@@ -72,6 +72,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.window == window_span::chunks && always_types) return "chunks are for rotated layers of any type";
   if (!r.full_list.empty() && r.others_attend)
     return "full_list is read where the other layers do not attend";
+  if (!r.full_ones.empty() && (r.others_attend || !r.full_list.empty()))
+    return "full_ones is read where the other layers do not attend, in place of full_list";
   if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
     return "no layer is given other_type, and every type but full_type attends to nothing";
   if (r.turns_word != "rope" && r.turns_if.empty()) return "turns_word is what the key turns_if must be";
