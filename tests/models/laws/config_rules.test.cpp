@@ -119,6 +119,47 @@ TEST_CASE("original_max_position_embeddings: beside wins, then inside, then the 
   CHECK(ministral.query_rule(512) > 1);
 }
 
+TEST_CASE("original_max_position_embeddings beside dictionaries for types of layers is not read",
+          "[models][config_rules]") {
+  // transformers, standardize_rope_params: nested dictionaries have their own key, else max_position_embeddings.
+  constexpr const char* key = "original_max_position_embeddings";
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 4}, {"rope_theta", 500000}};
+  const json types = {
+      {"max_position_embeddings", 4096},
+      {"sliding_window", 64},
+      {"num_hidden_layers", 2},
+      {"layer_types", {"full_attention", "sliding_attention"}},
+      {"rope_parameters",
+       {{"full_attention", yarn}, {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 10000}}}}}};
+  const auto original = [](const rope::model_rope& model) {
+    return model.group("full_attention")->number("original_max_position", 0);
+  };
+  const std::string nested = "rope_parameters.full_attention.";
+  const json inside = {{"rope_parameters", {{"full_attention", {{key, 1024}}}}}}, beside = {{key, 512}};
+  const auto one = model_of("gemma3_text", changed(types, inside));
+  CHECK(original(one) == 1024);
+  CHECK(warnings_with(one, key) == 0);
+  const auto both = model_of("gemma3_text", changed(changed(types, inside), beside));
+  CHECK(original(both) == 1024);
+  CHECK(warnings_with(both, std::string(key) + " is overruled by " + nested + key) == 1);
+  const auto alike = model_of("gemma3_text", changed(changed(types, inside), {{key, 1024}}));
+  CHECK(original(alike) == 1024);
+  CHECK(warnings_with(alike, key) == 0);
+  const auto other = model_of("gemma3_text", changed(types, beside));
+  CHECK(original(other) == 4096);
+  CHECK(warnings_with(other, std::string(key) + " is not read beside dictionaries for types of layers; write "
+                                                "it into rope_parameters.full_attention") == 1);
+  CHECK(warnings_with(other, nested + key + " is not given; assumed 4096") == 1);
+  // The older form, which the class turns into such dictionaries.
+  const json older = {{"sliding_window", 64},
+                      {"rope_local_base_freq", 10000},
+                      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}},
+                      {"max_position_embeddings", 4096}};
+  const auto flat = model_of("gemma3_text", changed(older, beside));
+  CHECK(original(flat) == 4096);
+  CHECK(warnings_with(flat, std::string(key) + " is not read beside") == 1);
+}
+
 TEST_CASE("DBRX takes its base and its length from where its class has them", "[models][config_rules]") {
   const json dbrx = {{"model_type", "dbrx"},
                      {"d_model", 128},

@@ -61,12 +61,13 @@ void add_query_scaling(json_reader<J>& text, const hugging_face_record& defaults
 /// The rule inside the rope dictionary: that of Ministral 3 and Mistral 4.
 template <class J>
 void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
-                                     const hugging_face_record& defaults, model_draft& model) {
+                                     const hugging_face_record& defaults, model_draft& model, bool by_type) {
   if (defaults.queries != query_growth::beta) return;
   constexpr const char* key = "llama_4_scaling_beta";
   const auto beta = rope.number(key, range::not_negative);
   if (!beta) return;
-  const double original = original_max_position(text, rope, defaults, model, rope.path() + key + " needs it");
+  const double original =
+      original_max_position(text, rope, defaults, model, by_type, rope.path() + key + " needs it");
   model.query_rule.rule =
       llama4_query_scaling{.floor_scale = original, .attention_scale = *beta, .offset = 0};
   model.scaled = scaled_queries::every_layer;
@@ -77,6 +78,7 @@ struct group_terms {
   std::optional<double> base = {}, factor = {};  // for a dictionary without a base or partial_rotary_factor
   const char *base_key = "", *factor_key = "";   // their keys, or empty
   std::optional<double> overruling_base = {};    // instead of a base in the dictionary
+  bool by_type = false;  // the class reads the dictionary as one of several for types of layers
 };
 
 /// Adds groups to the model.
@@ -109,8 +111,8 @@ class hugging_face_group_maker {
     if (model_.groups.empty()) name_assumed(share, type, terms);
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
-    derived rule =
-        schedule_reader<J>(text_, rope, defaults_, model_).derive_as(type, rotary_dim, base, length_);
+    derived rule = schedule_reader<J>(text_, rope, defaults_, model_, terms.by_type)
+                       .derive_as(type, rotary_dim, base, length_);
     if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
       warn(path + "rope_type " + type +
            " depends on the length of the sequence; these frequencies are for a short one");
@@ -136,7 +138,7 @@ class hugging_face_group_maker {
         .numbers = std::move(rule.numbers)};
     add_sections(text_, rope, defaults_, model_, group);
     add_indexer(group);
-    add_query_scaling_of_dictionary(text_, rope, defaults_, model_);
+    add_query_scaling_of_dictionary(text_, rope, defaults_, model_, terms.by_type);
     rope.each_unasked([&](const std::string& key, const J& value) {
       if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
         model_.scaled = scaled_queries::not_known;

@@ -71,7 +71,7 @@ class hugging_face_groups {
     }
     maker_.add("full_attention", given, path, global_terms());
     maker_.add("sliding_attention", defaults_.scaling_slides ? given : nullptr, path,
-               {.base = local ? *local : maker_.assumed("local", defaults_.local_base)});
+               {.base = local ? *local : maker_.assumed("local", defaults_.local_base), .by_type = true});
   }
 
  private:
@@ -91,7 +91,7 @@ class hugging_face_groups {
 
   group_terms global_terms() {
     constexpr const char* key = "global_rope_theta";
-    return {.base = text_.number(key, range::above_one), .base_key = key};
+    return {.base = text_.number(key, range::above_one), .base_key = key, .by_type = true};
   }
 
   /// The base of a dictionary of this type without rope_theta, if the architecture has two.
@@ -364,8 +364,9 @@ class hugging_face_groups {
       }
       check_name(key, path.substr(0, path.size() - 1));
       const bool has_base = defaults_.form == dictionary_form::per_type;
-      maker_.add(key, &item.value(), path + key + ".",
-                 has_base ? group_terms{} : terms_of(key, item.value()));
+      group_terms terms = has_base ? group_terms{} : terms_of(key, item.value());
+      terms.by_type = true;
+      maker_.add(key, &item.value(), path + key + ".", terms);
     }
     if (defaults_.form == dictionary_form::base_per_layer && text_.has("layer_rope_theta"))
       text_.refuse("layer_rope_theta", "must not be next to a dictionary for each type of layers");

@@ -187,19 +187,29 @@ std::optional<double> context_of(json_reader<J>& config, const number_rule& rule
   return {};
 }
 
-/// The context length in training, before extension: the key next to the rope dictionary, or the key inside,
-/// or the default of the class, or the longest context. Warnings name assumed values, and keys that are not
-/// used.
+/// The context length in training, before it was extended: the key beside the rope dictionary, else the key
+/// inside, else the default of the class, else the longest context. Of dictionaries for types of layers no
+/// class reads the key beside them. Warnings name what is assumed or overruled.
+///
+/// \param by_type  whether the dictionary is one of those
 ///
 /// Source:  Hugging Face transformers, standardize_rope_params; models/phi3/configuration_phi3.py
 template <class J>
 double original_max_position(json_reader<J>& config, json_reader<J>& rope,
-                             const hugging_face_record& defaults, model_draft& model,
+                             const hugging_face_record& defaults, model_draft& model, bool by_type,
                              const std::string& needed) {
   constexpr const char* key = "original_max_position_embeddings";
   const auto inside = rope.number(key, range::above_one), beside = config.number(key, range::above_one);
   const double by_class = defaults.original_max_position;
-  if (beside) {
+  if (beside && by_type) {
+    if (!inside)
+      model.warn_once(config.path() + key +
+                      " is not read beside dictionaries for types of layers; write it into " +
+                      rope.path().substr(0, rope.path().size() - 1));
+    else if (!equal(*inside, *beside))
+      model.warn_once(config.path() + key + " is overruled by " + rope.path() + key);
+  }
+  if (beside && !by_type) {
     if (inside && !equal(*inside, *beside))
       model.warn_once(rope.path() + key + " is overruled by " + config.path() + key);
     return *beside;
@@ -211,7 +221,7 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope,
                       exact_digits(by_class));
     return *inside;
   }
-  const std::string assumed = config.path() + key + " is not given; assumed ";
+  const std::string assumed = (by_type ? rope.path() : config.path()) + key + " is not given; assumed ";
   if (by_class > 0) {
     model.warn_once(assumed + exact_digits(by_class) + ", the default of " + model.architecture);
     return by_class;
@@ -238,10 +248,11 @@ double alpha_of_doublings(json_reader<J>& config, double length) {
 template <class J>
 class schedule_reader {
  public:
-  /// \param config  the keys next to the dictionary
+  /// \param config   the keys beside the dictionary
+  /// \param by_type  whether the dictionary is one of several for types of layers
   schedule_reader(json_reader<J>& config, json_reader<J>& rope, const hugging_face_record& defaults,
-                  model_draft& model)
-      : config_(config), rope_(rope), defaults_(defaults), model_(model) {}
+                  model_draft& model, bool by_type)
+      : config_(config), rope_(rope), defaults_(defaults), model_(model), by_type_(by_type) {}
 
   /// \param type    its present name
   /// \param length  tokens of the sequence, for the rules that depend on it
@@ -284,7 +295,7 @@ class schedule_reader {
     if (!context) config_.missing("max_position_embeddings", needed_);
     return *context;
   }
-  double original() { return original_max_position(config_, rope_, defaults_, model_, needed_); }
+  double original() { return original_max_position(config_, rope_, defaults_, model_, by_type_, needed_); }
 
   yarn_scaling yarn(const std::string& type) {
     // 0 means the default, as in transformers: `beta_fast or 32`.
@@ -360,6 +371,7 @@ class schedule_reader {
   json_reader<J>&config_, &rope_;
   const hugging_face_record& defaults_;
   model_draft& model_;
+  bool by_type_;
   std::string needed_ = {};  // why a key is required
 };
 
