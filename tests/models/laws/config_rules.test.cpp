@@ -160,6 +160,15 @@ TEST_CASE("original_max_position_embeddings beside dictionaries for types of lay
   CHECK(warnings_with(flat, std::string(key) + " is not read beside") == 1);
 }
 
+TEST_CASE("a window that is no number of tokens is refused with what to write", "[models][config_rules]") {
+  for (const char* name : {"llama", "mistral", "gemma3_text", "qwen2"}) {
+    CAPTURE(name);
+    CHECK(refuses(changed(small, {{"model_type", name}, {"sliding_window", -1}}),
+                  "sliding_window must be a whole number up to 2^53, or 0 where no layer slides, got -1"));
+    CHECK(model_of(name, {{"sliding_window", 0}}).sliding_window == 0);
+  }
+}
+
 TEST_CASE("DBRX takes its base and its length from where its class has them", "[models][config_rules]") {
   const json dbrx = {{"model_type", "dbrx"},
                      {"d_model", 128},

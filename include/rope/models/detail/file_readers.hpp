@@ -47,7 +47,7 @@ inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && 
                                    "must be a whole number, not negative and up to 1048576"};
 /// Tokens of a window. Some files write a large number for no window.
 inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 && equal(std::floor(x), x); },
-                                    "must be a whole number, not negative and up to 2^53"};
+                                    "must be a whole number up to 2^53, or 0 where no layer slides"};
 
 }  // namespace range
 
