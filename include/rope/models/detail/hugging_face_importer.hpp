@@ -181,7 +181,7 @@ class hugging_face_importer {
         text_.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"})
             .value_or(0);
     auto key_heads = text_.index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
-                                     "decoder_num_key_value_heads"});
+                                     "decoder_num_key_value_heads", "n_kv_heads"});
     if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
       key_heads = json_reader<J>(attention, text_.path() + "attn_config.").index("kv_n_heads");
     model_.key_heads = key_heads.value_or(model_.query_heads);

@@ -38,8 +38,11 @@ constexpr bool is_listed(std::string_view list, std::string_view word) {
 
 /// Models that provide their own classes.
 inline constexpr std::string_view own_classes =
-    " baichuan chatglm ernie45moevl internlm2 kimik2 minicpm minimaxm1 minimaxtext01 openpanguvl phi3v qwen "
-    "telechat3 ";
+    " arctic baichuan bailingmoe bailingmoev2 chatglm deepseek dream ernie45moevl exaone grovemoe "
+    "hunyuan internlm internlm2 internlm3 iquestcoder iquestloopcoder kimik2 klear kormo lille130m "
+    "llada llada2moe longcatflashngram maincoder mimo minicpm minimaxm1 minimaxtext01 molmo molmo2 "
+    "nanbeige nemotronnas openelm openpanguvl orion panguembedded phi3v plamo plm qwen rnd1 sarvammoe "
+    "smallthinker telechat3 xverse ";
 
 /// Whether the class of the architecture reads sliding_window, so that some layers slide. In other classes
 /// all layers attend to all tokens, for any value of the key.
@@ -76,15 +79,19 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"no_rope_layers", " llama4 smollm3 "},
       {"per_layer_config", " diffusiongemma gemma4 gemma4unified "},
       {"prefix_dense_sliding_window_pattern", " cohere2moe "},
+      {"rope_freq_constant", " openelm "},
       {"rope_interleave", " axk1 deepseekv3 glm4moelite kimik2 mistral4 youtu "},
+      {"rope_layout", " smallthinker "},
       {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
       {"rope_pct", " stablelm "},
       {"rope_ratio", " chatglm "},
-      {"rotary_dim", " codegen gptj minimax minimaxm1 minimaxm2 minimaxtext01 "},
+      {"rotary_dim",
+       " bailingmoe bailingmoev2 codegen gptj llada2moe minimax minimaxm1 minimaxm2 minimaxtext01 "},
       {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
+      {"sliding_window_layout", " smallthinker "},
       {"sliding_window_pattern", periods},
-      {"sliding_window_size", " mimov2 mimov2flash "},
+      {"sliding_window_size", " mimov2 mimov2flash smallthinker "},
       {"swa_head_dim", " mimov2 mimov2flash "},
       {"use_bidirectional_attention", look_ahead_if_asked},
   };

@@ -43,10 +43,10 @@ std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_f
 
 /// The key of a list that has 0 or 1 per layer for its type; empty if the class reads none.
 inline std::string pattern_key(const hugging_face_record& defaults) {
-  return defaults.swa_keys ? "hybrid_layer_pattern" : std::string(defaults.full_ones);
+  return std::string(defaults.full_ones.empty() ? defaults.slide_ones : defaults.full_ones);
 }
 
-/// The types of layers by that list: 1 is a layer of full_type in full_ones, and slides in the other key.
+/// The types of layers by that list.
 template <class J>
 std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
                                                          const hugging_face_record& defaults,
@@ -58,17 +58,20 @@ std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
   if (!given) return {};
   std::vector<std::string> types;
   for (const double one : *given)
-    types.emplace_back(equal(one, 1) == defaults.swa_keys ? defaults.other_type : defaults.full_type);
+    types.emplace_back(equal(one, 1) == defaults.full_ones.empty() ? defaults.other_type
+                                                                   : defaults.full_type);
   return types;
 }
 
 /// Whether layers of this type attend to all tokens, or to those that an indexer chooses among all. If the
 /// other layers do not attend, files have two names for this type.
 ///
-/// Source: Hugging Face transformers, remap_legacy_layer_types; models/qwen4_exp, models/deepseek_v32
+/// Source: Hugging Face transformers, remap_legacy_layer_types; models/qwen4_exp, models/deepseek_v32,
+///         models/hy_v4
 inline bool is_full(const hugging_face_record& defaults, const std::string& type) {
-  const bool chosen = defaults.indexer != indexer_turn::no_indexer &&
-                      (type == "qwen_sparse_attention" || type == "deepseek_sparse_attention");
+  const bool chosen =
+      defaults.indexer != indexer_turn::no_indexer &&
+      (type == "qwen_sparse_attention" || type == "deepseek_sparse_attention" || type == "indexed_attention");
   return type == defaults.full_type || chosen ||
          (!defaults.others_attend && defaults.full_type == "full_attention" && type == "attention");
 }
@@ -190,12 +193,14 @@ std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_r
       if (equal((*bases)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
   }
-  const auto given = text.numbers("no_rope_layers", range::zero_or_one);
+  const std::string list(defaults.rope_ones.empty() ? "no_rope_layers" : defaults.rope_ones);
+  const char* const key = list.c_str();
+  const auto given = text.numbers(key, range::zero_or_one);
   if (given && !given->empty()) {
-    const std::vector<double> rotates = *fitting_list(text, defaults, "no_rope_layers", layers, given);
+    const std::vector<double> rotates = *fitting_list(text, defaults, key, layers, given);
     if (types > 0 && rotates.size() != types)
-      text.refuse("no_rope_layers", "must have as many values as layer_types, " + std::to_string(types) +
-                                        ", got " + std::to_string(rotates.size()));
+      text.refuse(key, "must have as many values as layer_types, " + std::to_string(types) + ", got " +
+                           std::to_string(rotates.size()));
     for (std::size_t i = 0; i < rotates.size(); ++i)
       if (equal(rotates[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
@@ -238,7 +243,8 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
 /// The key with the window of sliding layers.
 template <class J>
 const char* window_key(json_reader<J>& text, const hugging_face_record& defaults) {
-  const bool other = defaults.swa_keys && !text.has("sliding_window") && text.has("sliding_window_size");
+  const bool other =
+      !defaults.slide_ones.empty() && !text.has("sliding_window") && text.has("sliding_window_size");
   return other ? "sliding_window_size" : "sliding_window";
 }
 
@@ -354,8 +360,9 @@ std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& def
   const std::string does = defaults.others_attend ? " attends fully" : " attends, and no other";
   if (!defaults.full_list.empty() && text.has(std::string(defaults.full_list).c_str())) return {};
   if (defaults.full_every == 0) return defaults.others_attend ? "" : "no layer attends";
-  for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers",
-                          "hybrid_layer_pattern", "attn_type_list"})
+  const std::string pattern = pattern_key(defaults);
+  for (const char* key :
+       {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers", pattern.c_str()})
     if (text.has(key)) return {};
   if (!defaults.others_attend && text.has("full_attention_interval")) return {};
   if (defaults.full_every == 1) return "every layer attends fully";

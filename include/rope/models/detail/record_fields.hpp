@@ -116,7 +116,9 @@ struct hugging_face_record {
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;        // false: layers of all other types have no attention
   std::string_view full_list = {};  // the key with the numbers of the layers of full_type
-  std::string_view full_ones = {};  // the key of a list with 1 for each layer of full_type, 0 for the others
+  // Keys of lists that have 0 or 1 per layer: 1 for one of full_type; for one of other_type; for one that
+  // rotates, in place of no_rope_layers.
+  std::string_view full_ones = {}, slide_ones = {}, rope_ones = {};
   dictionary_form form = dictionary_form::one_or_by_type;
   // Defaults of a class with dictionaries per_type: full_type has filled_base and filled_factor (share of the
   // channels), other_type has local_base and other_factor.
@@ -149,9 +151,8 @@ struct hugging_face_record {
   bool types_slide = false;      // layer_types gives the sliding layers, as in classes with windows by_type
   bool causal = true;            // false: an encoder
   bool sink_logits = false;      // a learned logit per query head, in the checkpoint
-  // MiMo-V2: hybrid_layer_pattern is 1 for a sliding layer. rope_theta and partial_rotary_factor are the
-  // defaults of dictionaries per_type. Sliding layers have their own swa_rope_theta, swa_head_dim,
-  // sliding_window_size and sink logits.
+  // MiMo-V2: rope_theta and partial_rotary_factor are the defaults of dictionaries per_type, and layers that
+  // slide have swa_rope_theta, swa_head_dim and sink logits of their own.
   bool swa_keys = false;
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate

@@ -74,6 +74,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "full_list is read where the other layers do not attend";
   if (!r.full_ones.empty() && (r.others_attend || !r.full_list.empty()))
     return "full_ones is read where the other layers do not attend, in place of full_list";
+  if (!r.slide_ones.empty() && (!r.others_attend || !has_pattern))
+    return "slide_ones is read where some layers may slide";
   if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
     return "no layer is given other_type, and every type but full_type attends to nothing";
   if (r.turns_word != "rope" && r.turns_if.empty()) return "turns_word is what the key turns_if must be";
@@ -96,6 +98,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.swa_keys && (!is_zero(r.base - 10000) || !is_zero(r.nested_base) ||
                      !is_one(r.partial_rotary_factor) || r.theta_unread))
     return "swa_keys have a base and a share for each type of layers";
+  if (r.swa_keys && r.slide_ones.empty()) return "swa_keys come with slide_ones";
   if (!reads_window(r) &&
       (r.needs_window || !r.full_rotate || r.slides_if_asked || !is_zero(r.nested_window)))
     return "where sliding_window is not read nothing depends on it";
