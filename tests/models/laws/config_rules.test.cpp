@@ -169,6 +169,20 @@ TEST_CASE("a window that is no number of tokens is refused with what to write", 
   }
 }
 
+TEST_CASE("a period beside the list of layers that rotate is overruled where the two disagree",
+          "[models][config_rules]") {
+  const json list = {{"no_rope_layers", {1, 1, 1, 0}}};
+  for (const char* name : {"smollm3", "llama4_text"}) {
+    CAPTURE(name);
+    const auto agrees = model_of(name, changed(list, {{"no_rope_layer_interval", 4}}));
+    CHECK(agrees.layers_without_rope() == std::vector<Index>{3});
+    CHECK(warnings_with(agrees, "no_rope_layer_interval") == 0);
+    const auto differs = model_of(name, changed(list, {{"no_rope_layer_interval", 2}}));
+    CHECK(differs.layers_without_rope() == std::vector<Index>{3});
+    CHECK(warnings_with(differs, "no_rope_layer_interval is overruled by no_rope_layers") == 1);
+  }
+}
+
 TEST_CASE("DBRX takes its base and its length from where its class has them", "[models][config_rules]") {
   const json dbrx = {{"model_type", "dbrx"},
                      {"d_model", 128},

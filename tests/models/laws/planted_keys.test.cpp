@@ -96,13 +96,13 @@ TEST_CASE("a key is named where no layer rotates, beside dictionaries, and in on
   const auto bare =
       import("olmo_hybrid", {{"rope_parameters", {{"rope_theta", nullptr}, {"window_foo", 1}}}});
   CHECK(bare.groups().empty());
-  CHECK(has_warning(bare.warnings, "rope_parameters.window_foo has no effect, because nothing rotates"));
+  CHECK(has_warning(bare.warnings, "rope_parameters.window_foo is not described, because nothing rotates"));
   // A word cannot be a dictionary.
   const auto granite =
       import("granitemoehybrid", {{"layer_types", {"attention"}},
                                   {"position_embedding_type", {{"rope_theta", 10000}, {"sliding_baz", 1}}}});
   CHECK(granite.groups().empty());
-  CHECK(has_warning(granite.warnings, "position_embedding_type.sliding_baz has no effect"));
+  CHECK(has_warning(granite.warnings, "position_embedding_type.sliding_baz is not described"));
   // DeepSeek V4 has two dictionaries.
   const json main = {{"rope_type", "default"}, {"rope_theta", 30000}, {"partial_rotary_factor", 0.25}},
              compress = {{"rope_type", "default"}, {"rope_theta", 90000}, {"partial_rotary_factor", 0.25}};

@@ -100,8 +100,7 @@ class hugging_face_importer {
         warn(text_.path() + key + " is not read by the class of " + model_.architecture +
              " and has no effect");
       else if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos)
-        warn(text_.path() + key +
-             (is_overruled(key) ? " is overruled by " + text_.path() + "layer_types" : because));
+        note_text_key(key, because);
     }
     for (std::size_t i = 0; i < outer_.size(); ++i)
       for (const std::string& key : outer_[i].unasked())
@@ -114,11 +113,23 @@ class hugging_face_importer {
     });
   }
 
-  /// Whether a key repeats as a period the contents of layer_types.
-  bool is_overruled(const std::string& key) {
+  /// Warns of a key of the text model that was not read. A period is overruled by a list of all layers.
+  void note_text_key(const std::string& key, const std::string& because) {
     constexpr std::string_view periods =
         " _sliding_window_pattern full_attention_interval global_attn_every_n_layers sliding_window_pattern ";
-    return is_listed(periods, key) && text_.has("layer_types");
+    std::string by;
+    if (is_listed(periods, key) && text_.has("layer_types")) by = "layer_types";
+    if (key == "no_rope_layer_interval" && text_.has("no_rope_layers")) by = "no_rope_layers";
+    if (by == "no_rope_layers" && is_interval_of_unrotated(key)) return;
+    warn(text_.path() + key + (by.empty() ? because : " is overruled by " + text_.path() + by));
+  }
+
+  /// Whether the last of every so many layers does not rotate, and each other one does.
+  bool is_interval_of_unrotated(const std::string& key) {
+    const Index period = text_.index(key.c_str()).value_or(0);
+    std::vector<Index> without;
+    for (Index i = period - 1; period > 0 && i < layers_.value_or(0); i += period) without.push_back(i);
+    return without == model_.layers_without_rope;
   }
 
   /// Warns about keys without effect in all dictionaries except rope dictionaries, once for each other part
@@ -202,7 +213,7 @@ class hugging_face_importer {
     add_sizes();
     model_.windows.resize(static_cast<std::size_t>(count_of_layers().value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
-    constexpr const char* because = " has no effect, because nothing rotates";
+    constexpr const char* because = " is not described, because nothing rotates";
     std::vector<std::string> keys;  // of the dictionary with this information
     if (const J* reason = text_.find(none.key.c_str()))
       add_inner_keys(*reason, text_.path() + none.key + ".", speaks_of_rope, keys);
