@@ -14345,9 +14345,10 @@ inline Index tokens_of_run(const char* function, const vision_run& vision) {
       !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
     throw_invalid(function, "frame_step must not be negative and frames * frame_step at most 2^53, got ",
                   vision.frame_step, " for ", vision.frames, " frames");
+  if (vision.frames == 0 || vision.height == 0 || vision.width == 0) return 0;
   Index tokens = vision.frames;
   for (const Index extent : {vision.height, vision.width}) {
-    if (extent > 0 && tokens > max_tokens_of_prompt / extent)
+    if (tokens > max_tokens_of_prompt / extent)
       throw_length(function, "a run exceeds the address space, got ",
                    shape_text({vision.frames, vision.height, vision.width}));
     tokens *= extent;

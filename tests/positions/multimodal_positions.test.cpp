@@ -179,6 +179,9 @@ TEST_CASE("a run without tokens is passed over, however many rows it has",
   const auto prompt = rope::qwen_vl_positions({rope::vision_run{1, most, 0}, rope::text_run{2}}, 7);
   CHECK(prompt.coordinates.rows() == 2);
   CHECK(prompt.next == 9);
+  for (const Index frames :
+       {most, std::numeric_limits<Index>::max()})  // frames * 4 alone exceed the address space
+    CHECK(rope::qwen_vl_positions({rope::vision_run{frames, 4, 0, 0}}).coordinates.rows() == 0);
   rope::vision_run untold;  // an extent that nobody wrote
   untold.height = 2;
   CHECK(rope::qwen_vl_positions({untold}).coordinates.rows() == 0);
