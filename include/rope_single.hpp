@@ -21258,7 +21258,8 @@ inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
          p.attn_factor);
   if (!equal(p.ext_factor, 0)) {
     demand(p.freq_scale > 0, "freq_scale must be positive if ext_factor is not 0", p.freq_scale);
-    demand(p.n_ctx_orig > 0, "n_ctx_orig must be positive if ext_factor is not 0",
+    demand(p.n_ctx_orig > 0,
+           "n_ctx_orig must be positive if ext_factor is not 0; write 1 for the 0 that ggml takes",
            static_cast<double>(p.n_ctx_orig));
     for (const double beta : {p.beta_fast, p.beta_slow})
       demand(is_finite(beta) && beta > 0,
