@@ -27,6 +27,12 @@ file(RELATIVE_PATH rope_pc_to_include ${CMAKE_INSTALL_PREFIX}/${rope_pc_dir} ${C
 configure_file(${CMAKE_CURRENT_LIST_DIR}/rope.pc.in ${PROJECT_BINARY_DIR}/rope.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/rope.pc DESTINATION ${rope_pc_dir})
 
+# Printers for gdb, and for Visual Studio with the inline namespaces of MSVC.
+set(rope_debug_dir ${CMAKE_INSTALL_DATADIR}/rope/debug)
+execute_process(COMMAND ${CMAKE_COMMAND} -DFROM=${CMAKE_CURRENT_LIST_DIR}/debug/rope.natvis
+  -DTO=${PROJECT_BINARY_DIR}/rope.natvis -P ${CMAKE_CURRENT_LIST_DIR}/debug/natvis.cmake COMMAND_ERROR_IS_FATAL ANY)
+install(FILES ${CMAKE_CURRENT_LIST_DIR}/debug/rope_gdb.py ${PROJECT_BINARY_DIR}/rope.natvis DESTINATION ${rope_debug_dir})
+
 # `cpack -G DEB` makes a package of the headers for Debian and Ubuntu.
 if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_PACKAGE_NAME librope-dev)
