@@ -199,7 +199,8 @@ inline place place_of(const setting& s, long b, long i, long j) {
   const long count = s.key_counts.empty() ? s.e.keys : s.key_counts[static_cast<std::size_t>(b)];
   const long asking = s.query_counts.empty() ? s.e.queries : s.query_counts[static_cast<std::size_t>(b)];
   const auto listed = [&](const list& of, long tokens, long t) {
-    return of[static_cast<std::size_t>(static_cast<long>(of.size()) == tokens ? t : b * tokens + t)];
+    return static_cast<long>(
+        of[static_cast<std::size_t>(static_cast<long>(of.size()) == tokens ? t : b * tokens + t)]);
   };
   return {s.query_positions.empty() ? count - asking + i : listed(s.query_positions, s.e.queries, i),
           s.key_positions.empty() ? j : listed(s.key_positions, s.e.keys, j), j < count && i < asking};
