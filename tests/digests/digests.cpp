@@ -368,6 +368,15 @@ std::string packets() {
   return text;
 }
 
+/// What results with a soft cap depend on besides: the packets of VSX have a tanh of their own, in other bits.
+std::string packets_and_tanh() {
+#if defined(__VSX__)
+  return packets() + "_vsx";
+#else
+  return packets();
+#endif
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -391,7 +400,7 @@ int main(int argc, char** argv) {
                {"attention_of_half", packets(), attention<Eigen::half>()},
                {"attention_of_bfloat16", packets(), attention<Eigen::bfloat16>()},
                {"attention_gradient", packets(), attention_gradient()},
-               {"attention_gradient_with_options", packets(),
+               {"attention_gradient_with_options", packets_and_tanh(),
                 attention_gradient({.window = 20, .softcap = 0.5, .sinks = 2})},
                {"head_norm", fast_math(), head_norm()},
                {"head_norm_gradient", products_in_order(), head_norm_gradient()}};
