@@ -22609,7 +22609,7 @@ prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs
       walk.add_sound(next, 0, text->tokens);
       next += static_cast<Scalar>(text->tokens);
     } else if (const auto* vision = std::get_if<vision_run>(&run)) {
-      const Index tokens = vision->frames * vision->height * vision->width;
+      const Index tokens = tokens_of_run(function, *vision);
       if (tokens == 0) continue;
       walk.add_video(next, *vision, 0, tokens);
       next = walk.last + 1;
@@ -22648,7 +22648,8 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
         const Integer opened = walk.prompt.next, first = opened + 1;
         walk.add(opened);
         walk.add(walk.last = opened);
-        const Index frame = run.video.height * run.video.width, pictures = run.video.frames * frame;
+        const Index pictures = detail::tokens_of_run("qwen2_5_omni_positions", run.video);
+        const Index frame = pictures == 0 ? 1 : run.video.height * run.video.width;
         const auto time_of = [&](Index i) { return walk.time_of(i / frame, run.video); };
         const auto sound_time = [](Index i) { return std::int64_t{i}; };
         Index seen = 0, heard = 0;
@@ -22689,7 +22690,8 @@ prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
         const Real first = walk.prompt.next + 2;
         walk.add(walk.prompt.next);
         walk.add(walk.last = first - 1);
-        const Index frame = run.video.height * run.video.width, pictures = run.video.frames * frame;
+        const Index pictures = detail::tokens_of_run("qwen3_omni_positions", run.video);
+        const Index frame = pictures == 0 ? 1 : run.video.height * run.video.width;
         Index seen = 0, heard = 0;
         while (seen < pictures && heard < run.audio_tokens) {
           if (first + walk.time_of(seen / frame, run.video) <= first + static_cast<Real>(heard)) {

@@ -10,6 +10,7 @@
 #include <rope/cache/kv_cache.hpp>
 #include <rope/positions/grid_positions.hpp>
 #include <rope/positions/multimodal_positions.hpp>
+#include <rope/positions/omni_positions.hpp>
 #include <rope/positions/position_maps.hpp>
 #include <rope/positions/token_order.hpp>
 #include <rope/rotation/query_scaling.hpp>
@@ -239,6 +240,9 @@ TEST_CASE("extreme grids, prompts and orders of tokens are taken or refused", "[
     accepted([&] { merged_patches(1, a, b, c); });
     accepted([&] { qwen_vl_positions({text_run{modest(a) ? a : -a}, vision_run{1, 2, 2}}, first); });
     accepted([&] { qwen_vl_positions({vision_run{modest(a) ? a : 0, b, modest(b) ? 2 : 0}}, second); });
+    const vision_run no_frames = {0, b, c};
+    accepted([&] { qwen2_5_omni_positions({no_frames, sounding_video_run{no_frames, 2}}, first); });
+    accepted([&] { qwen3_omni_positions({no_frames, sounding_video_run{no_frames, 2}}); });
     accepted([&] { static_cast<void>(centered_first(a)); });
     const Eigen::Array<double, Eigen::Dynamic, Eigen::Dynamic> nothing(std::max(a, Index{0}),
                                                                        Index{0});  // rows, but no memory
