@@ -144,7 +144,7 @@ void fill(std::vector<T>& memory, Index count) {
                 memory.begin() + static_cast<std::ptrdiff_t>(i));
 }
 
-/// What the cases of one operator hand to it besides the channels.
+/// Positions and frequency factors of a case.
 struct rope_inputs {
   std::vector<std::int32_t> pos;
   std::vector<float> factors;
@@ -224,7 +224,7 @@ void with_table(const rope_case& c, const rope_inputs& in, const Call& call) {
   call(frequency_table(f, coordinates), 0);
 }
 
-/// The tensor of a case in memory that is `between` the views of other tensors where v is 1 or 2.
+/// The tensor of a case. Where v is 1 or 2 it is a window of a larger one.
 template <class T>
 head_view<T> source_of(const rope_case& c, std::vector<T>& memory) {
   const Index dim = c.ne[0], heads = c.ne[1], tokens = c.ne[2], batch = c.ne[3];
@@ -264,7 +264,7 @@ double error_of_rope(const rope_case& c) {
                                                      {pairing_of(c.mode), c.n_offs, !c.forward},
                                                      [](Index, Index t) { return t; });
   if (!c.inplace) return error;
-  for (Index b = 0; b < x.batch; ++b)  // what lies between the heads stays
+  for (Index b = 0; b < x.batch; ++b)  // memory between the heads does not change
     for (Index t = 0; t < x.tokens; ++t)
       for (Index h = 0; h < x.heads; ++h)
         std::copy_n(x.at(b, t, h), x.head_dim, before.data() + (x.at(b, t, h) - memory.data()));

@@ -34,7 +34,7 @@ struct rotary_case {
   bool rank_3 = false;  // input [batch, tokens, heads * head_size], else [batch, heads, tokens, head_size]
 };
 
-/// What one case is given, in memory of T: floats or halves.
+/// The inputs of a case, in memory of T: floats or halves.
 template <class T>
 struct rotary_inputs {
   using matrix = Eigen::Array<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -141,7 +141,7 @@ double error_of_runtime_case(const rotary_case& c) {
   return error_of(c, in, table_of_cos_sin(in.cos, in.sin, table_form::half_width));
 }
 
-/// Rotates a view of ones [batch, tokens, 2, 4] by caches of 8 rows that turn nothing, in place: whether it throws
+/// Rotates heads [batch, tokens, 2, 4] by caches of 8 rows of cos 1 and sin 0, in place: whether it throws
 /// std::out_of_range and leaves x as it was.
 bool throws_out_of_range(Index batch, Index tokens, const std::vector<std::int64_t>& position_ids) {
   using matrix = Eigen::ArrayXXf;
@@ -201,12 +201,12 @@ TEST_CASE("ONNX Runtime: tests of RotaryEmbedding with positions outside the cac
 TEST_CASE("ONNX Runtime: tests of RotaryEmbedding with extents that overflow", "[conformance]") {
   const frequency_table<> table(frequencies(4), 8);
   constexpr Index most = std::numeric_limits<std::int32_t>::max();
-  SECTION("RejectsTotalElementsOverflow: strides of 4 and 8, on which tokens overlap") {
+  SECTION("RejectsTotalElementsOverflow: strides of 4 and 8, so that tokens overlap") {
     float x[16] = {};
     const head_view<float> huge = {x, most, most, 3, 4, 8, 8, 4};
     CHECK_THROWS_AS(rotate<half_split>(huge, table), std::length_error);
   }
-  SECTION("RejectsHiddenSizeOverflow: an empty batch of 32768 heads of 65536, here nothing to rotate") {
+  SECTION("RejectsHiddenSizeOverflow: an empty batch of 32768 heads of 65536, with nothing to rotate") {
     float* const none = nullptr;
     CHECK_NOTHROW(rotate<half_split>(bhsd(none, 0, 32768, 1, 65536), table));
   }

@@ -36,7 +36,7 @@ struct sum {
   }
 };
 
-/// What one test calls all functions with.
+/// Heads, their gradient and the positions of one test.
 template <class T, class G>
 struct heads {
   Index batch, tokens, count, pairs, head_dim, first_channel;

@@ -29,7 +29,7 @@ namespace {
 
 constexpr double two_to_the_53 = 0x1p53;
 
-/// One piece of a prompt, as no type of the library.
+/// One piece of a prompt.
 struct piece {
   enum { text, vision, both } kind = text;
   Index tokens = 0;  // of text or sound
@@ -40,7 +40,7 @@ struct piece {
   Index seen() const { return frames == 0 || height == 0 || width == 0 ? 0 : frames * height * width; }
 };
 
-/// What a prompt should lead to.
+/// The result that a call with one piece should have.
 enum class outcome { positions, invalid, too_long };
 
 outcome outcome_of(const piece& p) {

@@ -30,8 +30,7 @@ namespace {
 
 constexpr Index positions_of_tables = 24, chunk = 5;
 
-/// A model of one group or two, some layers without rotation, with what models have besides: windows, chunks, sinks and
-/// factors of queries.
+/// A model of one group or two, some layers without rotation, with windows, chunks, sinks and factors of queries.
 testing::model_parts draw_model(bytes& b, Index layers) {
   testing::model_parts parts;
   const char* const names[] = {"full_attention", "sliding_attention"};
@@ -81,7 +80,7 @@ bool is_listed(const std::vector<Index>& list, Index layer) {
   return false;
 }
 
-/// What one layer is, read from the parts.
+/// The facts of one layer, read from the parts.
 struct layer_facts {
   const rope::layer_group* group;  // by the type of the layer, also where it does not rotate
   bool rotates, known;
@@ -129,7 +128,7 @@ struct heads {
 template <class T, class PositionOf>
 void compare(const heads<T>& x, const layer_facts& layer, const testing::model_parts* scaled,
              const PositionOf& position_of) {
-  check(x.memory.untouched_outside(x.view), "what lies between heads stays");
+  check(x.memory.untouched_outside(x.view), "memory between heads does not change");
   const auto before = x.memory.remembered(x.view);
   const rope::layer_group& group = *layer.group;
   const Index pairs = group.frequencies.pairs();
@@ -197,7 +196,7 @@ void run(bytes& b) {
     else
       options = rope::rotate_layer(tables, layer, q.view, ids, logits);
   };
-  // What is wrong with the call; a layer without rotation has no table that positions must be in, and no size of heads.
+  // Reasons to refuse the call. A layer without rotation has no table that positions must be in, and no size of heads.
   const bool no_window = facts.window == rope::not_known_window && !(facts.attends_in_chunks && with_ranges);
   const bool bad_position = moved && (facts.rotates || (ids.back() < 0 && facts.scales) ||
                                       (facts.attends_in_chunks && with_ranges && ids.back() < 0));

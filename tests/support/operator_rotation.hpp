@@ -3,7 +3,7 @@
 #define ROPE_TESTS_OPERATOR_ROTATION_HPP
 
 /// The rotation that operators of other libraries define, from the cos and sin of every token and pair, and the
-/// error of a result against it. Shares no code with the library but the shape of a view.
+/// error of a result against it. Of the library it uses head_view alone.
 
 #include <Eigen/Core>
 #include <cmath>
@@ -16,7 +16,7 @@
 
 namespace testing {
 
-/// Which two channels of a head are pair i.
+/// The two channels of pair i: (2i, 2i + 1), or (i, i + pairs).
 enum class pairing { neighbours, halves };
 
 /// cos and sin, [tokens, pairs], formed in `testing::wide` and rounded to double: 2^-29 of what a float may err.
@@ -28,7 +28,7 @@ struct operator_entries {
       : pairs(n), cos(static_cast<std::size_t>(tokens * n)), sin(cos.size()) {}
 };
 
-/// Which of `operator_entries`, and how: channels from `first` on rotate, and `transposed` is the backward pass.
+/// How the entries apply: to the channels from `first` on, and `transposed` in the backward pass.
 struct operator_call {
   pairing layout = pairing::halves;
   Eigen::Index first = 0;
@@ -36,8 +36,8 @@ struct operator_call {
   double extra_u = 0;  ///< units of roundoff that channels have lost before they rotate
 };
 
-/// How many times what is allowed `y` is off from the rotation of `x`; NaN where it is NaN, and infinite where
-/// a channel that does not rotate changed. `token_of(b, t)` is the row of the entries.
+/// The largest error of `y` against the rotation of `x`, in units of the bound below. NaN if a channel is NaN,
+/// infinite if a channel that does not rotate changed. `token_of(b, t)` is the row of the entries.
 ///
 ///     2.75 u |pair| of a rotation by the nearest entries, u |pair| of the product of m with an entry, and half an
 ///     ulp of a 16-bit channel, whose ulp is at most 2^-10 of it
@@ -51,7 +51,7 @@ double operator_error(const rope::head_view<const X>& x, const rope::head_view<c
   double worst = 0;
   const auto see = [&](double error, double bound) {
     const double ratio = std::abs(error) / bound;
-    if (!(ratio <= worst)) worst = ratio;
+    if (!(ratio <= worst) && !std::isnan(worst)) worst = ratio;
   };
   for (Index b = 0; b < x.batch; ++b)
     for (Index t = 0; t < x.tokens; ++t) {
