@@ -208,6 +208,10 @@ TEST_CASE("ONNX Runtime: tests of RotaryEmbedding with extents that overflow", "
   }
   SECTION("RejectsHiddenSizeOverflow: an empty batch of 32768 heads of 65536, with nothing to rotate") {
     float* const none = nullptr;
-    CHECK_NOTHROW(rotate<half_split>(bhsd(none, 0, 32768, 1, 65536), table));
+    const auto call = [&] { rotate<half_split>(bhsd(none, 0, 32768, 1, 65536), table); };
+    if (sizeof(Index) > 4)
+      CHECK_NOTHROW(call());
+    else
+      CHECK_THROWS_AS(call(), std::length_error);
   }
 }
