@@ -2,11 +2,16 @@
 // What a cache with axes refuses: the rule and the value, and nothing is changed.
 #include <rope/cache/attention.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <rope/cache/ring_cache.hpp>
 #include <rope/frequencies/axes_variants.hpp>
+#include <rope/frequencies/scaling.hpp>
 #include <rope/positions/multimodal_positions.hpp>
+#include <rope/rotation/rotate.hpp>
 #include <rope/tables/given_table.hpp>
 #include <stdexcept>
 #include <vector>
@@ -14,6 +19,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
+#include "support/tolerance.hpp"
 
 using namespace rope;
 using testing::throws_saying;
@@ -334,4 +340,51 @@ TEST_CASE("attention refuses tables that are not where the tokens are", "[cache]
   CHECK(same_bits(x.out, out));
   CHECK(raw.size() == 3);
   CHECK_NOTHROW(ask_raw(frequency_table<>(on_three, raw.coordinates())));
+}
+
+TEST_CASE("keys that a table of positions rotated are text", "[cache]") {
+  refusals refused;
+  auto& x = refused.x;
+  auto& cache = refused.cache;
+  const frequency_table<> text(plain, 40), longer(frequencies(8, 1e4, linear_scaling{.factor = 2}), 40);
+  Axes at(3, 3);
+  at << 0, 0, 0, 1, 1, 1, 2, 2, 3;
+  const auto append = [&](const auto& to, const auto&... more) {
+    cache.append_rotated<half_split>(x.keys(3), x.values(3), text, token_coordinates(to), more...);
+  };
+  refused(
+      invalid, [&] { append(at); },
+      "kv_cache::append_rotated: a table of positions turns text, which is at one integer on all axes; give "
+      "a table of coordinates for a token at 2 and 3");
+  at.row(2).setConstant(2.5);
+  refused(
+      invalid, [&] { append(at); }, "a token at 2.5 and 2.5");
+  ring_cache<float> ring(batch, {.window = 4}, kv_heads, head_dim, token_axes{3});
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { ring.append_rotated<half_split>(x.keys(3), x.values(3), text, token_coordinates(at)); },
+      "ring_cache::append_rotated: a table of positions turns text"));
+  CHECK(ring.seen(0) == 0);
+
+  append(at, std::vector<int>{2, 1});  // the last token is not taken
+  cache.append<half_split>(x.keys(1), x.values(1), text);
+  REQUIRE(cache.size(0) == 3);
+  cache.rebase<half_split>(text, longer);
+  // The keys of row 0 were given as rotated to positions 0 and 1, and one was rotated to 2 by the cache.
+  auto memory = testing::random_tensor<float>(1, 3, kv_heads, head_dim, 0);
+  const auto turned = view(memory);
+  for (Index t = 0; t < 3; ++t)
+    for (Index h = 0; h < kv_heads; ++h)
+      std::copy_n(x.keys(3).at(0, t < 2 ? t : 0, h), head_dim, turned.at(0, t, h));
+  rotate<half_split>(turned.token_range(2, 1), text, 2);
+  unrotate<half_split>(turned, text);
+  rotate<half_split>(turned, longer);
+  const auto rebased = cache.keys(0);
+  testing::wide worst = 0;
+  for (Index t = 0; t < 3; ++t)
+    for (Index h = 0; h < kv_heads; ++h)
+      for (Index d = 0; d < head_dim; ++d)
+        worst =
+            (std::max)(worst, testing::abs(testing::wide(rebased.at(0, t, h)[d]) - turned.at(0, t, h)[d]));
+  // Four rotations of pairs shorter than 1.5.
+  CHECK(worst <= 4 * tolerance::rotation_bound<float>(1.5L));
 }

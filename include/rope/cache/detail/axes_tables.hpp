@@ -2,6 +2,7 @@
 #ifndef ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 #define ROPE_CACHE_DETAIL_AXES_TABLES_HPP
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <utility>  // std::move
@@ -68,6 +69,22 @@ bool is_coordinate_table(const char* function, Index axes, const frequency_table
                   table.source() == table_source::entries ? "given entries" : "float angles");
   check_axes(function, axes, table.axes());
   return true;
+}
+
+/// The position by which a table of positions rotates a token at coordinate(a) on each axis a.
+///
+/// Throws:  std::invalid_argument unless the token is text: at one integer on all axes
+template <class Coordinate>
+std::int64_t text_position(const char* function, const char* token, Index axes,
+                           const Coordinate& coordinate) {
+  const double first = coordinate(Index{0});
+  for (Index a = 0; a < axes; ++a)
+    if (!equal(coordinate(a), first) || !equal(first, std::floor(first)))
+      throw_invalid(function,
+                    "a table of positions turns text, which is at one integer on all axes; give a table of "
+                    "coordinates for ",
+                    token, " at ", first, " and ", coordinate(a));
+  return static_cast<std::int64_t>(first);
 }
 
 /// The rotation of keys by a table in a cache with axes. `frequencies` is a hash of the frequencies on all

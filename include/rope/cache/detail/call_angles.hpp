@@ -3,7 +3,6 @@
 #define ROPE_CACHE_DETAIL_CALL_ANGLES_HPP
 
 #include <algorithm>  // std::min
-#include <cmath>
 #include <cstdint>
 
 #include <rope/base/message.hpp>
@@ -93,13 +92,8 @@ void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const ro
   }
   position_range range;
   for_each_query([&](Index /*b*/, Index /*i*/, const double* at) {
-    for (Index a = 0; a < rows.axes(); ++a)
-      if (!equal(at[a], at[0]) || !equal(at[a], std::floor(at[a])))
-        throw_invalid("attention",
-                      "a table of positions needs text queries (one integer on all axes); pass a table of "
-                      "coordinates for the query at ",
-                      at[0], " and ", at[a]);
-    const auto position = static_cast<std::int64_t>(at[0]);
+    const std::int64_t position =
+        text_position("attention", "a query", rows.axes(), [at](Index a) { return at[a]; });
     range.include(position);
     return position;
   });

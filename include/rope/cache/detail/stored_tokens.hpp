@@ -136,6 +136,9 @@ class stored_tokens {
                       "this cache stores raw keys; unrotate the keys and append them without a "
                       "table, or store rotated keys (key_storage::rotated)");
       check_table<Layout>(owner, table);
+      if constexpr (std::is_same_v<At, token_coordinates>)
+        if (!is_coordinate_table(function, at.axes(), table.table()))
+          check_text(function, k.tokens, at, counts);
       check_rotation<Layout>(function, memory_.batch(), k.tokens, memory_.keys().head_dim, table,
                              known_range{});
       write(k, v, at, counts, threads);
@@ -337,6 +340,14 @@ class stored_tokens {
     } else {
       rows_.check_new(function, tokens, at, counts, on_axes());
     }
+  }
+  /// Throws:  std::invalid_argument unless all new tokens are text
+  void check_text(const char* function, Index tokens, const token_coordinates& at,
+                  const row_counts& counts) const {
+    const token_rows of = checked_token_rows(function, at.rows(), memory_.batch(), tokens);
+    for (Index b = 0; b < memory_.batch(); ++b)
+      for (Index t = 0; t < count_of(b, tokens, counts); ++t)
+        text_position(function, "a token", at.axes(), [&](Index a) { return at.coordinate(of(b, t), a); });
   }
   /// Throws:  std::invalid_argument unless row `from` of `other` can be row `to` of this store;
   ///          std::length_error unless its tokens fit
