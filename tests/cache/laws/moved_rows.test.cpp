@@ -106,6 +106,14 @@ TEST_CASE("a row of another ring or latent cache is copied with all that it hold
   CHECK(shown_row(joined, 1) == shown_row(latents, 0));
   CHECK(joined.size(0) == 0);
   joined.check_table<half_split>(moved_table);
+  // A row that is empty again has slots, but no keys of an earlier rotation.
+  prefilled.clear();
+  prefilled.append<interleaved>(next.view, next.view, moved_table);
+  prefilled.truncate(0, batch_row{1});
+  batch.copy_row(prefilled, 1, 0);
+  CHECK(batch.seen(0) == 0);
+  batch.check_table<half_split>(moved_table);
+
   const latent_cache<float> narrower(2, 19, 6, 10);
   CHECK(throws_saying<std::invalid_argument>([&] { joined.copy_row(narrower, 0, 0); },
                                              "latent_cache::copy_row", "[1, 16, 8]", "[1, 16, 6]"));

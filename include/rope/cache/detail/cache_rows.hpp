@@ -139,11 +139,9 @@ class cache_rows {
   }
   /// The numbers of positions(b) that are counted and ascending.
   const ordered_tokens& order(Index b) const { return order_[at(b)]; }
-  bool empty() const {
-    for (const Index size : sizes_)
-      if (size > 0) return false;
-    return true;
-  }
+  /// Whether row b has no token, or no row has.
+  bool empty(Index b) const { return size(b) == 0; }
+  bool empty() const { return empty_but(-1); }
 
   /// Throws:  std::invalid_argument if rows differ in size
   Index common_size(const char* function) const {

@@ -72,11 +72,9 @@ class ring_rows {
   bool holds_token(Index b, std::int64_t token) const {
     return slot(token) < used(b) && positions(b)[at(slot(token))] == token;
   }
-  bool empty() const {
-    for (const std::int64_t n : seen_)
-      if (n > 0) return false;
-    return true;
-  }
+  /// Whether row b has seen no token, or no row has.
+  bool empty(Index b) const { return seen(b) == 0; }
+  bool empty() const { return empty_but(-1); }
   /// Requires:  token >= 0
   Index slot(std::int64_t token) const {
     const Index ring = slots_ - policy_.sinks;  // not positive in a moved-from cache

@@ -292,7 +292,7 @@ class stored_tokens {
     memory_.copy_row(other.memory_, from, to, other.rows_.used(from));
     coordinates_.copy_row(other.coordinates_, from, to, other.rows_.used(from));
     rows_.copy_row(other.rows_, from, to);
-    if (other.rows_.used(from) > 0 && other_rotation) rotation_ = other.rotation_;
+    if (!other.rows_.empty(from) && other_rotation) rotation_ = other.rotation_;
   }
   /// \param from  row b becomes a copy of row from[b]
   void reorder(const char* function, const row_list& from) {
@@ -366,7 +366,7 @@ class stored_tokens {
       throw_invalid(function, "both caches must store keys alike, got rotated and raw keys");
     check_equal(function, "both caches", "axes", coordinates_.axes(), other.coordinates_.axes());
     rows_.check_copy(function, other.rows_, from);
-    if (other.rows_.used(from) == 0 || rows_.empty_but(to) || storage_ == key_storage::raw) return;
+    if (other.rows_.empty(from) || rows_.empty_but(to) || storage_ == key_storage::raw) return;
     if (!rotation_.known() && !other.rotation_.known()) return;
     if (on_axes() && rotation_.known() && other.rotation_.known())
       require_rotation_on_axes(owner, rotation_, other.rotation_);
