@@ -119,6 +119,23 @@ TEST_CASE("a row of another ring or latent cache is copied with all that it hold
                                              "latent_cache::copy_row", "[1, 16, 8]", "[1, 16, 6]"));
 }
 
+TEST_CASE("the only row of a cache has the queries of the row that it copies", "[cache]") {
+  const heads_for<float> x(5, 7);
+  kv_cache<float> padded(2, 9, 2, 8), full(2, 9, 2, 8), one(1, 9, 2, 8);
+  append_all(padded, x.view, x.view, std::vector{5, 3});
+  one.copy_row(padded, 1, 0);
+  REQUIRE(one.query_counts(5).size() == 1);
+  CHECK(one.query_counts(5)[0] == 3);
+  append_all(full, x.view, x.view);
+  one.copy_row(full, 1, 0);
+  CHECK(one.query_counts(5).empty());
+  std::vector<float> out(4 * 2 * 8), expected = out;
+  const auto q = x.view.batch_range(1, 1).token_range(1, 4);
+  attention<half_split>(q, one, bshd(out.data(), 1, 4, 2, 8), moved_table);
+  attention<half_split>(q, one, bshd(expected.data(), 1, 4, 2, 8), moved_table, {}, std::vector{4});
+  CHECK(testing::same_bits(out, expected));
+}
+
 TEST_CASE("a row that does not go with a cache is refused before anything changes", "[cache]") {
   const heads_for<float> x(5, 6);
   kv_cache<float> from(2, 8, 2, 8), to(2, 4, 2, 8);

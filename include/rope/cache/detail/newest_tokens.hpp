@@ -84,16 +84,12 @@ class newest_tokens {
   void copy_row(Index from, Index to) {
     counts_[static_cast<std::size_t>(to)] = counts_[static_cast<std::size_t>(from)];
   }
-  /// Row `to` becomes a copy of row `from` of another cache. Unless both caches have one row, its newest
-  /// tokens and those of the other rows come from different calls.
+  /// Row `to` becomes a copy of row `from` of another cache. Unless it is the only row, its newest tokens and
+  /// those of the other rows come from different calls.
   void copy_row(const newest_tokens& other, Index from, Index to) {
-    if (counts_.size() == 1 && other.counts_.size() == 1) {
-      *this = other;
-      return;
-    }
     counts_[static_cast<std::size_t>(to)] = other.counts_[static_cast<std::size_t>(from)];
-    even_ = 0;
-    width_ = unknown;
+    even_ = counts_.size() == 1 ? other.even_ : 0;
+    width_ = counts_.size() == 1 ? other.width_ : unknown;
   }
   void swap_rows(Index a, Index b) {
     std::swap(counts_[static_cast<std::size_t>(a)], counts_[static_cast<std::size_t>(b)]);
