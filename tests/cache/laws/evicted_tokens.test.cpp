@@ -144,6 +144,60 @@ TEST_CASE("a context shift moves the next position of evicted tokens too", "[cac
   kv_cache<float> cache(1, 16, 1, 4, 0, key_storage::raw);
   const std::vector<float> ones(16 * 4, 1.0f);
   const auto x = bshd(ones.data(), 1, 16, 1, 4);
+TEST_CASE("no shift moves the next position of evicted tokens out of range", "[cache]") {
+  const std::int64_t reach = std::int64_t{1} << 53;
+  const std::vector<float> ones(2 * 4, 1.0f);
+  const auto x = bshd(ones.data(), 1, 2, 1, 4);
+  const auto last_token_evicted = [&](kv_cache<float> cache) {
+    cache.append(x, x);
+    cache.evict(indices{1});
+    return cache;
+  };
+  kv_cache<float> plain = last_token_evicted(kv_cache<float>(1, 4, 1, 4, 0, key_storage::raw)),
+                  axes = last_token_evicted(kv_cache<float>(1, 4, 1, 4, token_axes{2}, 0, key_storage::raw));
+  for (kv_cache<float>* cache : {&plain, &axes}) {
+    const auto shift = [cache](std::int64_t delta) { return [=] { cache->shift(0, 1, delta); }; };
+    // The token left is at 0, the evicted one at 1.
+    CHECK(throws_saying<std::out_of_range>(shift(reach), "2^53", "got 1 and a delta of 9007199254740992"));
+    CHECK(cache->next_positions()[0] == 2);
+    shift(reach - 1)();
+    CHECK(cache->next_positions()[0] == reach + 1);
+    shift(-2 * reach + 1)();
+    CHECK(cache->next_positions()[0] == 2 - reach);
+    CHECK(throws_saying<std::out_of_range>(shift(2 * reach), "2^53"));
+    shift(2 * reach - 1)();
+    CHECK(cache->next_positions()[0] == reach + 1);
+    shift(1 - reach)();
+    cache->append(x.token_range(0, 1), x.token_range(0, 1));
+    CHECK(cache->next_positions()[0] == 3);
+  }
+}
+
+TEST_CASE("coordinates shift from one end of their range to the other", "[cache]") {
+  const std::int64_t reach = std::int64_t{1} << 53;
+  kv_cache<float> cache(1, 4, 1, 4, token_axes{2}, 0, key_storage::raw);
+  const std::vector<float> ones(4, 1.0f);
+  const auto x = bshd(ones.data(), 1, 1, 1, 4);
+  Eigen::ArrayXXd at(1, 2);
+  at << -0x1p53, 0.5 - 0x1p51;
+  cache.append_at(x, x, token_coordinates(at));
+  const auto shift = [&](std::int64_t delta) { return [&cache, delta] { cache.shift(0, 1, delta); }; };
+  for (const std::int64_t delta : {2 * reach, reach + (reach >> 2) + 1, -1 - 3 * reach}) {
+    CHECK(throws_saying<std::out_of_range>(shift(delta), "2^53"));
+    CHECK((cache.coordinates(0) == at).all());
+  }
+  shift(reach + 1)();  // no double
+  CHECK(cache.coordinates(0)(0, 0) == 1);
+  CHECK(cache.coordinates(0)(0, 1) == 0x1p53 - 0x1p51 + 2);  // rounded to even, as 1.5 would be
+  shift(-1)();
+  cache.truncate(0);
+  at << -0x1p53, 3 - 0x1p53;
+  cache.append_at(x, x, token_coordinates(at));
+  shift(2 * reach - 3)();
+  CHECK(cache.coordinates(0)(0, 0) == 0x1p53 - 3);
+  CHECK(cache.coordinates(0)(0, 1) == 0x1p53);
+}
+
   cache.append(x.token_range(0, 10), x.token_range(0, 10));
   cache.evict(indices{9});
   cache.remove(1, 3);

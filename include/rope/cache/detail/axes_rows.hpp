@@ -157,22 +157,27 @@ class axes_rows {
       });
     }
   }
-  /// Throws:  std::out_of_range if a coordinate would leave [-2^53, 2^53]
-  void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
-    const auto by = static_cast<double>(delta);
-    for (Index b = rows.first; b < last_of(rows); ++b)
-      for (Index i = first * axes_; i < last * axes_; ++i)
-        if (delta < -integer_limit || delta > integer_limit || row(b)[i] > limit - by ||
-            row(b)[i] < -limit - by)
-          throw_out_of_range(function, "coordinates must stay within 2^53 in magnitude, got ", row(b)[i],
-                             " and a delta of ", delta);
+  /// Throws:  std::out_of_range if a coordinate, or the largest of a row that evicted it, would leave
+  ///          [-2^53, 2^53]
+  template <class Rows>
+  void check_shift(const char* function, row_range range, const Rows& rows, Index first, Index last,
+                   std::int64_t delta) const {
+    const auto check_moved = [&](double x) {
+      const auto whole = static_cast<std::int64_t>(x);
+      if (delta < -position_limit - whole || delta > position_limit - whole)
+        throw_out_of_range(function, "coordinates must stay within 2^53 in magnitude, got ", x,
+                           " and a delta of ", delta);
+    };
+    for (Index b = range.first; b < last_of(range); ++b) {
+      for (Index i = first * axes_; i < last * axes_; ++i) check_moved(row(b)[i]);
+      if (moves_evicted(b, rows, first, last)) check_moved(evicted_[at(b)]);
+    }
   }
   template <class Rows>
   void shift(row_range range, const Rows& rows, Index first, Index last, std::int64_t delta) {
     for (Index b = range.first; b < last_of(range); ++b) {
-      for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] += static_cast<double>(delta);
-      if (first < last && last == rows.size(b) && is_evicted(b))
-        evicted_[at(b)] += static_cast<double>(delta);
+      for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] = moved(row(b)[i], delta);
+      if (moves_evicted(b, rows, first, last)) evicted_[at(b)] = moved(evicted_[at(b)], delta);
       find_largest(b, false, 0, rows.size(b));
     }
   }
@@ -215,11 +220,20 @@ class axes_rows {
 
  private:
   static constexpr double limit = 0x1p53;
-  static constexpr std::int64_t integer_limit = std::int64_t{1} << 53;
 
   /// Below every coordinate.
   static constexpr double none_evicted = -0x1p60;
   bool is_evicted(Index b) const { return evicted_[at(b)] > none_evicted; }
+  /// Whether a shift of tokens [first, last) of row b also moves evicted_: if it moves the newest token.
+  template <class Rows>
+  bool moves_evicted(Index b, const Rows& rows, Index first, Index last) const {
+    return first < last && last == rows.size(b) && is_evicted(b);
+  }
+  /// x + delta, rounded once: a delta beyond 2^53 may not be a double.
+  static double moved(double x, std::int64_t delta) {
+    const double whole = std::trunc(x);
+    return static_cast<double>(static_cast<std::int64_t>(whole) + delta) + (x - whole);
+  }
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {

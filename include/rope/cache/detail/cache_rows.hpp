@@ -255,13 +255,15 @@ class cache_rows {
 
   /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]
   void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
-    for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b)
-      for (Index t = first; t < last; ++t) {
-        const std::int64_t position = positions(b)[at(t)];
-        if (delta < -position_limit - position || delta > position_limit - position)
-          throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ", position,
-                             " and a delta of ", delta);
-      }
+    const auto check_moved = [&](std::int64_t position) {
+      if (delta < -position_limit - position || delta > position_limit - position)
+        throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ", position,
+                           " and a delta of ", delta);
+    };
+    for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b) {
+      for (Index t = first; t < last; ++t) check_moved(positions(b)[at(t)]);
+      if (moves_evicted(b, first, last)) check_moved(evicted_next_[at(b)] - 1);
+    }
   }
   /// Checks a shift and returns its rows.
   ///
@@ -276,8 +278,7 @@ class cache_rows {
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
     for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b) {
       for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
-      if (first < last && last == size(b) && evicted_next_[at(b)] != none_evicted)
-        evicted_next_[at(b)] += delta;
+      if (moves_evicted(b, first, last)) evicted_next_[at(b)] += delta;
       look_again(b, first);
     }
   }
@@ -342,6 +343,10 @@ class cache_rows {
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
 
+  /// Whether a shift of tokens [first, last) of row b also moves evicted_next_: if it moves the newest token.
+  bool moves_evicted(Index b, Index first, Index last) const {
+    return first < last && last == size(b) && evicted_next_[at(b)] != none_evicted;
+  }
   /// Updates next(b) and order(b) after a change of tokens from `first` on.
   void look_again(Index b, Index first) {
     if (b >= batch_) return;  // a batch without rows has sizes, but no positions

@@ -419,7 +419,7 @@ class stored_tokens {
     if (!on_axes()) return rows_.checked_shift(function, first, count, delta, row);
     const row_range rows = rows_.rows(function, row);
     rows_.check_tokens(function, rows, first, count);
-    coordinates_.check_shift(function, rows, first, first + count, delta);
+    coordinates_.check_shift(function, rows, rows_, first, first + count, delta);
     return rows;
   }
   void note_shift(row_range rows, Index first, Index last, std::int64_t delta) {
