@@ -57,7 +57,7 @@ namespace rope::inline ROPE_ABI {
 template <class Cache, class T, detail::value_place place>
 class growing_cache {
  public:
-  using value_type = T;  // a channel as it is stored
+  using value_type = T;  // a stored channel
 
   /// Tokens that can be stored per row.
   Index capacity() const { return tokens_.memory().slot_count(); }
@@ -148,7 +148,9 @@ class growing_cache {
                                       placed(Cache::names.rebase, from), placed(Cache::names.rebase, to));
   }
 
-  /// Removes every token from `size` on: the rollback of speculative decoding.
+  /// Removes every token from `size` on: the rollback of speculative decoding. If a token goes, the next
+  /// position is one more than the largest that remains. truncate(0) starts at 0 again, also in a row whose
+  /// tokens were all evicted.
   ///
   /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if row is every_row and
   ///          rows differ in size, as do all functions with a batch_row below

@@ -28,12 +28,11 @@ namespace rope::inline ROPE_ABI {
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
-/// `append(k, v)` takes rotated keys, and attention(q, cache, out) takes rotated queries. A token's position
-/// is one more than the largest that its row ever had, 0 in a new or cleared row, unless `append_at` sets
-/// another; `shift` changes it.
-/// Tokens of images have several coordinates: see token_axes in policy.hpp. Memory is [batch,
-/// kv_heads, capacity, head_dim], so the keys of one head are contiguous. growing_cache.hpp has the functions
-/// on stored tokens: size, keys, truncate, remove, shift, rebase, ...
+/// `append(k, v)` takes rotated keys, and attention(q, cache, out) takes rotated queries. The position of a
+/// new token is one more than the largest in its row, evicted tokens included, 0 if there are none, unless
+/// `append_at` sets another. `shift` changes it. Tokens of images have several coordinates: see token_axes in
+/// policy.hpp. Memory is [batch, kv_heads, capacity, head_dim], so the keys of one head are contiguous.
+/// growing_cache.hpp has the functions on stored tokens: size, keys, truncate, remove, shift, rebase, ...
 ///
 /// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once. std::int8_t: float
 ///            or 16-bit keys and values are stored as by `quantize`, keys() and values() return a

@@ -99,10 +99,11 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 /// coordinates, made from cache.next_coordinates(). Raw keys are appended by `append_at` with
 /// token_coordinates, and attention rotates them by a table of cache.coordinates().
 ///
-///     next position of a row = 1 + the largest coordinate of its tokens on any axis, 0 in an empty row
+///     next position of a row = 1 + the largest coordinate of its tokens on any axis, 0 if there are none
 ///
-/// Other libraries compute this with `rope_deltas`. If a model continues text at another position
-/// (VideoRoPE), or keeps an axis at 0 for text (the extra axis of ggml), pass the coordinates of its text.
+/// Evicted tokens count until a rollback (`truncate`, or `remove` of the newest tokens). Other libraries
+/// compute this with `rope_deltas`. If a model continues text at another position (VideoRoPE), or keeps an
+/// axis at 0 for text (the extra axis of ggml), pass the coordinates of its text.
 ///
 /// Visibility depends on the order of tokens in the row, not on their coordinates: `causal` admits tokens
 /// appended before, and `window` counts tokens. The cache remembers the frequencies, the layout and the first

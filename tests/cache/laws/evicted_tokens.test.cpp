@@ -136,14 +136,14 @@ TEST_CASE("the next position stays after an eviction until a rollback", "[cache]
   copy.evict(indices{0, 1, 2, 3, 4, 5, 6});
   CHECK(copy.size() == 0);
   CHECK(copy.next_positions()[0] == 10);
+  CHECK(copy.next_positions()[1] == 10);
+  copy.truncate(0, batch_row{1});
+  CHECK(copy.next_positions()[0] == 10);
+  CHECK(copy.next_positions()[1] == 0);
   copy.clear();
   CHECK(copy.next_positions()[0] == 0);
 }
 
-TEST_CASE("a context shift moves the next position of evicted tokens too", "[cache]") {
-  kv_cache<float> cache(1, 16, 1, 4, 0, key_storage::raw);
-  const std::vector<float> ones(16 * 4, 1.0f);
-  const auto x = bshd(ones.data(), 1, 16, 1, 4);
 TEST_CASE("no shift moves the next position of evicted tokens out of range", "[cache]") {
   const std::int64_t reach = std::int64_t{1} << 53;
   const std::vector<float> ones(2 * 4, 1.0f);
@@ -198,6 +198,10 @@ TEST_CASE("coordinates shift from one end of their range to the other", "[cache]
   CHECK(cache.coordinates(0)(0, 1) == 0x1p53);
 }
 
+TEST_CASE("a context shift moves the next position of evicted tokens too", "[cache]") {
+  kv_cache<float> cache(1, 16, 1, 4, 0, key_storage::raw);
+  const std::vector<float> ones(16 * 4, 1.0f);
+  const auto x = bshd(ones.data(), 1, 16, 1, 4);
   cache.append(x.token_range(0, 10), x.token_range(0, 10));
   cache.evict(indices{9});
   cache.remove(1, 3);
@@ -280,6 +284,9 @@ TEST_CASE("coordinates stay where they are when tokens are evicted", "[cache]") 
   CHECK(copy.next_positions()[0] == 4);
   cache.evict(indices{0, 1, 2, 3});
   CHECK(cache.next_positions()[0] == 11);
+  copy = cache;
+  copy.truncate(0);
+  CHECK(copy.next_positions()[0] == 0);
   cache.clear();
   CHECK(cache.next_positions()[0] == 0);
 }

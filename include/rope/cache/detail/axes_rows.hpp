@@ -33,9 +33,9 @@ using coordinate_map = Eigen::Map<
 
 /// The coordinates of the tokens of a cache, and the next position of text in each row.
 ///
-/// Invariant: largest(b) is the largest coordinate of row b on any axis, evicted tokens included, -1 if the
-///            row is empty, and next_[b] = floor(largest(b)) + 1. A moved-from object has no axes and no
-///            rows. Without axes there is no memory.
+/// Invariant: largest(b) is the largest coordinate on any axis of the tokens that row b holds or has evicted
+///            since its last rollback, -1 if there are none, and next_[b] = floor(largest(b)) + 1. A
+///            moved-from object has no axes and no rows. Without axes there is no memory.
 class axes_rows {
  public:
   /// No axes: every token has one position, stored in cache_rows or ring_rows.
@@ -133,7 +133,7 @@ class axes_rows {
   template <class Rows>
   void keep(const Rows& all, row_range rows, std::int64_t size) {
     for (Index b = rows.first; b < last_of(rows); ++b) {
-      if (size < all.size(b)) evicted_[at(b)] = none_evicted;
+      if (size < all.size(b) || size == 0) evicted_[at(b)] = none_evicted;
       find_largest(b, false, 0, to_index(size));
     }
   }

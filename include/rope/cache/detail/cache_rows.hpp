@@ -115,8 +115,8 @@ void check_new_positions(const char* function, Index batch, Index tokens, const 
 /// The sizes and positions of the rows of a kv_cache. A batch without rows counts as one row, so that it also
 /// has a size.
 ///
-/// Invariant: next(b) is one more than the largest position of row b, evicted tokens included, 0 if the row
-///            is empty. A moved-from object has no rows.
+/// Invariant: next(b) is one more than the largest position of the tokens that row b holds or has evicted
+///            since its last rollback, 0 if there are none. A moved-from object has no rows.
 class cache_rows {
  public:
   cache_rows(Index batch, Index capacity)
@@ -216,7 +216,7 @@ class cache_rows {
     const auto size = to_index(first_lost);
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
     for (Index b = rows.first; b < rows.last; ++b) {
-      if (size < this->size(b)) evicted_next_[at(b)] = none_evicted;
+      if (size < this->size(b) || size == 0) evicted_next_[at(b)] = none_evicted;
       sizes_[at(b)] = size;
       look_again(b, size);
     }
@@ -253,7 +253,8 @@ class cache_rows {
     }
   }
 
-  /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]
+  /// Throws:  std::out_of_range if a position, or the newest position of a row that evicted it, would leave
+  ///          [-2^53, 2^53]
   void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
     const auto check_moved = [&](std::int64_t position) {
       if (delta < -position_limit - position || delta > position_limit - position)
@@ -342,11 +343,11 @@ class cache_rows {
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
-
   /// Whether a shift of tokens [first, last) of row b also moves evicted_next_: if it moves the newest token.
   bool moves_evicted(Index b, Index first, Index last) const {
     return first < last && last == size(b) && evicted_next_[at(b)] != none_evicted;
   }
+
   /// Updates next(b) and order(b) after a change of tokens from `first` on.
   void look_again(Index b, Index first) {
     if (b >= batch_) return;  // a batch without rows has sizes, but no positions
