@@ -219,7 +219,7 @@ class growing_cache {
   ///     cache.copy_row(0, 2);
   ///
   /// Throws:  std::out_of_range if there is no such row
-  void copy_row(Index from, Index to) { tokens_.copy_row(Cache::names.copy_row, from, to); }
+  void copy_row(Index from, Index to) { copy_row(static_cast<const Cache&>(*this), from, to); }
 
   /// Makes row `to` a copy of row `from` of another cache, including positions, so that a prompt which was
   /// processed alone joins a batch. int8 keys and values are copied with their scales, without another

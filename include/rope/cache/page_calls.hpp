@@ -56,11 +56,11 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
       function, pages, [&](Index s) { return newest.start(s); }, [&](Index s) { return newest.count(s); });
 }
 
-/// Calls write(sequence, first, count, page, slot) for runs of new tokens, each within one page: tokens
-/// [first, first + count) of the new tokens of a sequence.
-template <class T, class Threads, class Write>
-void for_each_page_run(const page_view<T>& pages, const newest_in_pages<T>& newest, const Threads& threads,
-                       const Write& write) {
+/// Copies new values to their pages, and calls write_keys(k, slots, position) for runs of new keys, each in a
+/// page, with their slots and the position of the first.
+template <class K, class V, class T, class Threads, class WriteKeys>
+void write_to_pages(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages,
+                    const newest_in_pages<T>& newest, const Threads& threads, const WriteKeys& write_keys) {
   Index tokens = 0;
   for (Index s = 0; s < newest.sequences(); ++s) tokens += newest.count(s);
   const double bytes =
@@ -70,9 +70,14 @@ void for_each_page_run(const page_view<T>& pages, const newest_in_pages<T>& newe
     for (Index s = 0; s < newest.sequences() && before < end; before += newest.count(s++)) {
       const Index last = (std::min)(end - before, newest.count(s));
       for (Index first = (std::max)(begin - before, Index{0}), count; first < last; first += count) {
-        const Index t = newest.start(s) + first, slot = pages.slot(t);
+        const Index t = newest.start(s) + first, slot = pages.slot(t), page = pages.page(s, t);
         count = (std::min)(last - first, pages.page_size() - slot);
-        write(s, first, count, pages.page(s, t), slot);
+        const auto from = [&](const auto& x) { return newest.rows(x, s, 1).token_range(first, count); };
+        const auto to = [&](const stored_view<T>& pool) {
+          return pool.batch_range(page, 1).token_range(slot, count);
+        };
+        write_keys(from(k), to(pages.keys()), t);
+        copy_channels(from(v), to(pages.values()));
       }
     }
   });
@@ -116,14 +121,9 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
   detail::check_page_writes("write_pages", k, v, pages, newest);
-  detail::for_each_page_run(
-      pages, newest, threads, [&](Index s, Index first, Index count, Index page, Index slot) {
-        const auto to = [&](const detail::stored_view<T>& pool) {
-          return pool.batch_range(page, 1).token_range(slot, count);
-        };
-        detail::copy_channels(newest.rows(k, s, 1).token_range(first, count), to(pages.keys()));
-        detail::copy_channels(newest.rows(v, s, 1).token_range(first, count), to(pages.values()));
-      });
+  detail::write_to_pages(
+      k, v, pages, newest, threads,
+      [](const auto& from, const auto& to, Index /*position*/) { detail::copy_channels(from, to); });
 }
 
 /// Rotates copies of new keys by their positions, and writes keys and values to their pages, with the bits of
@@ -148,16 +148,9 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
   if (pages.storage() == key_storage::raw) detail::refuse_raw_keys("write_pages");
   detail::check_rotation<Layout>("write_pages", k, transform.table, detail::known_range{newest.range()});
   const auto norm = detail::checked_norm("write_pages", transform.norm, k);
-  detail::for_each_page_run(
-      pages, newest, threads, [&](Index s, Index first, Index count, Index page, Index slot) {
-        const auto to = [&](const detail::stored_view<T>& pool) {
-          return pool.batch_range(page, 1).token_range(slot, count);
-        };
-        detail::rotate_channels<Layout>(newest.rows(k, s, 1).token_range(first, count), to(pages.keys()),
-                                        transform.table,
-                                        detail::contiguous_positions{newest.start(s) + first}, norm);
-        detail::copy_channels(newest.rows(v, s, 1).token_range(first, count), to(pages.values()));
-      });
+  detail::write_to_pages(k, v, pages, newest, threads, [&](const auto& from, const auto& to, Index position) {
+    detail::rotate_channels<Layout>(from, to, transform.table, detail::contiguous_positions{position}, norm);
+  });
 }
 
 ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, "write_pages", (detail::misplaced_in_write_pages<Arguments...>()),

@@ -281,7 +281,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   }
 
   /// Makes row `to` a copy of row `from`, as in kv_cache.  Throws: std::out_of_range if there is no such row
-  void copy_row(Index from, Index to) { tokens_.copy_row("ring_cache::copy_row", from, to); }
+  void copy_row(Index from, Index to) { copy_row(*this, from, to); }
   /// Makes row `to` a copy of row `from` of another ring of the same policy.  Throws: as in kv_cache
   void copy_row(const ring_cache& other, Index from, Index to) {
     tokens_.copy_row("ring_cache", "ring_cache::copy_row", other.tokens_, from, to);

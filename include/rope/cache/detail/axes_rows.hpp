@@ -113,7 +113,7 @@ class axes_rows {
       const Index size = rows.size(b), count = count_of(b, tokens, counts);
       for (Index t = 0; t < count; ++t)
         for (Index a = 0; a < axes_; ++a) row(b)[(size + t) * axes_ + a] = coordinate(b, t, a);
-      find_largest(b, size > 0 || is_evicted(b), size, size + count);
+      find_largest(b, size, size + count, size > 0 ? largest(b) : none_evicted);
     }
   }
   /// Sets token t of row b to coordinate(a) on every axis a.
@@ -134,7 +134,7 @@ class axes_rows {
   void keep(const Rows& all, row_range rows, std::int64_t size) {
     for (Index b = rows.first; b < last_of(rows); ++b) {
       if (size < all.size(b) || size == 0) evicted_[at(b)] = none_evicted;
-      find_largest(b, false, 0, to_index(size));
+      find_largest(b, 0, to_index(size));
     }
   }
   /// Removes tokens [first, last) of rows, which still have size(b) tokens. Later tokens move up.
@@ -144,7 +144,7 @@ class axes_rows {
       const Index size = rows.size(b);
       std::copy(row(b) + last * axes_, row(b) + size * axes_, row(b) + first * axes_);
       if (first < last && last == size) evicted_[at(b)] = none_evicted;
-      find_largest(b, false, 0, size - (last - first));
+      find_largest(b, 0, size - (last - first));
     }
   }
   /// Removes the listed tokens of rows, which still have size(b) tokens. largest(b) does not change.
@@ -178,17 +178,11 @@ class axes_rows {
     for (Index b = range.first; b < last_of(range); ++b) {
       for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] = moved(row(b)[i], delta);
       if (moves_evicted(b, rows, first, last)) evicted_[at(b)] = moved(evicted_[at(b)], delta);
-      find_largest(b, false, 0, rows.size(b));
+      find_largest(b, 0, rows.size(b));
     }
   }
-  void copy_row(Index from, Index to, Index size) {
-    if (axes_ == 0) return;
-    std::copy_n(row(from), size * axes_, row(to));
-    largest_[at(to)] = largest_[at(from)];
-    evicted_[at(to)] = evicted_[at(from)];
-    next_[at(to)] = next_[at(from)];
-  }
-  /// Copies the first `size` tokens of row `from` of another object with as many axes to row `to`.
+  /// Copies the first `size` tokens of row `from` of an object with as many axes, this or another, to row
+  /// `to`.
   void copy_row(const axes_rows& other, Index from, Index to, Index size) {
     if (axes_ == 0) return;
     std::copy_n(other.row(from), size * axes_, row(to));
@@ -248,17 +242,12 @@ class axes_rows {
   const double* row(Index b) const { return coordinates_.data() + b * capacity_ * axes_; }
   double* row(Index b) { return coordinates_.data() + b * capacity_ * axes_; }
 
-  /// Finds the largest coordinate of tokens [first, last) of row b. With `more`, includes the earlier tokens.
-  void find_largest(Index b, bool more, Index first, Index last) {
-    double largest = more ? largest_[at(b)] : -1.0;
-    if (first < last) {
-      const double newest = *std::max_element(row(b) + first * axes_, row(b) + last * axes_);
-      largest = more ? (std::max)(largest, newest) : newest;
-      if (is_evicted(b)) largest = (std::max)(largest, evicted_[at(b)]);
-    } else if (is_evicted(b)) {
-      largest = evicted_[at(b)];
-    }
-    go_on_behind(b, largest);
+  /// Finds the largest coordinate of row b: of tokens [first, last), of evicted ones, and `before`.
+  void find_largest(Index b, Index first, Index last, double before = none_evicted) {
+    double largest = (std::max)(before, evicted_[at(b)]);
+    if (first < last)
+      largest = (std::max)(largest, *std::max_element(row(b) + first * axes_, row(b) + last * axes_));
+    go_on_behind(b, largest > none_evicted ? largest : -1.0);
   }
 
   moved_index batch_, capacity_, axes_;

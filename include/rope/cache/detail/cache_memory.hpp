@@ -112,62 +112,43 @@ class cache_memory {
     write_values(v, b, first, count, slot);
   }
 
-  /// Moves the tokens of `count` slots of row b from slot `from` to the lower slot `to`.
-  void move_down(Index b, Index from, Index to, Index count) {
-    const auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
-    for (Index h = 0; h < heads_; ++h) {
-      for_each_part(keys(), h, b, from, b, to, count, copy);
-      if constexpr (!shared) for_each_part(values(), h, b, from, b, to, count, copy);
-    }
-  }
-
-  /// As above for runs of tokens: runs(visit) calls visit(from, to, count) for each run, in ascending order.
+  /// Moves runs of tokens of row b to lower slots: runs(visit) calls visit(from, to, count) for each, in
+  /// ascending order.
   template <class Runs>
   void move_down(Index b, const Runs& runs) {
-    const auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
-    for (Index h = 0; h < heads_; ++h) {
-      runs([&](Index from, Index to, Index count) { for_each_part(keys(), h, b, from, b, to, count, copy); });
-      if constexpr (!shared)
-        runs([&](Index from, Index to, Index count) {
-          for_each_part(values(), h, b, from, b, to, count, copy);
-        });
-    }
+    runs([&](Index from, Index to, Index count) { for_each_part(*this, b, from, b, to, count, copy); });
   }
   /// Sets the channels of a slot of row b to zero.
   void clear_slot(Index b, Index slot) {
-    const auto clear = [](const auto* /*x*/, Index size, auto* y) {
+    for_each_part(*this, b, slot, b, slot, 1, [](const auto* /*x*/, Index size, auto* y) {
       std::fill_n(y, size, std::remove_pointer_t<decltype(y)>(0));
-    };
-    for (Index h = 0; h < heads_; ++h) {
-      for_each_part(keys(), h, b, slot, b, slot, 1, clear);
-      if constexpr (!shared) for_each_part(values(), h, b, slot, b, slot, 1, clear);
-    }
+    });
   }
-
-  /// Copies the first `count` slots of row `from` of another memory of the same heads to those of row `to`.
+  /// Copies the first `count` slots of row `from` of a memory of the same heads, this or another, to those of
+  /// row `to`.
   void copy_row(const cache_memory& other, Index from, Index to, Index count) {
-    const auto row_of = [count](const auto& heads, Index b) {
-      return heads.batch_range(b, 1).token_range(0, count);
-    };
-    copy_channels(row_of(other.keys(), from), row_of(keys(), to));
-    if constexpr (!shared) copy_channels(row_of(other.values(), from), row_of(values(), to));
-  }
-  /// Copies the first `count` slots of row `from` to those of row `to`.
-  void copy_row(Index from, Index to, Index count) {
-    for_each_slots(from, to, count, [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); });
+    for_each_part(other, from, 0, to, 0, count, copy);
   }
   void swap_rows(Index a, Index b, Index count) {
-    for_each_slots(a, b, count, [](auto* x, Index size, auto* y) { std::swap_ranges(x, x + size, y); });
+    for_each_part(*this, a, 0, b, 0, count,
+                  [](auto* x, Index size, auto* y) { std::swap_ranges(x, x + size, y); });
   }
 
  private:
-  /// Calls visit(channels, size, channels) for each contiguous part of the first `count` slots of two rows.
-  template <class Visit>
-  void for_each_slots(Index a, Index b, Index count, const Visit& visit) {
-    for (Index h = 0; h < heads_; ++h) {
-      for_each_part(keys(), h, a, 0, b, 0, count, visit);
-      if constexpr (!shared) for_each_part(values(), h, a, 0, b, 0, count, visit);
-    }
+  static constexpr auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
+
+  /// Calls visit(x, size, y) for each contiguous part of `count` slots, from slot `from` of row a of a memory
+  /// of the same heads and from slot `to` of row b.
+  template <class Other, class Visit>
+  void for_each_part(Other& other, Index a, Index from, Index b, Index to, Index count, const Visit& visit) {
+    const auto visit_heads = [&](const auto& x, const auto& y) {
+      for (Index h = 0; h < heads_; ++h) {
+        visit(x.at(a, from, h), count * x.head_dim, y.at(b, to, h));
+        if constexpr (is_quantized<T>) visit(x.scale_at(a, from, h), count, y.scale_at(b, to, h));
+      }
+    };
+    visit_heads(other.keys(), keys());
+    if constexpr (!shared) visit_heads(other.values(), values());
   }
 
   /// The destination of new keys in slots [slot, slot + count) of row b.

@@ -266,16 +266,6 @@ class cache_rows {
       if (moves_evicted(b, first, last)) check_moved(evicted_next_[at(b)] - 1);
     }
   }
-  /// Checks a shift and returns its rows.
-  ///
-  /// Throws:  as rows, check_tokens and check_shift
-  row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
-                          batch_row row) const {
-    const row_range those = rows(function, row);
-    check_tokens(function, those, first, count);
-    check_shift(function, those, first, first + count, delta);
-    return those;
-  }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
     for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b) {
       for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
@@ -283,17 +273,9 @@ class cache_rows {
       look_again(b, first);
     }
   }
-  void copy_row(Index from, Index to) {
-    std::copy_n(row(at(from)), size(from), row(at(to)));
-    sizes_[at(to)] = sizes_[at(from)];
-    next_[at(to)] = next_[at(from)];
-    evicted_next_[at(to)] = evicted_next_[at(from)];
-    order_[at(to)] = order_[at(from)];
-    newest_.copy_row(from, to);
-  }
-  /// Makes row `to` a copy of row `from` of another object.
+  /// Makes row `to` a copy of row `from` of this or another object.
   ///
-  /// Requires:  its tokens fit
+  /// Requires:  its tokens fit; from != to in this object
   void copy_row(const cache_rows& other, Index from, Index to) {
     const std::span<const std::int64_t> held = other.positions(from);
     std::copy(held.begin(), held.end(), row(at(to)));

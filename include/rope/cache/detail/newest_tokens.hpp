@@ -80,16 +80,15 @@ class newest_tokens {
     }
   }
 
-  /// even_ and width_ hold for every row, so copying and swapping rows keep them valid.
-  void copy_row(Index from, Index to) {
-    counts_[static_cast<std::size_t>(to)] = counts_[static_cast<std::size_t>(from)];
-  }
-  /// Row `to` becomes a copy of row `from` of another cache. Unless it is the only row, its newest tokens and
-  /// those of the other rows come from different calls.
+  /// Row `to` becomes a copy of row `from` of this record or of another cache's. Unless it is then the only
+  /// row, its newest tokens and those of the other rows come from different calls. even_ and width_ hold for
+  /// every row, so copying and swapping rows of one record keep them valid.
   void copy_row(const newest_tokens& other, Index from, Index to) {
     counts_[static_cast<std::size_t>(to)] = other.counts_[static_cast<std::size_t>(from)];
-    even_ = counts_.size() == 1 ? other.even_ : 0;
-    width_ = counts_.size() == 1 ? other.width_ : unknown;
+    if (&other == this) return;
+    const bool only = counts_.size() == 1;
+    even_ = only ? other.even_ : 0;
+    width_ = only ? other.width_ : unknown;
   }
   void swap_rows(Index a, Index b) {
     std::swap(counts_[static_cast<std::size_t>(a)], counts_[static_cast<std::size_t>(b)]);

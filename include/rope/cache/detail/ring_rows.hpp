@@ -204,17 +204,9 @@ class ring_rows {
       oldest_[at(b)] = (std::min)(oldest_[at(b)], (std::max)(size, std::int64_t{policy_.sinks}));
     }
   }
-  void copy_row(Index from, Index to) {
-    std::copy_n(&position_in(from, 0), used(from), &position_in(to, 0));
-    seen_[at(to)] = seen(from);
-    oldest_[at(to)] = oldest_[at(from)];
-    used_[at(to)] = used(from);
-    run_start_[at(to)] = run_start(from);
-    newest_.copy_row(from, to);
-  }
-  /// Makes row `to` a copy of row `from` of another object.
+  /// Makes row `to` a copy of row `from` of this or another object.
   ///
-  /// Requires:  the same policy
+  /// Requires:  the same policy; from != to in this object
   void copy_row(const ring_rows& other, Index from, Index to) {
     const std::span<const std::int64_t> held = other.positions(from);
     std::copy(held.begin(), held.end(), &position_in(to, 0));
@@ -322,10 +314,6 @@ class ring_axes : public axes_rows {
     if (slots_ == 0) return;
     for (Index b = rows.first; b < rows.last; ++b)
       go_on_behind(b, size == 0 ? -1.0 : largest_(at(b, ring.slot(size - 1))));
-  }
-  void copy_row(Index from, Index to, Index count) {
-    axes_rows::copy_row(from, to, count);
-    if (slots_ > 0) std::copy_n(&largest_(at(from, 0)), count, &largest_(at(to, 0)));
   }
   void copy_row(const ring_axes& other, Index from, Index to, Index count) {
     axes_rows::copy_row(other, from, to, count);

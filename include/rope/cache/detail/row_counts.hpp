@@ -93,21 +93,10 @@ inline Index count_of(Index b, Index tokens, const row_counts& counts) {
   return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
 }
 
-/// Makes row `to` of a cache a copy of row `from`.
+/// Makes every row b of a cache a copy of row from[b] before the call.
 ///
 /// \param rows   the sizes of the rows: used(b) slots are in use in row b
 /// \param parts  the content of these slots
-///
-/// Throws:  std::out_of_range if there is no such row
-template <class Rows, class... Parts>
-void copy_row(const char* function, Index from, Index to, Rows& rows, Parts&... parts) {
-  rows.checked(function, from);
-  if (rows.checked(function, to) == from) return;
-  (parts.copy_row(from, to, rows.used(from)), ...);
-  rows.copy_row(from, to);
-}
-
-/// Makes every row b of a cache a copy of row from[b] before the call.
 ///
 /// Throws:  std::invalid_argument unless `from` has an entry for every row, std::out_of_range if an entry is
 ///          not a row
@@ -125,7 +114,8 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
   for (Index first = 0; first < batch; ++first)
     for (Index b = first; !stays(b) && readers[at(b)] == 0; --readers[at(b)]) {
       const Index made_of = std::exchange(source[at(b)], b);
-      detail::copy_row(function, made_of, b, rows, parts...);
+      (parts.copy_row(parts, made_of, b, rows.used(made_of)), ...);
+      rows.copy_row(rows, made_of, b);
       b = made_of;
     }
   // The remaining rows form cycles. Each swap completes one row and moves the first row of the cycle to the

@@ -52,16 +52,6 @@ class head_memory {
   storage<float> scales_;
 };
 
-/// Calls visit(x, size, y) for each contiguous part of head h: the channels of `count` slots from `from` on
-/// in row a, and from `to` on in row b, and their scales if the heads are quantized.
-template <class View, class Visit>
-void for_each_part(const View& heads, Index h, Index a, Index from, Index b, Index to, Index count,
-                   const Visit& visit) {
-  visit(heads.at(a, from, h), count * heads.head_dim, heads.at(b, to, h));
-  if constexpr (is_quantized<typename View::value_type>)
-    visit(heads.scale_at(a, from, h), count, heads.scale_at(b, to, h));
-}
-
 /// Calls turn.turn(keys, b, slot, by) for one stored token. int8 channels are dequantized, rotated and
 /// quantized again.
 template <class Turn, class View, class By>

@@ -229,7 +229,7 @@ class stored_tokens {
     rows_.check_tokens(function, rows, first, count);
     const Index last = first + count;
     for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
-      memory_.move_down(b, last, first, rows_.size(b) - last);
+      memory_.move_down(b, [&](const auto& visit) { visit(last, first, rows_.size(b) - last); });
     coordinates_.remove(rows, rows_, first, last);
     rows_.remove(rows, first, last);
     if (on_axes()) rows_.shift(rows, first, rows_.size(rows.first), -count);
@@ -280,13 +280,11 @@ class stored_tokens {
         for (Index t = first; t < last; ++t) turn_stored(turn, memory_.keys(), b, t, delta);
     note_shift(rows, first, last, delta);
   }
-  void copy_row(const char* function, Index from, Index to) {
-    detail::copy_row(function, from, to, rows_, memory_, coordinates_);
-  }
+  /// Makes row `to` a copy of row `from` of this or another store.
   void copy_row(const char* owner, const char* function, const stored_tokens& other, Index from, Index to) {
-    if (&other == this) return copy_row(function, from, to);
     other.rows_.checked(function, from);
     rows_.checked(function, to);
+    if (&other == this && from == to) return;
     check_copy(owner, function, other, from, to);
     const bool other_rotation = rows_.empty_but(to) || (on_axes() && other.rotation_.frequencies != 0);
     memory_.copy_row(other.memory_, from, to, other.rows_.used(from));
@@ -416,10 +414,12 @@ class stored_tokens {
   /// Throws:  as shift()
   row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
                           batch_row row) const {
-    if (!on_axes()) return rows_.checked_shift(function, first, count, delta, row);
     const row_range rows = rows_.rows(function, row);
     rows_.check_tokens(function, rows, first, count);
-    coordinates_.check_shift(function, rows, rows_, first, first + count, delta);
+    if (on_axes())
+      coordinates_.check_shift(function, rows, rows_, first, first + count, delta);
+    else
+      rows_.check_shift(function, rows, first, first + count, delta);
     return rows;
   }
   void note_shift(row_range rows, Index first, Index last, std::int64_t delta) {
