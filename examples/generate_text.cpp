@@ -29,6 +29,7 @@
 
 #include "checkpoint_layout.hpp"
 #include "decoder.hpp"
+#include "key_error.hpp"
 #include "llama2c.hpp"
 #include "safetensors.hpp"
 #ifdef ROPE_EXAMPLES_HAVE_PCRE2
@@ -49,6 +50,7 @@ constexpr const char* usage =
     "  --temperature T  0, the default, takes the likeliest token; otherwise sampled\n"
     "  --top-p P        samples from the likeliest tokens that have the probability P together (1)\n"
     "  --seed S         of the sampling (1)\n"
+    "  --key-error      prints how far the keys of each layer are from themselves in 8 bits\n"
     "  --help           prints this text\n";
 
 struct request {
@@ -58,6 +60,7 @@ struct request {
   int tokens = 64;
   double temperature = 0, top_p = 1;
   unsigned seed = 1;
+  bool key_error = false;
 };
 
 std::string plain_digits(double value) {
@@ -76,6 +79,10 @@ request request_of(const std::vector<std::string>& words) {
       continue;
     }
     const std::string& option = words[i];
+    if (option == "--key-error") {
+      of.key_error = true;
+      continue;
+    }
     if (++i == words.size()) throw std::invalid_argument(option + " needs a value");
     const auto number = [&](double least, double most) {
       std::istringstream stream(words[i]);
@@ -221,6 +228,11 @@ void generate(const request& of, const nlohmann::json& config, const Weights& we
   std::fprintf(stderr, "prompt: %d tokens, %.1f per second; generated: %d tokens, %.1f per second\n",
                static_cast<int>(prompt.size()), static_cast<double>(prompt.size()) / reading, made,
                made / generating);
+  for (rope::Index i = 0; i < text.layers() && of.key_error; ++i) {
+    const auto error = error_of_8_bit_keys(text.cache(i));
+    std::printf("layer %d, keys in 8 bits: %.3f %%, after hadamard_transform %.3f %%, largest channel %.2f\n",
+                static_cast<int>(i), 100 * error.stored, 100 * error.transformed, error.outlier);
+  }
 }
 
 }  // namespace
