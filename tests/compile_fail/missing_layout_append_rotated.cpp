@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+// EXPECT: error: .*kv_cache::append_rotated: name the layout
+
+#include <rope/rope.hpp>
+
+void test(rope::kv_cache<float>& cache, rope::head_view<float> x, const rope::frequency_table<float>& table) {
+#ifdef SHOULD_FAIL
+  cache.append_rotated(x, x, table);
+#else
+  cache.append_rotated<rope::half_split>(x, x, table);
+#endif
+}
