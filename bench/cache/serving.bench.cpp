@@ -1,7 +1,7 @@
-// Features for engines that serve many users, each next to the same work without it: rotation of a range of
-// channels or by coordinates inside attention, decoding from pages, from int8 (multiplied as floats or as
-// integers), a chunk with int8 keys multiplied as integers, latents (MLA), a batch of steps and a chunk, keys
-// that were rotated earlier, and evicted tokens.
+// What engines that serve many users do, each beside the same without the feature: rotation of a window or by
+// coordinates inside attention, decoding from pages, from integers (multiplied as floats, and as they are), a chunk
+// whose keys are integers multiplied as they are, latents (MLA), a batch of steps and a chunk, keys that were rotated
+// earlier, tokens that are evicted, and the attention that keys receive.
 // Names: what/queries x keys x heads + key heads x head_dim/threads.
 
 #include "../support.hpp"
@@ -202,6 +202,19 @@ void evict(row& of, Index tokens, Index kv_heads, Index head_dim) {
       {{"two copies of the row", {{[&] { thinned.copy_row(full, 0, 0), thinned.copy_row(full, 0, 0); }}}}});
 }
 
+/// The attention that each key receives from the newest tokens, beside attention of these tokens.
+void weight_sums(row& of, Index tokens, Index keys, Index heads, Index kv_heads, Index head_dim,
+                 int threads) {
+  const prompt x = {tokens, heads, kv_heads, head_dim}, many = {keys, 1, kv_heads, head_dim};
+  rope::kv_cache<float> cache(1, keys, kv_heads, head_dim);
+  cache.append(many.k, many.v);
+  std::vector<float> sums(static_cast<std::size_t>(kv_heads * keys));
+  run(threads, [&](const auto& pool) {
+    of.time({[&] { rope::attention_weight_sums(x.q, cache, sums, {}, {}, pool); }},
+            {{"attention", {{[&] { rope::attention(x.q, cache, x.out, {}, {}, pool); }}}}});
+  });
+}
+
 void add(const std::string& group, const std::string& what, int threads,
          const std::function<void(row&)>& body) {
   bench::add(group, what + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads"), body);
@@ -248,6 +261,9 @@ int main(int argc, char** argv) {
     for (const Index keys : {1024, 4096})
       add("decoding from latents (MLA)", "latents/1x" + std::to_string(keys) + "x128+1x576", threads,
           [=](row& of) { decode_latents(of, keys, threads); });
+    for (const Index tokens : {1, 64})
+      add("the attention that keys receive", "weight_sums/" + std::to_string(tokens) + "x4096x32+8x128",
+          threads, [=](row& of) { weight_sums(of, tokens, 4096, 32, 8, 128, threads); });
     add("8 steps and a chunk in one call", "mixed_batch/8x4096_and_256x32+8x128", threads,
         [=](row& of) { mixed_batch(of, 32, 8, 128, threads); });
   }
