@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "fuzz/support/drawn_ranges.hpp"
 #include "fuzz/support/moved_keys_target.hpp"
 #include "fuzz/support/wrong_option.hpp"
 
@@ -99,9 +100,18 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
       // The rule of which tokens a call without counts asks for is compared by check_counts.
       const bool uncounted = other < 8 && a.enough && counts_are_known(a.counts, a.queries);
       std::vector<char> seen_by_mask;
-      const bool masked = other >= 8 && other < 16;
+      const bool masked = other >= 8 && other < 18, ranged = other >= 16 && other < 22 && a.queries > 0;
       Index longest = 0;
       for (Index r = 0; r < batch_; ++r) longest = std::max(longest, size(r));
+      drawn_ranges ranges;
+      if (ranged) {
+        ranges = drawn_ranges(b_, batch_, a.queries, longest);
+        options.key_ranges = ranges.list;
+        if (!b_.one_in(8)) options.window = 0;
+        const bool spoilt_one = b_.one_in(8);
+        if (spoilt_one) spoil_ranges(b_, longest, ranges, options);
+        invalid = spoilt_one || options.window != 0;
+      }
       if (masked) {
         std::uint64_t bits = b_.bits(4);
         for (Index i = 0; i < batch_ * a.queries * longest; ++i) {
@@ -133,7 +143,13 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
         std::vector<key> keys;
         std::vector<channels> values;
         std::vector<Index> tokens;
-        this->for_seen(r, position, window, [&](Index t) {
+        const auto for_visible = [&](const auto& f) {
+          if (ranged)
+            ranges.for_seen(r, i, size(r), f);
+          else
+            this->for_seen(r, position, window, f);
+        };
+        for_visible([&](Index t) {
           if (masked && !seen_by_mask[static_cast<std::size_t>((r * a.queries + i) * longest + t)]) return;
           positioned_token one = this->shown(r, t);
           if (raw()) this->template turn<Q>(one.k, table, interleaved_one, one.position);

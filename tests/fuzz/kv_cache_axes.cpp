@@ -59,7 +59,10 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
   axis_rotation draw_rotation(bool text) { return base::draw_rotation(text); }
 
   void step() override {
-    switch (b_.up_to(13)) {
+    const long chosen = b_.up_to(255);  // of the last eighteen, so that others mean what they did
+    if (chosen >= 250) return chosen % 2 == 0 ? this->reserve() : this->take_row();
+    if (chosen >= 238) return chosen % 2 == 0 ? evict() : append_rotated();
+    switch (chosen % 14) {
       case 4:
         return this->truncate();
       case 5:
@@ -81,7 +84,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     }
   }
   void check_all() override {
-    check(cache_.axes() == axes && cache_.batch() == batch_ && cache_.capacity() == shape_.capacity &&
+    check(cache_.axes() == axes && cache_.batch() == batch_ && cache_.capacity() == this->capacity_ &&
               cache_.storage() == shape_.storage,
           "extents stay");
     const auto all = cache_.coordinates();
@@ -105,6 +108,13 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     this->check_text();
   }
 
+  void evict() {
+    base::evict([this](Index r) { return largest(r); });
+  }
+  void append_rotated() {
+    with_type_of_new<T>(b_, [&]<class K>(K) { append<K>(true); });
+  }
+
   enum form {
     text_behind,
     turned_text_behind,
@@ -115,32 +125,38 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     rows_and_positions
   };
 
+  /// \param earlier  whether the table has rotated the keys before
   template <class K>
-  void append() {
+  void append(bool earlier = false) {
     const Index tokens = b_.up_to(3);
     static constexpr form raw_forms[] = {text_behind, at_rows, text_at, at_rows},
                           forms[] = {by_rows, turned_text_behind, turned_text_at,
                                      by_rows, text_behind,        at_rows,
-                                     text_at, rows_and_positions};
-    const form in = raw() && !b_.one_in(8) ? b_.one_of(raw_forms) : b_.one_of(forms);
-    const bool turned = in == by_rows || in == turned_text_behind || in == turned_text_at ||
+                                     text_at, rows_and_positions},
+                          earlier_forms[] = {by_rows, turned_text_behind, turned_text_at, at_rows};
+    const form in = earlier                  ? b_.one_of(earlier_forms)
+                    : raw() && !b_.one_in(8) ? b_.one_of(raw_forms)
+                                             : b_.one_of(forms);
+    const bool turned = earlier || in == by_rows || in == turned_text_behind || in == turned_text_at ||
                         in == rows_and_positions,
                behind = in == text_behind || in == turned_text_behind,
                by_coordinates = in == by_rows || in == at_rows || in == rows_and_positions;
-    const axis_rotation given = draw_rotation(in == turned_text_behind || in == turned_text_at);
+    const bool either = earlier && (in == at_rows || in == turned_text_at);
+    const axis_rotation given =
+        draw_rotation(either ? b_.coin() : in == turned_text_behind || in == turned_text_at);
     const bool padded = b_.one_in(3);
     const new_counts<int> counts(b_, batch_, tokens, padded);
     given_places places(b_, batch_, tokens, by_coordinates);
     std::vector<std::int64_t> ids;
     for (Index i = 0; i < places.count(); ++i) {
-      if (by_coordinates) places.rows.push_back(draw_coordinates(b_, !turned));
+      if (by_coordinates) places.rows.push_back(draw_coordinates(b_, !turned || in == at_rows));
       if (in == text_at || in == turned_text_at)
         ids.push_back(b_.one_in(12) ? b_.integer() : b_.between(-2, 60));
     }
     places.spoil_seldom(b_);
     std::vector<std::vector<token_on_axes>> added(rows_.size());
     new_heads<K> x(b_, batch_, tokens, shape_.heads, shape_.head_dim, shape_.value_dim);
-    bool in_range = true, in_table = true;
+    bool in_range = true, in_table = true, text = true;
     for (Index r = 0; r < batch_; ++r)
       for (Index t = 0; t < tokens; ++t) {
         token_on_axes one = draw_token<T>(b_, shape_.heads, shape_.head_dim, shape_.value_dim);
@@ -157,12 +173,22 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
                      (behind ? largest(r) <= limit - static_cast<double>(t + 1) : id >= -most && id <= most);
           in_table = in_table && is_in_text_tables(position);
         }
+        text = text && is_text(one.at);
         added[static_cast<std::size_t>(r)].push_back(one);
       }
     const auto call = [&] {
       const detail::row_counts list = counts.given();
       if (in == text_behind) return cache_.append(x.keys(), x.v, list);
       if (in == text_at) return cache_.append_at(x.keys(), x.v, ids, list);
+      if (earlier)
+        return with_table_and_layout(given, places.rows, [&]<class Layout>(Layout, const auto& table) {
+          const auto call_at = [&](const auto& where) {
+            cache_.template append_rotated<Layout>(x.keys(), x.v, table, where, list);
+          };
+          if (in == at_rows) return call_at(token_coordinates(rows_of(places.rows)));
+          if (in == turned_text_at) return call_at(ids);
+          cache_.template append_rotated<Layout>(x.keys(), x.v, table, {}, list);
+        });
       if (in == at_rows)
         return cache_.append_at(x.keys(), x.v, token_coordinates(rows_of(places.rows)), list);
       with_table_and_layout(given, places.rows, [&]<class Layout>(Layout, const auto& table) {
@@ -188,16 +214,19 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
       return refused(length_error, "tokens that do not fit are refused", call);
     if (!in_range) return refused(out_of_range, "positions beyond 2^53 are refused", call);
     if (turned && raw()) return refused(invalid_argument, "raw keys take no table", call);
+    if (earlier && in == at_rows && given.by < 0 && !text)
+      return refused(invalid_argument, "keys that a table of positions rotated are text", call);
     if (!empty() && !(turned ? meets(given) : !this->known_))
       return refused(invalid_argument, "keys of another rotation are refused", call);
     if (in == rows_and_positions)
       return refused(invalid_argument, "a table of coordinates says where tokens are", call);
-    if (turned && !in_table) return refused(out_of_range, "positions outside the table are refused", call);
+    if (turned && !earlier && !in_table)
+      return refused(out_of_range, "positions outside the table are refused", call);
     call();
     check(x.untouched_outside(), "what is appended stays as it is");
     this->remember(turned, given);
     for (auto& of_row : added)
-      for (token_on_axes& one : of_row) store<T>(one, shape_.head_dim, turned, given);
+      for (token_on_axes& one : of_row) store<T>(one, shape_.head_dim, turned && !earlier, given);
     this->add(added, tokens);
   }
 
@@ -221,17 +250,24 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     if (!this->is_range(r, first, count))
       return refused(out_of_range, "tokens that are not held are refused", call);
     bool stays = true;
-    const auto by = static_cast<double>(delta);
+    const auto by = static_cast<wide>(delta);
+    const auto move = [&](double x) { stays = stays && testing::abs(std::trunc(x) + by) <= limit; };
     this->for_tokens(r, first, count, [&](const token_on_axes& one) {
-      for (const double x : one.at)
-        stays = stays && std::abs(by) <= limit && x <= limit - by && x >= -limit - by;
+      for (const double x : one.at) move(x);
+    });
+    this->for_rows(r, [&, from = first, n = count](const auto& of) {
+      if (this->moves_evicted(of, from, n)) move(of.evicted);
     });
     if (!stays) return refused(out_of_range, "coordinates beyond 2^53 are refused", call);
-    if (!raw() && std::abs(by) > 0x1p36) return;  // beyond what the model computes exactly
+    if (!raw() && testing::abs(by) > 0x1p36) return;  // beyond what the model computes exactly
     call();
+    this->for_rows(r, [&, from = first, n = count](auto& of) {
+      if (this->moves_evicted(of, from, n)) of.evicted = static_cast<double>(of.evicted + by);
+    });
     this->for_tokens(r, first, count, [&](token_on_axes& one) {
-      for (double& x : one.at) x += by;
-      if (!raw() && delta != 0) turn_on_axes<T>(one.k, shape_.head_dim, given, {by, by}, 1);
+      for (double& x : one.at) x = static_cast<double>(x + by);
+      if (!raw() && delta != 0)
+        turn_on_axes<T>(one.k, shape_.head_dim, given, coordinates(2, static_cast<double>(delta)), 1);
     });
   }
 

@@ -17,6 +17,7 @@
 #include "fuzz/support/asked_queries.hpp"
 #include "fuzz/support/bytes.hpp"
 #include "fuzz/support/check.hpp"
+#include "fuzz/support/drawn_ranges.hpp"
 #include "fuzz/support/new_tokens.hpp"
 #include "fuzz/support/position_tables.hpp"
 #include "fuzz/support/tokens.hpp"
@@ -584,7 +585,9 @@ class engine {
     const bool turned = raw() ? !b_.one_in(12) : b_.coin(), interleaved_one = b_.one_in(4);
     const bool beyond = turned && b_.one_in(16);
     const std::size_t table = draw_table();
-    const Index window = b_.coin() ? 0 : b_.between(1, 4), sinks = b_.up_to(2);
+    const Index window = b_.coin() ? 0 : b_.between(1, 4);
+    const long chosen = b_.up_to(255);  // of the last 32 ranges, so that others mean what they did
+    const Index sinks = chosen % 3;
     asked_queries<T, Q> asked(b_, n.batch, n.tokens, heads, dim_, value_dim_);
     bool enough = true, in_table = true;
     for (Index s = 0; s < sequences(); ++s) {
@@ -602,6 +605,18 @@ class engine {
     const std::vector<std::int64_t> list(1, 0);
     const head_view<Q> whole = asked.out;
     wrong_option spoilt;
+    drawn_ranges ranges;
+    const bool ranged = chosen >= 224 && n.batch * n.tokens > 0;
+    if (ranged) {
+      Index longest = 0;
+      for (const sequence& one : all_) longest = std::max(longest, one.length());
+      ranges = drawn_ranges(b_, n.batch, n.tokens, longest);
+      options.key_ranges = ranges.list;
+      if (!b_.one_in(8)) options.window = options.sinks = 0;
+      const bool spoilt_one = b_.one_in(8);
+      if (spoilt_one) spoil_ranges(b_, longest, ranges, options);
+      invalid = invalid || spoilt_one || options.window != 0 || options.sinks != 0;
+    }
     if (b_.one_in(12)) {
       invalid = true;
       switch (b_.up_to(6)) {
@@ -667,7 +682,9 @@ class engine {
         key query = asked.query(n.row(s), n.first(s) + i);
         if (turned) turn_by_table<Q>(query, table, interleaved_one, position);
         std::vector<Index> seen;
-        for (Index t = 0; t <= position; ++t)
+        if (ranged)
+          ranges.for_seen(n.row(s), n.first(s) + i, at(s).length(), [&](Index t) { seen.push_back(t); });
+        for (Index t = 0; t <= position && !ranged; ++t)
           if (window == 0 || position - t < window || t < sinks) seen.push_back(t);
         for (Index h = 0; h < heads; ++h)
           check_output(asked.out, n.row(s), n.first(s) + i, h, group, query, keys, values, seen);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fuzz/support/asked_queries.hpp"
+#include "fuzz/support/new_positions.hpp"
 #include "fuzz/support/new_tokens.hpp"
 #include "fuzz/support/position_tables.hpp"
 #include "fuzz/support/ring_target.hpp"
@@ -68,7 +69,9 @@ class ring final : public ring_target<T, token> {
   bool relative() const { return policy_.positions == ring_positions::cache; }
 
   void step() override {
-    switch (b_.up_to(9)) {
+    const long chosen = b_.up_to(255);  // of the last sixteen, so that others mean what they did
+    if (chosen >= 240) return with_type_of_new<T>(b_, [&]<class K>(K) { append<K>(true, chosen % 2 == 0); });
+    switch (chosen % 10) {
       case 0:
       case 1:
       case 2:
@@ -111,14 +114,48 @@ class ring final : public ring_target<T, token> {
     return all;
   }
 
+  /// Positions of new tokens [batch, tokens]: the next ones, or behind gaps, seldom anywhere.
+  std::vector<std::int64_t> draw_positions(bool placed, Index tokens) {
+    std::vector<std::int64_t> ids;
+    for (Index r = 0; r < batch_; ++r) {
+      std::int64_t next = seen(r);
+      for (Index t = 0; t < tokens; ++t, ++next) {
+        if (placed && b_.one_in(4)) next += b_.up_to(b_.coin() ? 3 : 40);
+        ids.push_back(placed && b_.one_in(16) ? b_.integer() : next);
+        if (placed && b_.one_in(24)) next = std::max(next, ids.back() & (furthest - 1));
+      }
+    }
+    return ids;
+  }
+  enum class order { right, descending, outside };
+  /// What a ring makes of the first position that it does not take.
+  order order_of(const std::vector<std::int64_t>& ids, Index tokens, const new_counts<int>& counts) const {
+    const auto at = [&](Index r, Index t) { return ids[static_cast<std::size_t>(r * tokens + t)]; };
+    for (Index r = 0; r < batch_; ++r)
+      for (Index t = 0; t < counts.of(r); ++t)
+        if (at(r, t) < -furthest || at(r, t) > furthest) return order::outside;
+    for (Index r = 0; r < batch_; ++r) {
+      std::int64_t next = seen(r);
+      for (Index t = 0; t < counts.of(r); ++t) {
+        if (at(r, t) < 0) return order::outside;
+        if (at(r, t) < next) return order::descending;
+        next = at(r, t) + 1;
+      }
+    }
+    return order::right;
+  }
+
+  /// \param placed   whether positions are given, which may be skipped
+  /// \param earlier  whether the table has rotated the keys before
   template <class K>
-  void append() {
+  void append(bool placed = false, bool earlier = false) {
     const Index tokens = b_.one_in(5) ? b_.up_to(20) : b_.up_to(4);
-    const bool by_table = raw() ? b_.one_in(8) : b_.coin(), padded = b_.coin(),
+    const bool by_table = (raw() ? b_.one_in(8) : b_.coin()) || earlier, padded = b_.coin(),
                interleaved_one = b_.one_in(4);
     const auto table = static_cast<std::size_t>(b_.one_in(3) ? b_.up_to(2) : 0);
     const new_counts<int> counts(b_, batch_, tokens, padded);
     new_heads<K> x(b_, batch_, tokens, shape_.heads, shape_.head_dim, shape_.value_dim);
+    const std::vector<std::int64_t> ids = draw_positions(placed, tokens);
     std::vector<std::vector<token>> added(rows_.size());
     bool in_table = true;
     for (Index r = 0; r < batch_; ++r)
@@ -127,13 +164,17 @@ class ring final : public ring_target<T, token> {
                         draw_channels<T>(b_, static_cast<std::size_t>(shape_.heads * shape_.value_dim))};
         x.put(r, t, one.k.exact.data(), one.v.data());
         if (t >= counts.of(r)) continue;
-        in_table = in_table && tables()[table].contains(seen(r) + t);
+        in_table = in_table && tables()[table].contains(ids[static_cast<std::size_t>(r * tokens + t)]);
         added[static_cast<std::size_t>(r)].push_back(one);
       }
     const auto call = [&] {
+      if (!by_table && placed) return cache_.append_at(x.k, x.v, ids, counts.given());
       if (!by_table) return cache_.append(x.k, x.v, counts.given());
       with_layout(interleaved_one, [&]<class Layout>(Layout) {
-        cache_.template append<Layout>(x.k, x.v, tables()[table], counts.given());
+        const auto& by = tables()[table];
+        if (earlier) return cache_.template append_rotated<Layout>(x.k, x.v, by, ids, counts.given());
+        if (placed) return cache_.template append_at<Layout>(x.k, x.v, by, ids, counts.given());
+        cache_.template append<Layout>(x.k, x.v, by, counts.given());
       });
     };
     if (b_.one_in(10)) {
@@ -160,21 +201,29 @@ class ring final : public ring_target<T, token> {
       return refused(invalid_argument, "another shape is refused", call);
     }
     if (counts.bad) return refused(invalid_argument, "a count outside of the tokens is refused", call);
+    const order given = order_of(ids, tokens, counts);
+    if (given == order::outside)
+      return refused(out_of_range, "positions outside the range are refused", call);
+    if (given == order::descending)
+      return refused(invalid_argument, "positions before those of a row are refused", call);
     if (by_table && raw()) return refused(invalid_argument, "raw keys take no table", call);
     if (!this->empty() && !(by_table ? rotation_.is(tables(), table, interleaved_one) : !rotation_.known))
       return refused(invalid_argument, "keys of another rotation are refused", call);
-    if (by_table && !in_table) return refused(out_of_range, "positions outside the table are refused", call);
+    if (by_table && !earlier && !in_table)
+      return refused(out_of_range, "positions outside the table are refused", call);
     call();
     check(x.untouched_outside(), "what is appended stays as it is");
     rotation_.append(by_table, table, interleaved_one);
-    for (Index r = 0; r < batch_; ++r)
+    for (Index r = 0; r < batch_; ++r) {
+      std::size_t id = static_cast<std::size_t>(r * tokens);
       for (token& one : added[static_cast<std::size_t>(r)]) {
-        if (by_table)
-          tables().turn<T>(one.k, shape_.head_dim, table, interleaved_one, seen(r));
+        if (by_table && !earlier)
+          tables().turn<T>(one.k, shape_.head_dim, table, interleaved_one, ids[id]);
         else
           one.k.error = storing_error<T>(one.k.exact);
-        this->add(r, one);
+        this->add(r, one, ids[id++]);
       }
+    }
   }
 
   /// Calls that are wrong whatever the cache holds.
@@ -276,7 +325,7 @@ class ring final : public ring_target<T, token> {
         const std::int64_t position = seen(r) - a.counts[static_cast<std::size_t>(r)] + i;
         std::vector<key> keys;
         std::vector<channels> values;
-        this->for_seen(position, [&](std::int64_t p) {
+        this->for_seen(r, position, [&](std::int64_t p) {
           token one = this->shown(r, p);
           if (raw())
             tables().turn<Q>(one.k, shape_.head_dim, table, interleaved_one,

@@ -50,7 +50,9 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
         shape_(s) {}
 
   void step() override {
-    switch (b_.up_to(9)) {
+    const long chosen = b_.up_to(255);  // of the last sixteen, so that others mean what they did
+    if (chosen >= 240) return with_type_of_new<T>(b_, [&]<class K>(K) { append<K>(true); });
+    switch (chosen % 10) {
       case 4:
       case 5: {
         const bool every = b_.coin();
@@ -85,10 +87,11 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
     this->check_text();
   }
 
+  /// \param earlier  whether the table has rotated the keys before
   template <class K>
-  void append() {
+  void append(bool earlier = false) {
     const Index tokens = b_.one_in(5) ? b_.up_to(16) : b_.up_to(4);
-    const long form = b_.up_to(5);
+    const long form = b_.up_to(earlier ? 4 : 5);
     const bool turned = form != 5, by_rows = turned && form < 3;
     const axis_rotation given = this->draw_rotation(turned && !by_rows);
     const bool padded = b_.one_in(3);
@@ -118,6 +121,7 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
     const auto call = [&] {
       if (!turned) return cache_.append(x.k, x.v, counts.given());
       with_table_and_layout(given, places.rows, [&]<class Layout>(Layout, const auto& table) {
+        if (earlier) return cache_.template append_rotated<Layout>(x.k, x.v, table, {}, counts.given());
         cache_.template append<Layout>(x.k, x.v, table, counts.given());
       });
     };
@@ -139,13 +143,14 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
     }
     if (invalid || (!by_rows && !this->goes_on_whole()))
       return refused(invalid_argument, "another shape, count, table or place is refused", call);
-    if (turned && !in_table) return refused(out_of_range, "positions outside the table are refused", call);
+    if (turned && !earlier && !in_table)
+      return refused(out_of_range, "positions outside the table are refused", call);
     call();
     check(x.untouched_outside(), "what is appended stays as it is");
     this->remember(turned, given);
     for (Index r = 0; r < batch_; ++r)
       for (token_on_axes& one : added[static_cast<std::size_t>(r)]) {
-        store<T>(one, shape_.head_dim, turned, given);
+        store<T>(one, shape_.head_dim, turned && !earlier, given);
         this->add(r, one);
       }
   }
@@ -244,7 +249,7 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
         if (turned) turn_on_axes<Q>(query, shape_.head_dim, given, at(r, own).at, given.factor());
         std::vector<key> keys;
         std::vector<channels> values;
-        this->for_seen(own, [&](std::int64_t p) {
+        this->for_seen(r, own, [&](std::int64_t p) {
           const token_on_axes one = this->shown(r, p);
           keys.push_back(one.k), values.push_back(one.v);
         });

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -19,12 +18,18 @@
 
 namespace fuzz {
 
-/// The tokens of a row. Evicted ones may have been further than those that are left: the next position was
-/// `evicted_next` then, and stays until a rollback.
+/// The tokens of a row. Evicted ones may have been further than those that are left: the largest position or
+/// coordinate of the row was `evicted` then, and counts until a rollback.
 template <class Token>
 struct kept_row : std::vector<Token> {
-  static constexpr std::int64_t none = std::numeric_limits<std::int64_t>::min();
-  std::int64_t evicted_next = none;
+  static constexpr double none = -0x1p60;
+  double evicted = none;
+
+  /// Tokens from `left` on are gone. A rollback of nothing changes nothing, except to no tokens.
+  void roll_back(Index left) {
+    if (left < static_cast<Index>(this->size()) || left == 0) evicted = none;
+    this->resize(static_cast<std::size_t>(left));
+  }
 };
 
 template <class Cache, class Token>
@@ -38,6 +43,8 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
   Index size(Index r) const { return static_cast<Index>(row(r).size()); }
   const std::vector<Token>& tokens_of(Index r) const { return row(r); }
   const Token& at(Index r, Index t) const { return row(r)[static_cast<std::size_t>(t)]; }
+  /// The largest coordinate of a row when it last evicted tokens, or one below every coordinate.
+  double evicted(Index r) const { return row(r).evicted; }
   bool even() const {
     return std::all_of(rows_.begin(), rows_.end(),
                        [&](const auto& of) { return of.size() == rows_[0].size(); });
@@ -143,10 +150,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
       return refused(out_of_range, "a size outside of what is held is refused", call);
     call();
     forgot_ = forgot_ || left < held(r);
-    for_rows(r, [&](auto& of) {
-      if (left < static_cast<Index>(of.size())) of.evicted_next = of.none;
-      of.resize(static_cast<std::size_t>(left));
-    });
+    for_rows(r, [&](auto& of) { of.roll_back(left); });
     if (batch_ == 0) ghost_ = left;
   }
   void remove() {
@@ -159,17 +163,22 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     call();
     forgot_ = forgot_ || count > 0;
     for_rows(r, [&, from = first, n = count](auto& of) {
-      if (n > 0 && from + n == static_cast<Index>(of.size())) of.evicted_next = of.none;
+      if (n > 0 && from + n == static_cast<Index>(of.size())) of.evicted = of.none;
       of.erase(of.begin() + from, of.begin() + from + n);
     });
     if (batch_ == 0) ghost_ -= count;
   }
 
+  /// Whether a shift of these tokens moves the place of an evicted one too.
+  static bool moves_evicted(const kept_row<Token>& of, Index first, Index count) {
+    return count > 0 && first + count == static_cast<Index>(of.size()) && of.evicted > of.none;
+  }
+
   /// Tokens of a list, of which one may not be held or be named twice.
   ///
-  /// \param next_of  the next position of a row
-  template <class NextOf>
-  void evict(const NextOf& next_of) {
+  /// \param largest_of  the largest position or coordinate of a row, evicted ones included
+  template <class LargestOf>
+  void evict(const LargestOf& largest_of) {
     const rope::batch_row r = draw_row();
     std::vector<std::int64_t> list;
     for (long left = b_.up_to(5); left > 0; --left)
@@ -187,7 +196,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     forgot_ = true;
     for (Index i = 0; i < batch_; ++i)
       if (r.every || r.index == i) {
-        row(i).evicted_next = next_of(i);
+        row(i).evicted = largest_of(i);
         for (auto at = sorted.rbegin(); at != sorted.rend(); ++at) row(i).erase(row(i).begin() + *at);
       }
     if (batch_ == 0) ghost_ -= static_cast<Index>(list.size());
@@ -211,8 +220,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
       return refused(out_of_range, "a row that there is not is refused", call);
     const Index left = static_cast<Index>(b_.up_to(long(size(from))));
     kept_row<Token> taken = row(from);
-    if (left < size(from)) taken.evicted_next = taken.none;
-    taken.resize(static_cast<std::size_t>(left));
+    taken.roll_back(left);
     other.truncate(left, rope::batch_row{from});
     call();
     row(to) = taken;

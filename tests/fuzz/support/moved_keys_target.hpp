@@ -72,7 +72,7 @@ class moved_keys_target : public positioned_target<Cache> {
       case 12:
         return copy_rows();
       case 13:
-        return this->evict([this](Index r) { return this->next(r); });
+        return this->evict([this](Index r) { return static_cast<double>(this->next(r) - 1); });
       case 14:
         return b_.coin() ? this->reserve() : this->take_row();
       case 15:
@@ -109,15 +109,19 @@ class moved_keys_target : public positioned_target<Cache> {
     if (!this->is_range(r, first, count))
       return refused(out_of_range, "tokens that are not held are refused", call);
     bool stays = true;
-    this->for_tokens(r, first, count, [&](const positioned_token& one) {
-      stays = stays && delta >= -furthest - one.position && delta <= furthest - one.position;
+    const auto move = [&](std::int64_t position) {
+      stays = stays && delta >= -furthest - position && delta <= furthest - position;
+    };
+    this->for_tokens(r, first, count, [&](const positioned_token& one) { move(one.position); });
+    this->for_rows(r, [&, from = first, n = count](const auto& of) {
+      if (this->moves_evicted(of, from, n)) move(static_cast<std::int64_t>(of.evicted));
     });
     if (!stays) return refused(out_of_range, "positions beyond 2^53 are refused", call);
     if (!raw() && std::abs(delta) > exact_position) return;
     call();
-    this->for_rows(r, [&, end = first + count, n = count](auto& of) {
-      if (n > 0 && end == static_cast<Index>(of.size()) && of.evicted_next != of.none)
-        of.evicted_next += delta;
+    this->for_rows(r, [&, from = first, n = count](auto& of) {
+      if (this->moves_evicted(of, from, n))
+        of.evicted = static_cast<double>(static_cast<std::int64_t>(of.evicted) + delta);
     });
     this->for_tokens(r, first, count, [&](positioned_token& one) {
       one.position += delta;

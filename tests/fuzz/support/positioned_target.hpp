@@ -56,11 +56,10 @@ class positioned_target : public kept_target<Cache, positioned_token> {
 
   bool raw() const { return cache_.storage() == rope::key_storage::raw; }
   std::int64_t next(Index r) const {
-    const std::int64_t evicted = row(r).evicted_next;
-    if (row(r).empty()) return evicted == row(r).none ? 0 : evicted;
-    std::int64_t largest = row(r)[0].position;
+    const bool none = row(r).empty() && row(r).evicted == row(r).none;
+    auto largest = none ? -1 : static_cast<std::int64_t>(row(r).evicted);
     for (const positioned_token& t : row(r)) largest = std::max(largest, t.position);
-    return std::max(largest + 1, evicted);
+    return largest + 1;
   }
   bool is_by(std::size_t table, bool interleaved_one) const {
     return rotation_.is(cache_tables(), table, interleaved_one);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include <rope/attention/options.hpp>
@@ -23,8 +24,12 @@ namespace fuzz {
 template <class Token>
 struct history {
   std::vector<Token> tokens;
-  std::vector<std::int64_t> owner;  // of each slot; -1: none, or one that was rolled back
-  Index used = 0;                   // slots that were ever written
+  std::vector<std::int64_t> positions;  // of the tokens, in ascending order
+  std::int64_t seen = 0;                // one more than the last of them
+  std::int64_t run = 0;                 // after the last skipped positions; 0: none were skipped
+  std::set<std::int64_t> lost;          // positions of tokens that were overwritten
+  std::vector<std::int64_t> owner;      // of each slot; -1: none, or one that was rolled back
+  Index used = 0;                       // slots that were ever written
 };
 
 inline rope::ring_policy draw_policy(bytes& b) {
@@ -50,32 +55,46 @@ class ring_target : public cache_target<rope::ring_cache<T>, history<Token>> {
     return static_cast<std::size_t>(
         i < policy_.sinks ? i : policy_.sinks + (i - policy_.sinks) % (slots() - policy_.sinks));
   }
-  std::int64_t seen(Index r) const { return static_cast<std::int64_t>(row(r).tokens.size()); }
-  const Token& at(Index r, std::int64_t i) const { return row(r).tokens[static_cast<std::size_t>(i)]; }
+  std::int64_t seen(Index r) const { return row(r).seen; }
+  /// The token at a position that was not skipped.
+  const Token& at(Index r, std::int64_t i) const {
+    const auto& all = row(r).positions;
+    return row(r).tokens[static_cast<std::size_t>(std::lower_bound(all.begin(), all.end(), i) - all.begin())];
+  }
   const std::vector<Token>& tokens_of(Index r) const { return row(r).tokens; }
+  static double evicted(Index /*r*/) { return -0x1p60; }
   bool is_held(Index r, std::int64_t i) const { return row(r).owner[slot_of(i)] == i; }
   /// Whether a query at `position` sees token i, which is not behind it.
   bool sees(std::int64_t position, std::int64_t i) const {
     return i < policy_.sinks || position - i < policy_.window;
   }
-  /// Whether every token before `end` that a query at `position` sees is in its slot.
+  /// Whether no token from the first on that a query at `position` sees was overwritten. Tokens from `end` on
+  /// do not count, and sinks never are.
   bool holds(Index r, std::int64_t position, std::int64_t end) const {
-    for (std::int64_t i = 0; i < end && i <= position; ++i)
-      if (sees(position, i) && !is_held(r, i)) return false;
-    return true;
+    const std::int64_t first = std::max<std::int64_t>(position + 1 - policy_.window, policy_.sinks);
+    return first >= std::min(end, position + 1) || row(r).lost.lower_bound(first) == row(r).lost.end();
   }
   bool empty() const {
-    return std::all_of(rows_.begin(), rows_.end(), [](const auto& one) { return one.tokens.empty(); });
+    return std::all_of(rows_.begin(), rows_.end(), [](const auto& one) { return one.seen == 0; });
   }
   void clear() override {
     cache_.clear();
     clear_model();
   }
-  void add(Index r, const Token& one) {
-    const std::int64_t i = seen(r);
-    row(r).owner[slot_of(i)] = i;
-    row(r).used = std::max(row(r).used, static_cast<Index>(slot_of(i)) + 1);
-    row(r).tokens.push_back(one);
+  void add(Index r, const Token& one) { add(r, one, seen(r)); }
+  void add(Index r, const Token& one, std::int64_t i) {
+    history<Token>& of = row(r);
+    if (i != of.seen) of.run = i;
+    for (std::int64_t& owner : of.owner)
+      if (owner >= policy_.sinks && owner <= i - (slots() - policy_.sinks)) {
+        of.lost.insert(owner);
+        owner = -1;
+      }
+    of.owner[slot_of(i)] = i;
+    of.used = std::max(of.used, static_cast<Index>(slot_of(i)) + 1);
+    of.tokens.push_back(one);
+    of.positions.push_back(i);
+    of.seen = i + 1;
   }
 
   /// What the slots show.
@@ -101,8 +120,11 @@ class ring_target : public cache_target<rope::ring_cache<T>, history<Token>> {
                 "a slot has the key and the value of its token");
       }
       check(cache_.size(r) <= held, "what a row counts as held is in its slots");
-      for (std::int64_t p = 0; p < seen(r) + 4; ++p) {
-        check(cache_.holds_window(r, p) == holds(r, p, seen(r)), "a window is held when every key of it is");
+      for (std::int64_t p = std::max<std::int64_t>(seen(r) - 40, 0); p < seen(r) + 4; ++p) {
+        // Of positions before skipped ones a ring remembers less.
+        check(
+            cache_.holds_window(r, p) == holds(r, p, seen(r)) || (p < one.run && !cache_.holds_window(r, p)),
+            "a window is held when every key of it is");
         check(cache_.slot(p) == static_cast<Index>(slot_of(p)), "a token has the slot of the rule");
       }
       check(holds(r, seen(r), seen(r)), "what the next query sees is held");
@@ -121,14 +143,21 @@ class ring_target : public cache_target<rope::ring_cache<T>, history<Token>> {
       if (!every && i != index) continue;
       if (size < 0 || size > seen(i))
         return refused(out_of_range, "a size that was not seen is refused", call);
+      if (size > 0 && size < row(i).run)
+        return refused(out_of_range, "positions before skipped ones do not come back", call);
       if (!holds(i, size, size) || (newest && size > 0 && !is_held(i, size - 1)))
         return refused(out_of_range, "what the next query sees, or the last token, is overwritten", call);
     }
     call();
     for (Index i = 0; i < batch_; ++i) {
       if (!every && i != index) continue;
-      row(i).tokens.resize(static_cast<std::size_t>(size));
-      for (std::int64_t& owner : row(i).owner)
+      history<Token>& of = row(i);
+      while (!of.positions.empty() && of.positions.back() >= size)
+        of.positions.pop_back(), of.tokens.pop_back();
+      of.lost.erase(of.lost.lower_bound(size), of.lost.end());
+      of.seen = size;
+      if (size == 0) of.run = 0;
+      for (std::int64_t& owner : of.owner)
         if (owner >= size) owner = -1;
     }
   }
@@ -144,20 +173,33 @@ class ring_target : public cache_target<rope::ring_cache<T>, history<Token>> {
     for (Index r = 0; r < batch_; ++r) {
       const auto most =
           static_cast<long>(std::min<std::int64_t>(seen(r), b_.one_in(4) ? 12 : long(policy_.chunk)));
-      const Index count = b_.one_in(16) ? static_cast<Index>(seen(r)) + 1 : b_.up_to(most);
+      const bool too_many = b_.one_in(16) && seen(r) < 400;
+      const Index count = too_many ? static_cast<Index>(seen(r)) + 1 : b_.up_to(most);
       a.counts.push_back(count);
       a.queries = std::max(a.queries, count);
       a.enough = a.enough && count <= seen(r);
       for (std::int64_t p = std::max<std::int64_t>(seen(r) - count, 0); p < seen(r); ++p)
         a.held = a.held && holds(r, p, seen(r));
+      if (count > 0 && row(r).run > 0)
+        a.held = a.held && count <= seen(r) - row(r).run && has_ranks(r, count);
     }
     return a;
   }
-  /// Calls f(i) for every token that a query at `position` sees.
+  /// Whether keys that are rotated by their ranks are all there for the newest `count` queries.
+  bool has_ranks(Index r, Index count) const {
+    if (policy_.positions != rope::ring_positions::cache) return true;
+    bool all = true;
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(seen(r), policy_.sinks); ++i)
+      all = all && is_held(r, i);
+    for (std::int64_t i = std::max<std::int64_t>(seen(r) - count + 1 - policy_.window, 0); i < seen(r); ++i)
+      all = all && is_held(r, i);
+    return all;
+  }
+  /// Calls f(i) for every token of a row that a query at `position` sees.
   template <class Call>
-  void for_seen(std::int64_t position, const Call& f) const {
-    for (std::int64_t i = 0; i <= position; ++i)
-      if (sees(position, i)) f(i);
+  void for_seen(Index r, std::int64_t position, const Call& f) const {
+    for (const std::int64_t i : row(r).positions)
+      if (i <= position && sees(position, i)) f(i);
   }
   /// As the cache shows a token of integers, which check_slots has compared; of others as it is remembered.
   Token shown(Index r, std::int64_t i) const {
@@ -174,7 +216,10 @@ class ring_target : public cache_target<rope::ring_cache<T>, history<Token>> {
 
  private:
   void clear_model() {
-    for (auto& one : rows_) one = {{}, std::vector<std::int64_t>(static_cast<std::size_t>(slots()), -1), 0};
+    for (auto& one : rows_) {
+      one = {};
+      one.owner.assign(static_cast<std::size_t>(slots()), -1);
+    }
   }
 };
 

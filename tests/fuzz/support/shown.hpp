@@ -79,7 +79,8 @@ bits shown_by(const Cache& cache) {
     if constexpr (requires { cache.seen(); }) {
       const std::int64_t seen = cache.seen()[static_cast<std::size_t>(r)];
       add_number(all, seen);
-      for (std::int64_t p = 0; p < seen + 3; ++p) add_number(all, cache.holds_window(r, p));
+      for (std::int64_t p = seen < 40 ? 0 : seen - 40; p < seen + 3; ++p)
+        add_number(all, cache.holds_window(r, p));
     }
   }
   const auto add_list = [&](const auto& list_of) {

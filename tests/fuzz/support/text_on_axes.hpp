@@ -71,7 +71,7 @@ struct given_places {
   Index batch_, tokens_;
 };
 
-/// \tparam Base  a target with empty(), and with tokens_of(r), all that a row holds or has seen
+/// \tparam Base  a target with empty(), and with tokens_of(r), all that a row holds or has seen, and evicted(r)
 template <class Base>
 class text_on_axes : public Base {
  protected:
@@ -82,9 +82,9 @@ class text_on_axes : public Base {
       : Base(b, shape...), first_channel_(first_channel) {}
 
   double largest(Index r) const {
-    double result = tokens_of(r).empty() ? -1 : -limit;
+    double result = this->evicted(r);
     for (const token_on_axes& one : tokens_of(r)) result = std::max(result, largest_of(one.at));
-    return result;
+    return result < -limit ? -1 : result;
   }
   bool goes_on_whole() const {
     bool whole = true;

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_TESTS_FUZZ_DRAWN_RANGES_HPP
+#define ROPE_TESTS_FUZZ_DRAWN_RANGES_HPP
+
+/// Ranges of keys for the queries of a call to stored tokens.
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include <rope/attention/options.hpp>
+#include <rope/rotation/view.hpp>
+
+#include "fuzz/support/bytes.hpp"
+
+namespace fuzz {
+
+using rope::Index;
+
+/// A range for every query of a row, shared by the rows of a batch or not.
+struct drawn_ranges {
+  std::vector<rope::key_range> list;
+  Index queries = 0;
+
+  drawn_ranges() = default;
+  /// \param keys  of the longest row
+  drawn_ranges(bytes& b, Index batch, Index queries_of_row, Index keys) : queries(queries_of_row) {
+    const Index rows = b.one_in(3) ? 1 : batch;
+    for (Index n = 0; n < rows * queries; ++n) {
+      const Index first = b.up_to(long(keys));
+      list.push_back({first, static_cast<Index>(b.up_to(long(keys - first)))});
+    }
+  }
+  /// Calls f(t) for every token of row r, of `size`, that its query i attends to.
+  template <class Call>
+  void for_seen(Index r, Index i, Index size, const Call& f) const {
+    const bool shared = static_cast<Index>(list.size()) == queries;
+    const rope::key_range range = list[static_cast<std::size_t>((shared ? 0 : r * queries) + i)];
+    for (Index t = range.first; t < std::min(size, range.first + range.count); ++t) f(t);
+  }
+};
+
+/// Makes one thing wrong with ranges, and the options refer to what is left of them.
+inline void spoil_ranges(bytes& b, Index keys, drawn_ranges& ranges, rope::attention_options& options) {
+  rope::key_range& one =
+      ranges.list[static_cast<std::size_t>(b.up_to(static_cast<long>(ranges.list.size()) - 1))];
+  switch (b.up_to(3)) {
+    case 0:
+      one.first = -1 - b.up_to(2);
+      break;
+    case 1:
+      one.count = keys - one.first + 1 + b.up_to(2);
+      break;
+    case 2:
+      one.count = -1 - b.up_to(2);
+      break;
+    default:
+      ranges.list.resize(2 * ranges.list.size() + 3 * static_cast<std::size_t>(ranges.queries) + 1);
+  }
+  options.key_ranges = ranges.list;
+}
+
+}  // namespace fuzz
+
+#endif  // ROPE_TESTS_FUZZ_DRAWN_RANGES_HPP
