@@ -160,6 +160,28 @@ TEST_CASE("a step at positions of the caller's allocates nothing either", "[noal
   }
 }
 
+TEMPLATE_TEST_CASE("restoring, thinning and weighing a warm cache allocates nothing", "[noalloc]", float,
+                   Eigen::half, std::int8_t) {
+  const rope::frequency_table<float> table(rope::frequencies(64), 400);
+  const std::vector<float> memory(100 * 2 * 64, 0.5f);
+  const auto saved = rope::bshd(memory.data(), 1, 100, 2, 64);
+  std::vector<float> query(8 * 8 * 64, 0.5f), sums(2 * 200);
+  const auto q = rope::bshd(query.data(), 1, 8, 8, 64);
+  rope::kv_cache<TestType> cache(1, 200, 2, 64);
+  std::vector<int> list;
+  for (int t = 150; t > 0; t -= 3) list.push_back(t);
+  const auto serve = [&] {
+    cache.clear();
+    cache.template append_rotated<half_split>(saved, saved, table);
+    cache.template append_rotated<half_split>(saved, saved, table, 250);
+    rope::attention_weight_sums<half_split>(q, cache, sums, table);
+    cache.evict(list);
+    CHECK(cache.size() == 150);
+  };
+  serve();
+  CHECK(allocations_in(serve) == 0);
+}
+
 TEST_CASE("a decoding step through a warm cache of coordinates allocates nothing", "[noalloc]") {
   const rope::frequencies schedule(64);
   const rope::frequencies on_axes = rope::on_axes(schedule, rope::contiguous_sections({8, 12, 12}));
