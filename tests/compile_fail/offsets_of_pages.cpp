@@ -7,9 +7,9 @@
 #include <rope/rope.hpp>
 
 #ifdef SHOULD_FAIL
-using offset = int;
+using offset = double;
 #else
-using offset = std::int64_t;
+using offset = std::uint16_t;
 #endif
 
 void test(rope::page_view<float>& pages, rope::head_view<float> x) {

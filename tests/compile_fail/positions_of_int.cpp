@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*attention_options: positions, counts and offsets are lists of std::int64_t
+// EXPECT: error: .*attention_options: positions are lists of std::int64_t
 
 #include <rope/rope.hpp>
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <list>
 #include <span>
 #include <stdexcept>
@@ -181,6 +182,84 @@ TEST_CASE("row starts and segments are read at their strides", "[library]") {
                                              "row_starts: give a vector of integers, got a matrix [2, 3]"));
   CHECK(throws_saying<std::invalid_argument>([&] { segments(plain_offsets, matrix); },
                                              "segments: give a vector of integers, got a matrix [2, 3]"));
+}
+
+TEST_CASE("counts and offsets of attention are any integers, at their strides", "[library]") {
+  constexpr Index tokens = 7;
+  const std::vector<float> q = testing::random_channels<float>(B * tokens * H * D, 12),
+                           k = testing::random_channels<float>(B * tokens * H * D, 13);
+  const auto view = [&](const std::vector<float>& x, Index b, Index first, Index count) {
+    return bshd(x.data(), B, tokens, H, D).batch_range(b, 1).token_range(first, count);
+  };
+  const auto attended = [&](const attention_options& options, Index batch) {
+    std::vector<float> out(static_cast<std::size_t>(batch * tokens * H * D), -1.0f);
+    attention<half_split>(bshd(q.data(), B, tokens, H, D).batch_range(0, batch),
+                          bshd(k.data(), B, tokens, H, D).batch_range(0, batch),
+                          bshd(k.data(), B, tokens, H, D).batch_range(0, batch),
+                          bshd(out.data(), batch, tokens, H, D), table(), options);
+    return out;
+  };
+  // Every part [first, first + count) of a row alone, in a call without lists. Other tokens are zeros.
+  struct part {
+    Index b, first, count;
+  };
+  const auto alone = [&](std::initializer_list<part> parts, Index batch) {
+    std::vector<float> out(static_cast<std::size_t>(batch * tokens * H * D), 0.0f);
+    for (const auto& [b, first, count] : parts)
+      attention<half_split>(view(q, b, first, count), view(k, b, first, count), view(k, b, first, count),
+                            bshd(out.data(), batch, tokens, H, D).batch_range(b, 1).token_range(first, count),
+                            table());
+    return out;
+  };
+  using strided = Eigen::Map<const Eigen::Array<std::int16_t, Eigen::Dynamic, 1>, 0, Eigen::InnerStride<>>;
+
+  const auto padded = alone({{0, 0, 4}, {1, 0, 7}}, B);
+  const std::array<std::uint8_t, 2> counts_of_bytes = {4, 7};
+  const std::vector<int> counts = {4, 7};
+  const std::int16_t spaced[] = {7, -1, -1, 4};
+  const strided backwards(spaced + 3, B, Eigen::InnerStride<>(-3));
+  Eigen::Tensor<std::uint64_t, 1> tensor(B);
+  tensor.setValues({4, 7});
+  CHECK(same_bits(attended({.query_counts = counts, .key_counts = counts_of_bytes}, B), padded));
+  CHECK(same_bits(attended({.query_counts = backwards, .key_counts = tensor}, B), padded));
+
+  const auto packed = alone({{0, 0, 3}, {0, 3, 1}, {0, 4, 3}}, 1);
+  const std::vector<std::uint32_t> offsets = {0, 3, 3, 4, 7};
+  const std::int16_t wide[] = {0, 99, 3, 99, 3, 99, 4, 99, 7};
+  CHECK(same_bits(attended({.query_offsets = offsets}, 1), packed));
+  CHECK(same_bits(attended({.query_offsets = strided(wide, 5, Eigen::InnerStride<>(2)),
+                            .key_offsets = std::array<signed char, 5>{0, 3, 3, 4, 7}},
+                           1),
+                  packed));
+
+  const std::vector<std::uint64_t> beyond = {7, ~std::uint64_t{0}};
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { attended({.query_counts = counts, .key_counts = beyond}, B); },
+      "key_counts must be in [0, 7], got 9223372036854775807"));
+  const Eigen::ArrayXXi matrix = Eigen::ArrayXXi::Zero(2, 2);
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { attended({.query_counts = matrix}, B); },
+      "counts and offsets: give a vector of integers, got a matrix [2, 2]"));
+}
+
+TEST_CASE("offsets of new tokens in pages are any integers", "[library]") {
+  const std::vector<float> x = testing::random_channels<float>(3 * H * D, 14);
+  const std::vector<int> blocks = {1, 0}, lengths = {1, 2};
+  const auto written = [&](const detail::any_integers& offsets, const detail::any_integers& queries) {
+    std::vector<float> keys(2 * 4 * H * D), values(keys.size()), out(x.size());
+    const page_view<float> pages(
+        {.keys = bshd(keys.data(), 2, 4, H, D), .values = bshd(values.data(), 2, 4, H, D)},
+        Eigen::Map<const Eigen::MatrixXi>(blocks.data(), 2, 1), lengths);
+    const auto heads = bshd(x.data(), 1, 3, H, D);
+    write_pages<half_split>(heads, heads, pages, table(), offsets);
+    attention<half_split>(heads, pages, bshd(out.data(), 1, 3, H, D), table(), {.query_offsets = queries});
+    out.insert(out.end(), keys.begin(), keys.end());
+    return out;
+  };
+  const std::vector<std::int64_t> plain = {0, 1, 3};
+  const std::vector<std::uint8_t> bytes = {0, 1, 3};
+  const Eigen::Array3i array(0, 1, 3);
+  CHECK(same_bits(written(bytes, array), written(plain, plain)));
 }
 
 TEST_CASE("a matrix of ids of another shape is refused", "[library]") {

@@ -75,16 +75,17 @@ void check_products(const char* function, product_precision products, Index head
                   "product_precision::full");
 }
 
-/// A list of std::int64_t. A list of other integers gives a compile error with the fix.
+/// Positions, a list of std::int64_t. A list of other integers gives a compile error with the fix.
 struct int64_list : std::span<const std::int64_t> {
   using std::span<const std::int64_t>::span;
   int64_list() = default;
   int64_list(std::span<const std::int64_t> list) : std::span<const std::int64_t>(list) {}
   template <integers_in_memory X>
   requires(!std::is_convertible_v<const X&, std::span<const std::int64_t>>) int64_list(const X& /*list*/) {
-    static_assert(std::is_convertible_v<const X&, std::span<const std::int64_t>>,
-                  "attention_options: positions, counts and offsets are lists of std::int64_t, such as "
-                  "std::vector<std::int64_t>; copy a list of another integer type to one");
+    static_assert(
+        std::is_convertible_v<const X&, std::span<const std::int64_t>>,
+        "attention_options: positions are lists of std::int64_t, such as std::vector<std::int64_t>; copy a "
+        "list of another integer type to one");
   }
 };
 
@@ -97,7 +98,8 @@ struct int64_list : std::span<const std::int64_t> {
 /// counts are given, `keys` is key_counts[b] and `queries` is query_counts[b]. Prompts padded on the right
 /// need both: in self-attention, the same list twice. Prompts padded on the left need no counts, but a mask
 /// that is false at the padding: only distances matter. Explicit positions replace the rule and may be in any
-/// order, as in a ring buffer. attention<Layout> rotates by the same positions.
+/// order, as in a ring buffer. attention<Layout> rotates by the same positions. Positions are std::int64_t,
+/// counts and offsets any integers, at any stride.
 ///
 /// Throws if a row or segment has fewer keys than queries but at least one, positions matter (causal, window,
 /// rotation) and query_positions is empty: the first query would be at a negative position.
@@ -142,16 +144,16 @@ struct attention_options {
   /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding without
   /// visible keys: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts if
   /// positions matter and query_positions is empty.
-  detail::int64_list query_counts = {};
+  detail::any_integers query_counts = {};
   /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1. The rest of the row is not read.
-  detail::int64_list key_counts = {};
+  detail::any_integers key_counts = {};
   /// [segments + 1] or empty, for a batch of 1: packed sequences (`cu_seqlens`). Queries query_offsets[s] ..
   /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions are
   /// counted in each segment as in a row. For several packed rows, and for padded segments, see
   /// segment_ranges.
-  detail::int64_list query_offsets = {};
+  detail::any_integers query_offsets = {};
   /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
-  detail::int64_list key_offsets = {};
+  detail::any_integers key_offsets = {};
   /// Probability in [0, 1) of dropping an attention probability; kept ones are divided by 1 - dropout. Which
   /// ones are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
   double dropout = 0;
@@ -206,12 +208,12 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
                   shape_text({x.batch, x.heads, x.queries, x.keys}));
 }
 
-inline void check_counts_of_rows(const char* function, const char* name, std::span<const std::int64_t> counts,
+inline void check_counts_of_rows(const char* function, const char* name, const any_integers& counts,
                                  Index batch, Index tokens) {
   require_length(function, name, counts.size(), batch, batch);
-  for (const std::int64_t count : counts)
-    if (count < 0 || count > tokens)
-      throw_invalid(function, name, " must be in [0, ", tokens, "], got ", count);
+  for (std::size_t b = 0; b < counts.size(); ++b)
+    if (counts[b] < 0 || counts[b] > tokens)
+      throw_invalid(function, name, " must be in [0, ", tokens, "], got ", counts[b]);
 }
 
 /// Rejects a call in which query positions matter (causal rule, window or rotation) but do not follow from
@@ -352,7 +354,7 @@ inline void check_segments(const char* function, const attention_options& option
   if (key_offsets.size() != options.query_offsets.size())
     throw_invalid(function, "query_offsets and key_offsets must have the same length, got ",
                   options.query_offsets.size(), " and ", key_offsets.size());
-  const auto check_list = [&](const char* name, std::span<const std::int64_t> list, Index tokens) {
+  const auto check_list = [&](const char* name, const any_integers& list, Index tokens) {
     check_offsets(function, name, static_cast<Index>(list.size()), tokens,
                   [&](Index s) { return list[static_cast<std::size_t>(s)]; });
   };

@@ -86,8 +86,8 @@ class multi_head_attention {
   multi_head_attention(const multi_head_weights<T>& weights, const multi_head_options& options)
       : weights_(weights), options_(options), shape_(detail::checked_shape(weights, options)) {
     attention_options numbers = options.attention;  // calls check lists and views
-    numbers.query_positions = numbers.key_positions = numbers.query_counts = numbers.key_counts = {};
-    numbers.query_offsets = numbers.key_offsets = {};
+    numbers.query_positions = numbers.key_positions = {};
+    numbers.query_counts = numbers.key_counts = numbers.query_offsets = numbers.key_offsets = {};
     numbers.bias = {};
     numbers.mask = {};
     numbers.key_ranges = {};

@@ -93,8 +93,7 @@ inline constexpr bool is_page_view<page_view<T>> = true;
 template <class K, class V, class Pages, class... More>
 constexpr bool misplaced_in_write_pages() {
   const std::size_t place = begins_with_table<stored_as::heads, More...>() ? 1 : 0;
-  return !is_page_view<std::remove_cvref_t<Pages>> ||
-         lacks_list<std::span<const std::int64_t>, More...>(place);
+  return !is_page_view<std::remove_cvref_t<Pages>> || lacks_list<any_integers, More...>(place);
 }
 
 }  // namespace detail
@@ -117,7 +116,7 @@ constexpr bool misplaced_in_write_pages() {
 template <int no_layout = 0, class K, class V, class T,  // so that write_pages<Layout> is never this function
           class Threads = this_thread>
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
-                 std::span<const std::int64_t> query_offsets = {}, const Threads& threads = {}) {
+                 const detail::any_integers& query_offsets = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
   detail::check_page_writes("write_pages", k, v, pages, newest);
@@ -139,7 +138,7 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
 template <class Layout = detail::unnamed_layout, class K, class V, class T, key_table Table,
           class Threads = this_thread>
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, const Table& table,
-                 std::span<const std::int64_t> query_offsets = {}, const Threads& threads = {}) {
+                 const detail::any_integers& query_offsets = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("write_pages", Layout);
   const auto transform = detail::key_transform_of(table);
@@ -155,7 +154,7 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
 
 ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, "write_pages", (detail::misplaced_in_write_pages<Arguments...>()),
                            "after k and v pass the pages (a page_view), then the table if keys rotate, "
-                           "then query_offsets (std::int64_t, [sequences + 1], or {}), then the threads");
+                           "then query_offsets (any integers, [sequences + 1], or {}), then the threads");
 
 }  // namespace rope::inline ROPE_ABI
 

@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
 #define ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
 
-#include <algorithm>  // std::min, std::max, std::lower_bound, std::upper_bound
+#include <algorithm>  // std::min, std::max, std::lower_bound
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -93,8 +93,7 @@ class visibility {
   std::int64_t key_position(Index b, Index j) const {
     if (!options_.key_positions.empty()) return listed(options_.key_positions, shape_.keys, b, j);
     if (options_.query_offsets.empty()) return j;
-    const auto offsets = key_offsets();
-    return j - *(std::upper_bound(offsets.data(), offsets.data() + offsets.size(), j) - 1);
+    return j - key_offsets().around(j).first;
   }
 
   /// The range of positions of all queries with keys in range, and of all keys.
@@ -199,11 +198,12 @@ class visibility {
 
   segment segment_of(Index b, Index i) const {
     if (options_.query_offsets.empty()) return {0, query_count(b), 0, key_count(b)};
-    const std::span<const std::int64_t> queries = options_.query_offsets, keys = key_offsets();
-    const auto s = static_cast<std::size_t>(
-        std::upper_bound(queries.data(), queries.data() + queries.size(), i) - queries.data() - 1);
-    return {to_index(queries[s]), to_index(queries[s + 1] - queries[s]), to_index(keys[s]),
-            keys[s + 1] - keys[s]};
+    const auto [s, first_query, next_query] = options_.query_offsets.around(i);
+    const bool alike = options_.key_offsets.empty();
+    const std::int64_t first_key = alike ? first_query : options_.key_offsets[s],
+                       next_key = alike ? next_query : options_.key_offsets[s + 1];
+    return {to_index(first_query), to_index(next_query - first_query), to_index(first_key),
+            next_key - first_key};
   }
 
   bool has_key_ranges() const { return !options_.key_ranges.empty(); }
@@ -216,7 +216,7 @@ class visibility {
     return {from, to, to, to};
   }
 
-  std::span<const std::int64_t> key_offsets() const {
+  const any_integers& key_offsets() const {
     return options_.key_offsets.empty() ? options_.query_offsets : options_.key_offsets;
   }
 

@@ -35,7 +35,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// Throws:  std::invalid_argument if the options list positions, counts or offsets, which stored tokens
 ///          determine, or set dropout
 inline void check_cache_lists(const char* function, const attention_options& options) {
-  const auto demand_empty = [function](const char* name, std::span<const std::int64_t> list) {
+  const auto demand_empty = [function](const char* name, const auto& list) {
     if (!list.empty())
       throw_invalid(function, "a cache knows the positions and counts of its tokens; leave ", name,
                     " empty in the options, got length ", list.size());

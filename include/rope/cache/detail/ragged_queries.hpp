@@ -3,7 +3,6 @@
 #define ROPE_CACHE_DETAIL_RAGGED_QUERIES_HPP
 
 #include <cstdint>
-#include <span>
 
 #include <rope/base/integer_list.hpp>
 #include <rope/base/message.hpp>
@@ -24,7 +23,7 @@ class row_queries {
   /// \param rows  the number of rows with queries, which are the first ones
   row_queries(Index rows, Index tokens, const row_counts& counts)
       : rows_(rows), tokens_(tokens), counts_(counts) {}
-  row_queries(Index rows, Index tokens, std::span<const std::int64_t> offsets)
+  row_queries(Index rows, Index tokens, const any_integers& offsets)
       : rows_(rows), tokens_(tokens), offsets_(offsets) {}
 
   Index asking() const { return rows_; }
@@ -59,14 +58,14 @@ class row_queries {
 
   Index rows_, tokens_;
   row_counts counts_;
-  std::span<const std::int64_t> offsets_;
+  any_integers offsets_;
 };
 
 /// The tokens of a call that are the newest tokens of each sequence in pages.
 template <class T>
 class newest_in_pages : public row_queries {
  public:
-  newest_in_pages(const page_view<T>& pages, Index tokens, std::span<const std::int64_t> offsets)
+  newest_in_pages(const page_view<T>& pages, Index tokens, const any_integers& offsets)
       : row_queries(pages.sequences(), tokens, offsets), pages_(pages) {}
 
   /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] has the new tokens of every sequence,

@@ -30,43 +30,24 @@ inline Index checked_row(const char* function, std::int64_t b, Index batch) {
 /// A list of any integers, [batch], or an empty one, which means that every row has all tokens.
 ///
 /// Requires:  the list outlives the call
-class row_counts {
+class row_counts : public any_integers {
  public:
   row_counts() = default;
   template <integers_in_memory X>
   row_counts(const X& list) : row_counts("counts", list) {}
 
-  bool empty() const { return size_ == 0; }
-  std::size_t size() const { return size_; }
   /// The count of row b, clamped to an Index.
   Index operator[](std::size_t b) const {
     using limits = std::numeric_limits<Index>;
     return static_cast<Index>(std::clamp<std::int64_t>(given(b), (limits::min)(), (limits::max)()));
   }
   /// The count of row b in the list, for messages.
-  std::int64_t given(std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
+  std::int64_t given(std::size_t b) const { return any_integers::operator[](b); }
 
  protected:
   /// \param name  the name of the list in errors
   template <integers_in_memory X>
-  row_counts(const char* name, const X& list) {
-    const auto vector = vector_of(name, list);
-    data_ = vector.data;
-    size_ = static_cast<std::size_t>(vector.size());
-    stride_ = vector.column_stride;
-    read_ = &read<integer_of<X>>;
-  }
-
- private:
-  template <class Integer>
-  static std::int64_t read(const void* data, Index offset) {
-    return as_position(static_cast<const Integer*>(data)[offset]);
-  }
-
-  const void* data_ = nullptr;
-  std::size_t size_ = 0;
-  Index stride_ = 1;
-  std::int64_t (*read_)(const void*, Index) = nullptr;
+  row_counts(const char* name, const X& list) : any_integers(name, list) {}
 };
 
 /// A list of any integers, [batch]: for each row, the row that it becomes a copy of.
