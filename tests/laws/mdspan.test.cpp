@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <rope/attention.hpp>
 #include <rope/base/integer_list.hpp>
+#include <rope/block.hpp>
 #include <rope/rotation.hpp>
 #include <rope/rotation_extras.hpp>
 
@@ -8,6 +9,7 @@
 #include <cstddef>
 #include <stdexcept>
 #include <type_traits>
+#include <utility>
 #include <vector>
 #if __has_include(<mdspan>)
 #include <mdspan>
@@ -116,6 +118,82 @@ TEST_CASE("an mdspan gives positions and masks as other lists and matrices do", 
         static_cast<void>(rope::score_matrix(span_of_strides<const bool, 2>(nullptr, {0, 4})));
       },
       "the mdspan must have entries"));
+}
+
+TEST_CASE("an mdspan of any strides is copied by its own indices, and stored back", "[library]") {
+  std::vector<float> x = counted();
+  const auto copy = rope::staged<"bshd">(span_of_strides<const float, 4>(x.data(), {B, S, H, D}));
+  CHECK(counts(copy.view(), x));
+  // The same numbers with channels slowest, in two memory orders.
+  std::vector<float> turned(x.size(), -1), gaps(2 * x.size(), -1);
+  const span_of_strides<float, 4> channels_slowest(turned.data(), {D, B, S, H}),
+      spaced(gaps.data(), {B, S, H, D}, {2, 2 * B, 2 * B * S, 2 * B * S * H});
+  copy.store(spaced);
+  for (std::size_t d = 0; d < D; ++d)
+    for (std::size_t t = 0; t < B * S * H; ++t) turned[d * (B * S * H) + t] = x[t * D + d];
+  CHECK(counts(std::as_const(copy).view(), x));
+  CHECK(counts(rope::staged<"dbsh">(channels_slowest).view(), x));
+  CHECK(counts(rope::staged<"bshd">(spaced).view(), x));
+  for (std::size_t i = 1; i < gaps.size(); i += 2) CHECK(gaps[i] == -1);
+  // Tokens of two indices are numbered in memory order, whichever index comes first.
+  const span_of_strides<float, 5> rows_first(x.data(), {B, 1, S, H, D}),
+      rows_last(x.data(), {B, S, 1, H, D}, {S * H * D, H * D, 99, D, 1});
+  CHECK(counts(rope::staged<"bsshd">(rows_first).view(), x));
+  CHECK(counts(rope::staged<"bsshd">(rows_last).view(), x));
+  const auto rows_joined = rope::staged<"sshd">(span_of_strides<const float, 4>(x.data(), {B, S, H, D}));
+  CHECK(std::vector<float>(rows_joined.view().data, rows_joined.view().data + x.size()) == x);
+  const std::vector<float> grid = {0, 2, 4, 1, 3, 5};  // token 2 r + c is at (c, r)
+  const auto tokens = rope::staged<"ssd">(span_of_strides<const float, 3>(grid.data(), {3, 2, 1}, {1, 3, 1}));
+  CHECK(std::vector<float>(tokens.view().data, tokens.view().data + 6) == grid);
+
+  const rope::frequency_table<> table(rope::frequencies(Index(D)), 32);
+  auto s = rope::staged<"bshd">(spaced);
+  rope::rotate<rope::half_split>(s.view(), table);
+  s.store(span_of_strides<float, 4>(turned.data(), {B, S, H, D}));
+  rope::rotate<rope::half_split>(rope::bshd(x.data(), B, S, H, D), table);
+  CHECK(turned == x);
+
+  const std::vector<float> before = gaps;
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] {
+        s.store(span_of_strides<float, 4>(gaps.data(), {B, S, D, H}));
+      },
+      "got 6 for 4 on index 2"));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] {
+        s.store(span_of_strides<float, 4>(gaps.data(), {B, S, H, D}, {0, H * D, D, 1}));
+      },
+      "store(x) needs memory for every number, got a stride of 0 on index 0"));
+  CHECK(gaps == before);
+  CHECK_THROWS_AS(rope::staged<"bshd">(span_of_strides<const float, 4>(
+                      x.data(), {std::size_t{1} << 31, std::size_t{1} << 31, H, D}, {0, 0, D, 1})),
+                  std::length_error);
+}
+
+TEST_CASE("an mdspan is a weight of the block where it is row-major without gaps", "[library]") {
+  std::vector<float> w = counted(), b = {1, 2, 3, 4};
+  const rope::projection<const float> one(span_of_strides<float, 2>(w.data(), {4, 6}));
+  CHECK((one.weight.data() == w.data() && one.weight.rows() == 4 && one.weight.cols() == 6));
+  CHECK(one.bias.size() == 0);
+  const rope::projection<float> two(span_of_strides<float, 2>(w.data(), {4, 6}, {6, 1}),
+                                    span_of_strides<float, 1>(b.data(), {4}));
+  CHECK((two.weight.data() == w.data() && two.bias.data() == b.data() && two.bias.size() == 4));
+  const auto refused = [&](std::size_t to_row, std::size_t to_column, const char* text) {
+    return throws_saying<std::invalid_argument>(
+        [&] {
+          rope::projection<const float>(
+              span_of_strides<const float, 2>(w.data(), {4, 6}, {to_row, to_column}));
+        },
+        text);
+  };
+  CHECK(refused(1, 4, "row-major without gaps (layout_right), got a stride of 4 on index 1 in place of 1"));
+  CHECK(refused(8, 1, "got a stride of 8 on index 0 in place of 6"));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] {
+        rope::projection<const float>(span_of_strides<const float, 2>(w.data(), {2, 6}),
+                                      span_of_strides<const float, 1>(b.data(), {2}, {2}));
+      },
+      "an mdspan of a bias must be row-major without gaps (layout_right), got a stride of 2 on index 0"));
 }
 
 #if defined(__cpp_lib_mdspan)

@@ -80,6 +80,16 @@ struct projection {
   requires detail::no_maps<W, weight_map, B, bias_map> && detail::owns_memory<W> && detail::owns_memory<B>
   projection(W&& w ROPE_DETAIL_LIFETIMEBOUND, B&& b ROPE_DETAIL_LIFETIMEBOUND)
       : projection(weight_map(checked_data(w), w.rows(), w.cols()), checked_bias(b)) {}
+  /// A std::mdspan [out_features, in_features], row-major as layout_right, and optionally one of a bias.
+  ///
+  /// Throws:  std::invalid_argument if the rows, or the numbers of a row or of the bias, are not contiguous
+  template <detail::strided_span<2> W>
+  requires(!detail::dense<W>) projection(const W& w)
+      : projection(span_data(w), detail::span_extent(w, 0), detail::span_extent(w, 1)) {}
+  template <detail::strided_span<2> W, detail::strided_span<1> B>
+  requires(!detail::dense<W> && !detail::dense<B>) projection(const W& w, const B& b)
+      : projection(weight_map(span_data(w), detail::span_extent(w, 0), detail::span_extent(w, 1)),
+                   bias_map(span_data(b), detail::span_extent(b, 0))) {}
   /// A row-major array in memory.
   ///
   /// \param w  [out_features, in_features]
@@ -88,6 +98,19 @@ struct projection {
       : weight(w, out_features, in_features), bias(b, b == nullptr ? 0 : out_features) {}
 
  private:
+  /// The numbers of an mdspan, which are contiguous in the order of its indices.
+  template <class X>
+  static T* span_data(const X& x) {
+    constexpr int rank = static_cast<int>(X::rank());
+    Index contiguous = 1;
+    for (int i = rank - 1; i >= 0; contiguous *= detail::span_extent(x, i--))
+      if (detail::span_extent(x, i) > 1 && detail::span_stride(x, i) != contiguous)
+        detail::throw_invalid("projection", "an mdspan of a ", rank == 1 ? "bias" : "weight",
+                              " must be row-major without gaps (layout_right), got a stride of ",
+                              detail::span_stride(x, i), " on index ", i, " in place of ", contiguous,
+                              "; copy it first");
+    return x.data_handle();
+  }
   template <class B>
   static bias_map checked_bias(const B& b) {
     static_assert(bool(detail::dense_type<B>::IsVectorAtCompileTime) && detail::dense_in_memory<B>,

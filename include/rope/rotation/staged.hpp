@@ -2,18 +2,21 @@
 #ifndef ROPE_ROTATION_STAGED_HPP
 #define ROPE_ROTATION_STAGED_HPP
 
+#include <algorithm>  // std::max
 #include <array>
 #include <cstddef>
 #include <type_traits>
 #include <utility>  // std::integer_sequence
 
+#include <rope/base/integer_list.hpp>  // product_fits
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/tensor_shape.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
-/// Tensors of any rank and order of indices: a view if channels are contiguous, otherwise a copy.
+/// Tensors and mdspans of any rank and order of indices: a view if channels are the fastest index, otherwise
+/// a copy.
 
 namespace rope::inline ROPE_ABI {
 
@@ -32,6 +35,49 @@ constexpr bool name_a_view(const index_letters<size>& letters) {
     has_channels = has_channels || c == 'd';
   }
   return has_tokens && has_channels;
+}
+
+/// A tensor or an mdspan of any strides, with as many indices as `rank`.
+template <class X, int rank>
+concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
+
+/// Where a tensor or an mdspan has its numbers: extents and strides by index.
+template <class T, std::size_t rank>
+struct indexed_memory {
+  T* data = nullptr;
+  std::array<Index, rank> extents = {}, strides = {};
+  std::array<std::size_t, rank> from_fastest = {};  // the indices in the order of their strides
+};
+
+template <int rank, class X>
+auto indexed_memory_of(X& x) {
+  constexpr auto size = static_cast<std::size_t>(rank);
+  if constexpr (tensor<X, rank>) {
+    indexed_memory<std::remove_pointer_t<decltype(x.data())>, size> memory = {.data = x.data()};
+    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+    Index stride = 1;
+    for (std::size_t i = 0; i < size; ++i) {  // from the fastest index on
+      const std::size_t index = is_row_major_tensor<std::remove_cvref_t<X>> ? size - 1 - i : i;
+      memory.from_fastest[i] = index;
+      memory.extents[index] = extents[size - 1 - i];
+      memory.strides[index] = stride;
+      stride *= memory.extents[index];
+    }
+    return memory;
+  } else {
+    indexed_memory<typename std::remove_cvref_t<X>::element_type, size> memory = {.data = x.data_handle()};
+    for (std::size_t i = 0; i < size; ++i) {
+      memory.extents[i] = span_extent(x, static_cast<int>(i));
+      memory.strides[i] = span_stride(x, static_cast<int>(i));
+    }
+    for (std::size_t i = 0; i < size; ++i) {
+      std::size_t place = i;  // the last index is the faster one of two with equal strides
+      for (; place > 0 && memory.strides[memory.from_fastest[place - 1]] >= memory.strides[i]; --place)
+        memory.from_fastest[place] = memory.from_fastest[place - 1];
+      memory.from_fastest[place] = i;
+    }
+    return memory;
+  }
 }
 
 }  // namespace detail
@@ -81,7 +127,8 @@ auto view_as(X&& x ROPE_DETAIL_LIFETIMEBOUND) {
   return view_as<letters>(x);
 }
 
-/// A copy of an Eigen::Tensor or TensorMap in the order [batch, tokens, heads, head_dim], made by `staged`.
+/// A copy of an Eigen::Tensor, TensorMap or std::mdspan in the order [batch, tokens, heads, head_dim], made
+/// by `staged`.
 ///
 ///     auto s = staged<"bshd">(x);  // x: column-major (batch, tokens, heads, head_dim)
 ///     rotate<half_split>(s.view(), table);
@@ -97,21 +144,27 @@ class staged_tensor {
  public:
   /// Copies `x`.
   template <class X>
-  explicit staged_tensor(const X& x) : extents_(extents_of(x)) {
+  explicit staged_tensor(const X& x) {
+    const auto memory = detail::indexed_memory_of<rank>(x);
+    extents_ = memory.extents;
     // The memory order of the copy, from the fastest axis. Equal letters are numbered in the memory order of
     // x.
-    Index stride = 1;
+    Index size = 1, stride = 1;
     Index* extents[] = {&head_dim_, &heads_, &tokens_, &batch_};
     for (int axis = 0; axis < 4; ++axis)
-      for (int i = 0; i < rank; ++i) {
-        const auto index = fastest<X>(i);
+      for (const std::size_t index : memory.from_fastest) {
         if (letters.letter[index] != "dhsb"[axis]) continue;
+        const Index extent = extents_[index];
+        if (extent < 0) detail::throw_invalid("staged", "extents must not be negative, got ", extent);
+        if (!detail::product_fits({stride, (std::max)(extent, Index{1})}))
+          detail::throw_length("staged", "the numbers must not exceed the address space");
         strides_[index] = stride;
-        stride *= extents_[index];
-        *extents[axis] *= extents_[index];
+        stride *= (std::max)(extent, Index{1});
+        size *= extent;
+        *extents[axis] *= extent;
       }
-    numbers_.resize(stride);
-    for_each_number<X>([&](Index here, Index there) { numbers_.data()[here] = x.data()[there]; });
+    numbers_.resize(size);
+    for_each_number(memory, [&](Index here, Index there) { numbers_.data()[here] = memory.data[there]; });
   }
 
   /// The copy, valid as long as this object.
@@ -124,62 +177,58 @@ class staged_tensor {
     return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
   }
 
-  /// Copies the numbers to a tensor with the extents of the original, in any storage order.
+  /// Copies the numbers to a tensor or mdspan with the extents of the original, in any storage order.
   ///
-  /// Throws:  std::invalid_argument if an extent differs; nothing is then written
+  /// Throws:  std::invalid_argument if an extent differs, or an mdspan repeats its numbers (a stride of 0);
+  ///          nothing is then written
   template <class X>
   void store(X&& x) const {
-    static_assert(detail::tensor<X, rank>,
-                  "staged: store(x) takes an Eigen::Tensor or TensorMap with as many indices as letters");
-    const indices extents = extents_of(x);
-    for (std::size_t i = 0; i < extents.size(); ++i)
-      if (extents[i] != extents_[i])
+    static_assert(
+        detail::numbers_by_index<X, rank>,
+        "staged: store(x) takes an Eigen::Tensor, TensorMap or mdspan with as many indices as letters");
+    const auto memory = detail::indexed_memory_of<rank>(x);
+    for (std::size_t i = 0; i < extents_.size(); ++i) {
+      if (memory.extents[i] != extents_[i])
         detail::throw_invalid("staged", "store(x) takes the extents of the tensor that was copied, got ",
-                              extents[i], " for ", extents_[i], " on index ", i);
-    for_each_number<X>([&](Index here, Index there) { x.data()[there] = numbers_.data()[here]; });
+                              memory.extents[i], " for ", extents_[i], " on index ", i);
+      if (extents_[i] > 1 && memory.strides[i] == 0)
+        detail::throw_invalid("staged", "store(x) needs memory for every number, got a stride of 0 on index ",
+                              i);
+    }
+    for_each_number(memory, [&](Index here, Index there) { memory.data[there] = numbers_.data()[here]; });
   }
 
  private:
-  /// Index number i of a tensor, counted from the fastest.
-  template <class X>
-  static constexpr std::size_t fastest(int i) {
-    return static_cast<std::size_t>(detail::is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 - i : i);
-  }
-  template <class X>
-  static indices extents_of(const X& x) {
-    const indices slowest_first = detail::extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    indices extents;
-    for (int i = 0; i < rank; ++i)
-      extents[fastest<X>(i)] = slowest_first[static_cast<std::size_t>(rank - 1 - i)];
-    return extents;
-  }
-
-  /// Calls body(index in the copy, index in a tensor X) for every number.
-  template <class X, class Body>
-  void for_each_number(const Body& body) const {
+  /// Calls body(index in the copy, index in the memory) for every number.
+  template <class Memory, class Body>
+  void for_each_number(const Memory& memory, const Body& body) const {
     indices at = {};
-    Index here = 0;
-    for (Index there = 0; there < numbers_.size(); ++there) {
+    Index here = 0, there = 0;
+    for (Index n = 0; n < numbers_.size(); ++n) {
       body(here, there);
-      for (int i = 0; i < rank; ++i) {
-        const auto index = fastest<X>(i);
+      for (const std::size_t index : memory.from_fastest) {
         here += strides_[index];
+        there += memory.strides[index];
         if (++at[index] < extents_[index]) break;
         here -= strides_[index] * extents_[index];
+        there -= memory.strides[index] * extents_[index];
         at[index] = 0;
       }
     }
   }
 
-  indices extents_, strides_ = {};  // of the indices of the tensor, in its own order
+  indices extents_ = {}, strides_ = {};  // of the indices of the tensor, in its own order
   Index batch_ = 1, tokens_ = 1, heads_ = 1, head_dim_ = 1;
   number_array<T> numbers_;
 };
 
-/// Copies an Eigen::Tensor or TensorMap of any rank and order of indices into memory owned by the result,
-/// with contiguous channels. `.view()` is the copy, `.store(x)` copies it back.
+/// Copies an Eigen::Tensor or TensorMap of any rank and order of indices, or a std::mdspan of any strides,
+/// into memory owned by the result, with contiguous channels. `.view()` is the copy, `.store(x)` copies it
+/// back.
 ///
 ///     auto s = staged<"bhds">(x);  // channels between heads and tokens
+///
+/// Equal letters form one axis, numbered in memory order as for view_as.
 ///
 /// Throws:  std::length_error if the numbers exceed the address space
 /// Cost:    one allocation and one copy of the tensor, and another copy for store(). Both copies are strided
@@ -191,11 +240,14 @@ auto staged(X&& x) {
                 "staged: letters are b, s or t, h and d, one for each index of the tensor, with a d and an s "
                 "or t; equal letters stand side by side");
   constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  static_assert(detail::tensor<X, rank>,
-                "staged: x is an Eigen::Tensor or TensorMap with as many indices as letters; evaluate a "
-                "slice, chip, reshape or expression into a tensor first");
-  if constexpr (detail::tensor<X, rank>)
-    return staged_tensor<letters, std::remove_cvref_t<decltype(*x.data())>>(x);
+  static_assert(
+      detail::numbers_by_index<X, rank>,
+      "staged: x is an Eigen::Tensor, TensorMap or mdspan with as many indices as letters; evaluate "
+      "a slice, chip, reshape or expression into a tensor first");
+  if constexpr (detail::numbers_by_index<X, rank>) {
+    using memory = decltype(detail::indexed_memory_of<rank>(x));
+    return staged_tensor<letters, std::remove_cvref_t<decltype(*memory::data)>>(x);
+  }
 }
 /// Catches calls without letters. Returns int, so that the first error is not about `void`.
 template <class X>
