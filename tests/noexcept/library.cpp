@@ -175,7 +175,7 @@ void check_bad_input() {
   rope::kv_cache<float> cache(1, 1, 3, 6);
   check_aborts(
       "std::out_of_range: rope::rotate: position 8 is outside the table's [0, 8), got positions 7 to 8 "
-      "(start 7, 2 tokens)\n",
+      "(start 7, 2 tokens); the table has 8 rows, make it with frequency_table(frequencies, 9)\n",
       [&] { rope::rotate<rope::interleaved>(x, table, 7); });
   check_aborts("std::invalid_argument: rope::attention: q.heads must be a multiple of k.heads, got 3 and 2\n",
                [&] { rope::attention(x, y, y, x); });

@@ -251,7 +251,12 @@ TEST_CASE("one row has one length of ids, and the error says it once", "[positio
 TEST_CASE("a start that leads out of the table is shown with the positions it leads to", "[positions]") {
   CHECK(refuses<std::out_of_range>(298, B, L,
                                    "position 301 is outside the table's [-50, 300), got positions 298 to 301 "
-                                   "(start 298, 4 tokens)"));
+                                   "(start 298, 4 tokens); the table has 350 rows, make it with "
+                                   "frequency_table(frequencies, -50, 302)"));
+  CHECK(refuses<std::out_of_range>(-52, B, L,
+                                   "position -52 is outside the table's [-50, 300), got positions -52 to -49 "
+                                   "(start -52, 4 tokens); the table has 350 rows, make it with "
+                                   "frequency_table(frequencies, -52, 300)"));
   CHECK(refuses<std::out_of_range>(
       int64_max - 1, B, L,
       "got positions 9223372036854775806 to 9223372036854775807 (start 9223372036854775806, 4 tokens)"));
@@ -264,7 +269,9 @@ TEST_CASE("a start that leads out of the table is shown with the positions it le
   } catch (const std::out_of_range& error) {
     said = error.what();
   }
-  CHECK(said == "rope::rotate: position 7 is outside the table's [0, 5)");
+  CHECK(said ==
+        "rope::rotate: position 7 is outside the table's [0, 5); the table has 5 rows, make it with "
+        "frequency_table(frequencies, 8)");
 }
 
 TEST_CASE("row starts are refused if their number is wrong or a row leaves the table", "[positions]") {

@@ -83,6 +83,14 @@ concept dense_in_any_order = requires(const X& x) {
 template <class X>
 concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
 
+/// Returned in place of a view after an error at compile time, so that its sentence is the only one.
+struct no_scores {
+  template <class X>
+  operator score_view<X>() const {
+    return {};
+  }
+};
+
 /// A view of the entries of such an object, by its indices.
 template <scores_in_memory X>
 auto scores_by_index(const X& x) {
@@ -135,6 +143,8 @@ auto score_matrix(const X& x) {
                             detail::shape_text({view.queries, view.keys}),
                             "; leave the option out where there is no matrix");
     return view;
+  } else {
+    return detail::no_scores{};
   }
 }
 /// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.

@@ -63,10 +63,16 @@ struct gguf_options {
 ///          architecture is not known and no layout is named, or no layer rotates and options.without_rope
 ///          does not ask for the description of such a model
 /// Source:  llama.cpp, llama-model.cpp and llama-context.cpp; ggml, ggml_rope_ext
-template <gguf_lookup L>
+template <class L>
 model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
-  detail::checked(options.length, detail::range::not_negative, "import_gguf", "options.length");
-  return detail::gguf_importer<L>(lookup, options.length, options.layout, options.without_rope).result();
+  static_assert(
+      gguf_lookup<L>,
+      "import_gguf: lookup is an object that reads the file, not its path: a class with number(key), "
+      "text(key) and numbers(key), such as that of examples/gguf_file.hpp");
+  if constexpr (gguf_lookup<L>) {
+    detail::checked(options.length, detail::range::not_negative, "import_gguf", "options.length");
+    return detail::gguf_importer<L>(lookup, options.length, options.layout, options.without_rope).result();
+  }
 }
 
 }  // namespace rope::inline ROPE_ABI

@@ -71,12 +71,23 @@ struct hugging_face_options {
 ///          wrong type or is out of range, the rope type or the layout of the architecture is not known, or
 ///          no layer rotates and options.without_rope does not ask for the description of such a model
 /// Source:  Hugging Face transformers, modeling_rope_utils.py
-template <json_like J>
+template <class J>
 model_rope import_hugging_face(const J& config, const hugging_face_options& options = {}) {
-  if (!config.is_object()) detail::throw_invalid("import_hugging_face", "config must be a dictionary");
-  detail::checked(options.length, detail::range::not_negative, "import_hugging_face", "options.length");
-  return detail::hugging_face_importer<J>(config, options.length, options.layout, options.without_rope)
-      .result();
+  static_assert(json_like<J>,
+                "import_hugging_face: config is a parsed file, not its path or text: "
+                "import_hugging_face(nlohmann::json::parse(std::ifstream(path)))");
+  if constexpr (json_like<J>) {
+    if (!config.is_object())
+      detail::throw_invalid("import_hugging_face", "config must be a dictionary, got ",
+                            config.is_string()
+                                ? "a string: parse the file, nlohmann::json::parse(std::ifstream(path))"
+                            : config.is_array() ? "a list"
+                            : config.is_null()  ? "null"
+                                                : "a number or a truth value");
+    detail::checked(options.length, detail::range::not_negative, "import_hugging_face", "options.length");
+    return detail::hugging_face_importer<J>(config, options.length, options.layout, options.without_rope)
+        .result();
+  }
 }
 
 }  // namespace rope::inline ROPE_ABI

@@ -150,9 +150,17 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AT(function, places) \
   ROPE_DETAIL_ASK(function, #function, (detail::has_memory_at<places, Arguments...>()), false)
 
-/// The first `views` arguments are views, and a later one is a table.
-#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
-  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
+/// The first `views` arguments are views, and a later one is a table. A layout that is a value, such as an
+/// enumerator, gets a message too.
+#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                                     \
+  template <auto layout, class... Arguments>                                                     \
+  void function(Arguments&&...) {                                                                \
+    static_assert(std::is_void_v<decltype(layout)>,                                              \
+                  #function ": a layout is a type, " #function "<half_split>(...) or " #function \
+                            "<interleaved>(...); for one that is known at run "                  \
+                            "time, write both calls");                                           \
+  }                                                                                              \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()),              \
                   detail::lacks_table<Arguments...>)
 
 namespace rope::inline ROPE_ABI::detail {
@@ -379,6 +387,23 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
   }
 }
 
+/// Throws std::out_of_range for a position outside of the table's [first, last). The message has a table that
+/// includes it.
+///
+/// \param given  the positions of the call, if they follow from a start
+inline void throw_outside(const char* function, std::int64_t position, std::int64_t first, std::int64_t last,
+                          table_source source, const std::string& given) {
+  const std::int64_t from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
+  std::string advice = ", one for each token, and row r is position r";
+  if (source == table_source::entries)
+    advice = "; give it a row for this position";
+  else if (source != table_source::coordinates)
+    advice = ", make it with frequency_table(frequencies, " + (from == 0 ? "" : std::to_string(from) + ", ") +
+             std::to_string(to) + ")";
+  throw_out_of_range(function, "position ", position, " is outside the table's [", first, ", ", last, ")",
+                     given, "; the table has ", last - first, " rows", advice);
+}
+
 /// Checks a rotation of [batch, tokens, heads, head_dim]: channels, positions and layout, but not memory.
 ///
 /// Throws:  std::invalid_argument; std::out_of_range if a position is outside the table
@@ -390,9 +415,8 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   const position_range range = positions.range(function, batch, tokens);
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
-    throw_out_of_range(function, "position ", table.contains(range.smallest) ? range.largest : range.smallest,
-                       " is outside the table's [", table.first(), ", ", table.last(), ")",
-                       as_given(positions, tokens));
+    throw_outside(function, table.contains(range.smallest) ? range.largest : range.smallest, table.first(),
+                  table.last(), table.source(), as_given(positions, tokens));
   check_layout<Layout>(function, table.pairs());
 }
 

@@ -100,12 +100,15 @@ class frequency_table {
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
 
-  /// Reports a rotary_dim instead of frequencies, at compile time.
-  template <std::integral RotaryDim, std::integral... Counts>
-  frequency_table(RotaryDim, Counts...) : frequency_table(frequencies(2), 0) {
+  /// Reports a rotary_dim or a model in place of frequencies, at compile time.
+  template <class X, std::integral... Counts>
+  requires(!std::is_convertible_v<const X&, const frequencies&> && sizeof...(Counts) > 0)
+      frequency_table(const X& /*x*/, Counts...)
+      : frequency_table(frequencies(2), 0) {
     static_assert(
-        sizeof(RotaryDim) == 0,
-        "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count)");
+        sizeof(X) == 0,
+        "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count); "
+        "the tables of a model are model_tables(model, count)");
   }
 
   /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to theirs.
