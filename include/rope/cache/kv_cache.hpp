@@ -120,8 +120,9 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append", Layout);
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_next<Layout>("kv_cache", "kv_cache::append", k, v,
-                                          detail::key_transform_of(table), counts, threads);
+      tokens_.template store_next<Layout>(
+          "kv_cache", "kv_cache::append", head_view<const std::remove_const_t<K>>(k),
+          head_view<const std::remove_const_t<V>>(v), detail::key_transform_of(table), counts, threads);
   }
 
   /// Appends new tokens at the given positions, in any order: prefix reuse, left padding, restarting

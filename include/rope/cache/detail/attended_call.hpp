@@ -89,24 +89,9 @@ class attended_call {
   /// \param only_weights  whether kernels read only keys; out then has heads without channels
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
                 const placed_table<S>* table, const attention_options& options, const row_queries& queries,
-                const Threads& threads, bool only_weights = false)
-      : q_(q),
-        rows_(rows),
-        out_(out),
-        table_(table),
-        options_(rows.rules("attention", options)),
-        queries_(queries),
-        threads_(threads),
-        only_weights_(only_weights) {
-    check_call();
-    for (Index b = 0; b < queries_.asking(); ++b) check_row(b);
-    find_positions();
-    check_rotation_of_call();
-  }
+                const Threads& threads, bool only_weights = false);
 
-  void run() const {
-    for_each_call([this](const auto& call, const attended_part& /*part*/) { attend(call, threads_); });
-  }
+  void run() const;
 
   /// Calls visit(call, part) for every kernel call. Joins adjacent compatible rows into one.
   template <class Visit>
@@ -390,6 +375,30 @@ class attended_call {
   bool only_weights_;
   std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // of all queries: positions, table rows
 };
+
+// Not inline, so that programs can compile them once.
+template <class Layout, class T, class Rows, class S, class Threads>
+attended_call<Layout, T, Rows, S, Threads>::attended_call(
+    const head_view<const T>& q, const Rows& rows, const head_view<T>& out, const placed_table<S>* table,
+    const attention_options& options, const row_queries& queries, const Threads& threads, bool only_weights)
+    : q_(q),
+      rows_(rows),
+      out_(out),
+      table_(table),
+      options_(rows.rules("attention", options)),
+      queries_(queries),
+      threads_(threads),
+      only_weights_(only_weights) {
+  check_call();
+  for (Index b = 0; b < queries_.asking(); ++b) check_row(b);
+  find_positions();
+  check_rotation_of_call();
+}
+
+template <class Layout, class T, class Rows, class S, class Threads>
+void attended_call<Layout, T, Rows, S, Threads>::run() const {
+  for_each_call([this](const auto& call, const attended_part& /*part*/) { attend(call, threads_); });
+}
 
 }  // namespace rope::inline ROPE_ABI::detail
 

@@ -149,16 +149,7 @@ class stored_tokens {
   /// Rotates new keys: by a table of coordinates, with one row per token, or by their next positions.
   template <class Layout, class K, class V, class S, class Norm, class Threads>
   void store_next(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
-                  const key_transform<S, Norm>& transform, const row_counts& counts, const Threads& threads) {
-    if (on_axes() && is_coordinate_table(function, coordinates_.axes(), transform.table.table()))
-      store_rotated<Layout>(
-          owner, function, k, v, transform,
-          checked_token_rows(function, transform.table.table().rows(), memory_.batch(), k.tokens), counts,
-          threads);
-    else
-      store_rotated<Layout>(owner, function, k, v, transform, next_source(function, k.tokens), counts,
-                            threads);
-  }
+                  const key_transform<S, Norm>& transform, const row_counts& counts, const Threads& threads);
   template <class Layout, class K, class V, class S, class Norm, class Source, class Threads>
   void store_rotated(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
                      const key_transform<S, Norm>& transform, const Source& positions,
@@ -435,6 +426,23 @@ class stored_tokens {
   key_storage storage_;
   key_rotation rotation_;
 };
+
+// Not inline, so that programs can compile it once.
+template <class T, value_place place, class Rows, class Coordinates>
+template <class Layout, class K, class V, class S, class Norm, class Threads>
+void stored_tokens<T, place, Rows, Coordinates>::store_next(const char* owner, const char* function,
+                                                            const head_view<K>& k, const head_view<V>& v,
+                                                            const key_transform<S, Norm>& transform,
+                                                            const row_counts& counts,
+                                                            const Threads& threads) {
+  if (on_axes() && is_coordinate_table(function, coordinates_.axes(), transform.table.table()))
+    store_rotated<Layout>(
+        owner, function, k, v, transform,
+        checked_token_rows(function, transform.table.table().rows(), memory_.batch(), k.tokens), counts,
+        threads);
+  else
+    store_rotated<Layout>(owner, function, k, v, transform, next_source(function, k.tokens), counts, threads);
+}
 
 }  // namespace rope::inline ROPE_ABI::detail
 
