@@ -5,12 +5,11 @@ if(NOT rope_eigen_is_imported)
   return()
 endif()
 
-include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(rope_package_dir ${CMAKE_INSTALL_DATADIR}/cmake/rope)
 set(rope_pc_dir ${CMAKE_INSTALL_DATADIR}/pkgconfig)
 
-install(TARGETS rope EXPORT rope-targets FILE_SET HEADERS)
+install(TARGETS rope rope_instantiations EXPORT rope-targets FILE_SET HEADERS)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/rope)
 install(EXPORT rope-targets NAMESPACE rope:: DESTINATION ${rope_package_dir})
 
@@ -20,7 +19,7 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/rope-config.cmake.in ${P
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/rope-config-version.cmake
   COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES ${PROJECT_BINARY_DIR}/rope-config.cmake ${PROJECT_BINARY_DIR}/rope-config-version.cmake
-  ${CMAKE_CURRENT_LIST_DIR}/rope-instruction-sets.cmake DESTINATION ${rope_package_dir})
+  ${CMAKE_CURRENT_LIST_DIR}/rope-instruction-sets.cmake ${CMAKE_CURRENT_LIST_DIR}/rope-instantiations.cpp DESTINATION ${rope_package_dir})
 
 # Relative to the file itself, so that the installed tree can move.
 file(RELATIVE_PATH rope_pc_to_include ${CMAKE_INSTALL_PREFIX}/${rope_pc_dir} ${CMAKE_INSTALL_FULL_INCLUDEDIR})

@@ -11,6 +11,7 @@
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
+#include <rope/base/instances.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
@@ -325,5 +326,29 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
 }
 
 }  // namespace rope::inline ROPE_ABI
+
+#define ROPE_DETAIL_ATTENDED(declared, T, turn)                                                       \
+  declared void attend_block(const attention_call<T, turn, T>&, const query_block&);                  \
+  declared void attend_split(const attention_call<T, turn, T>&, const decode_results<arithmetic<T>>&, \
+                             const key_split&);                                                       \
+  declared void attend(const attention_call<T, turn, T>&, const this_thread&)
+#define ROPE_DETAIL_TURN(Layout) table_rotation<Layout, float>
+#define ROPE_DETAIL_ATTENTIONS_OF(declared, T, Layout)                                                     \
+  ROPE_DETAIL_ATTENDED(declared, T, ROPE_DETAIL_TURN(Layout));                                             \
+  declared void check_rotations<Layout>(const char*, const head_view<const T>&, const head_view<const T>&, \
+                                        const query_key_tables<float>&, const visibility&)
+#define ROPE_DETAIL_ATTENTIONS(declared, T)                                                   \
+  declared visibility checked_attention(const head_view<const T>&, const head_view<const T>&, \
+                                        const head_view<const T>&, const head_view<T>&,       \
+                                        const attention_options&, bool);                      \
+  ROPE_DETAIL_ATTENDED(declared, T, no_rotation);                                             \
+  ROPE_DETAIL_ATTENTIONS_OF(declared, T, interleaved);                                        \
+  ROPE_DETAIL_ATTENTIONS_OF(declared, T, half_split)
+ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ATTENTIONS);
+
+#undef ROPE_INSTANTIATE
+#define ROPE_INSTANTIATE                         \
+  ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ROTATIONS) \
+  ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ATTENTIONS)
 
 #endif  // ROPE_ATTENTION_ATTENTION_HPP

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include <rope/attention/attention.hpp>
+#include <rope/base/instances.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/cache/attended_rows.hpp>
 #include <rope/cache/detail/attended_call.hpp>
@@ -144,5 +145,22 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
 }
 
 }  // namespace rope::inline ROPE_ABI
+
+#define ROPE_DETAIL_CACHES_OF(declared, T, Layout)                                    \
+  declared class attended_call<Layout, T, kv_cache<T>, float, this_thread>;           \
+  declared void stored_tokens<T, value_place::own>::store_next<Layout>(               \
+      const char*, const char*, const head_view<const T>&, const head_view<const T>&, \
+      const key_transform<float, no_norm>&, const row_counts&, const this_thread&)
+#define ROPE_DETAIL_CACHES(declared, T)                                             \
+  declared class attended_call<unnamed_layout, T, kv_cache<T>, float, this_thread>; \
+  ROPE_DETAIL_CACHES_OF(declared, T, interleaved);                                  \
+  ROPE_DETAIL_CACHES_OF(declared, T, half_split)
+ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_CACHES);
+
+#undef ROPE_INSTANTIATE
+#define ROPE_INSTANTIATE                          \
+  ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ROTATIONS)  \
+  ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ATTENTIONS) \
+  ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_CACHES)
 
 #endif  // ROPE_CACHE_ATTENTION_HPP
