@@ -1,5 +1,6 @@
 // The programs of eigen.md. Each is compared with attention or rotation by its formula.
 
+#define EIGEN_USE_THREADS  // for Eigen::ThreadPoolDevice
 #include <unsupported/Eigen/CXX11/Tensor>
 
 #include "guide.hpp"
@@ -135,6 +136,23 @@ void batches() {
   check(difference(x, expected) <= 0, "a batch whose rows are at different positions");
 }
 
+void threads() {
+  const tensor x = random_tensor(1, 512, 8, 64, 11), v = random_tensor(1, 512, 8, 64, 12);
+  tensor q(1, 512, 8, 64), out(1, 512, 8, 64), same(1, 512, 8, 64), expected(1, 512, 8, 64);
+
+  Eigen::ThreadPool pool(2);
+  const Eigen::ThreadPoolDevice device(&pool, 2);
+  q.device(device) = x * 2.0f;  // an expression of Eigen
+  rope::rotate<rope::half_split>(rope::bshd(q), table, 0, device);
+  rope::attention(rope::bshd(q), rope::bshd(q), rope::bshd(v), rope::bshd(out), {}, device);
+
+  same = x * 2.0f;
+  rope::rotate<rope::half_split>(rope::bshd(same), table);
+  rope::attention(rope::bshd(same), rope::bshd(same), rope::bshd(v), rope::bshd(expected));
+  check(difference(q, same) <= 0 && difference(out, expected) <= 0,
+        "Eigen::ThreadPoolDevice: the same bits as one thread");
+}
+
 }  // namespace
 
 int main() {
@@ -144,5 +162,6 @@ int main() {
   matrices();
   narrow_types();
   batches();
+  threads();
   return all_hold ? 0 : 1;
 }
