@@ -3261,6 +3261,152 @@ padded_rows positions_of_mask(const X& mask, bool causal = true) {
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_KEY_RANGES_HPP
+
+#ifndef ROPE_POSITIONS_SELECTED_KEYS_HPP
+#define ROPE_POSITIONS_SELECTED_KEYS_HPP
+/// Sparse attention: the keys that an indexer selects for each query, for attention_options::selected.
+namespace rope::inline ROPE_ABI {
+/// Extents of contiguous lists of keys, [queries, key_heads, keys].
+///
+///     const selected_shape shape = {.queries = 1, .key_heads = 2, .keys = 2};
+///     const selected_keys lists(top.data(), shape);
+struct selected_shape {
+  Index queries;        // queries of a row, or batch * queries
+  Index key_heads = 1;  // 1: the key heads share the list of their query
+  Index keys;           // entries of a list
+};
+namespace detail {
+/// Signed integers of 32 or 64 bits.
+template <class Integer>
+concept key_index = std::signed_integral<Integer> &&(sizeof(Integer) == 4 || sizeof(Integer) == 8);
+}  // namespace detail
+/// The keys that each query attends to, or each query and key head, by their index in the row as in a mask.
+/// Lists are in any order, and -1 ends a list before its last entry. A view of the caller's integers,
+/// std::int32_t or std::int64_t.
+///
+///     const std::vector<int> top = {5, 0, 2, -1};  // of one query
+///     attention(q, k, v, out, {.selected = top});
+///
+/// Lists of the rows of a batch are one after the other, [batch * queries, keys]. Queries of several rows may
+/// share their lists, [queries, keys].
+class selected_keys {
+ public:
+  /// No lists: no key is selected, and all are visible.
+  selected_keys() = default;
+  /// Lists of an Eigen matrix, an Eigen::Tensor or an mdspan, [queries, keys], or [queries, key heads, keys]
+  /// for a tensor or an mdspan of rank 3, of any order of memory. A vector is the list of one query.
+  ///
+  /// Requires:  the object outlives the view
+  /// Throws:    std::invalid_argument if there is no entry
+  template <class X>
+  requires(!std::is_same_v<std::remove_cvref_t<X>, selected_keys>)
+      selected_keys(const X& lists ROPE_DETAIL_LIFETIMEBOUND) {
+    constexpr bool is_span = detail::strided_span<X, 2> || detail::strided_span<X, 3>,
+                   is_tensor = detail::tensor<const X, 2> || detail::tensor<const X, 3>;
+    static_assert(
+        is_span || is_tensor || detail::integers_in_memory<X>,
+        "selected_keys: give lists in memory, an Eigen matrix, tensor or mdspan [queries, keys] or a "
+        "tensor or mdspan [queries, key heads, keys], or a pointer and a selected_shape");
+    if constexpr (is_span) {
+      set_memory(lists.data_handle());
+      constexpr int rank = int(X::rank());
+      for (int i = 0; i < rank; ++i)
+        axis_of(i, rank) = {detail::span_extent(lists, i), detail::span_stride(lists, i)};
+    } else if constexpr (is_tensor) {
+      set_memory(lists.data());
+      constexpr int rank = int(X::NumIndices);
+      const auto extents = detail::extents_in_memory(lists, std::make_integer_sequence<int, rank>{});
+      Index stride = 1;
+      for (int i = rank - 1; i >= 0; --i) {  // from the fastest index on
+        const Index extent = extents[static_cast<std::size_t>(i)];
+        axis_of(detail::is_row_major_tensor<X> ? i : rank - 1 - i, rank) = {extent, stride};
+        stride *= extent;
+      }
+    } else if constexpr (is_matrix<X>()) {
+      const auto& matrix = detail::dense_of(lists);
+      set_memory(matrix.data());
+      queries_ = {matrix.rows(), matrix.rowStride()};
+      keys_ = {matrix.cols(), matrix.colStride()};
+    } else if constexpr (detail::integers_in_memory<X>) {
+      const auto list = detail::list_of(lists);
+      set_memory(list.data);
+      keys_ = {list.columns, list.column_stride};
+    }
+    check_extents();
+  }
+  /// Contiguous lists.
+  ///
+  /// Throws:  std::invalid_argument if there is no entry
+  template <class Integer>
+  selected_keys(const Integer* lists, const selected_shape& shape)
+      : queries_{shape.queries, shape.key_heads * shape.keys},
+        heads_{shape.key_heads, shape.keys},
+        keys_{shape.keys, 1} {
+    set_memory(lists);
+    check_extents();
+  }
+  /// Whether there are lists.
+  explicit operator bool() const { return memory_ != nullptr; }
+  Index queries() const { return queries_.extent; }
+  /// 1 if the key heads share lists.
+  Index key_heads() const { return heads_.extent; }
+  /// Entries of a list.
+  Index keys() const { return keys_.extent; }
+  /// Entry n of a list.
+  std::int64_t at(Index query, Index key_head, Index n) const {
+    const Index place =
+        query * queries_.stride + (heads_.extent == 1 ? 0 : key_head * heads_.stride) + n * keys_.stride;
+    if (is_wide_) return read<std::int64_t>(place);
+    return read<std::int32_t>(place);
+  }
+  /// The lists of queries [first, first + count).
+  selected_keys of_queries(Index first, Index count) const {
+    selected_keys part = *this;
+    part.memory_ += std::ptrdiff_t{first} * queries_.stride * (is_wide_ ? 8 : 4);
+    part.queries_.extent = count;
+    return part;
+  }
+ private:
+  struct axis {
+    Index extent = 1, stride = 0;
+  };
+  /// Axis i of `rank` axes: queries first, keys last, and key heads between them if there are three.
+  axis& axis_of(int i, int rank) { return i == 0 ? queries_ : i == rank - 1 ? keys_ : heads_; }
+  template <class X>
+  static constexpr bool is_matrix() {
+    if constexpr (detail::dense_integers_in_memory<X>)
+      return !bool(
+          std::remove_cvref_t<decltype(detail::dense_of(std::declval<const X&>()))>::IsVectorAtCompileTime);
+    else
+      return false;
+  }
+  template <class Integer>
+  void set_memory(const Integer* lists) {
+    static_assert(detail::key_index<Integer>,
+                  "selected_keys: entries are std::int32_t or std::int64_t, because -1 ends a list");
+    memory_ = reinterpret_cast<const char*>(lists);
+    is_wide_ = sizeof(Integer) == 8;
+  }
+  void check_extents() const {
+    if (memory_ == nullptr || queries_.extent <= 0 || heads_.extent <= 0 || keys_.extent <= 0)
+      detail::throw_invalid(
+          "selected_keys", "lists must have entries, got [queries, key heads, keys] = ",
+          detail::shape_text({queries_.extent, heads_.extent, keys_.extent}),
+          "; leave the option out where nothing is selected, and begin an empty list with -1");
+  }
+  /// Of any integer type of this size.
+  template <class Integer>
+  std::int64_t read(Index place) const {
+    Integer entry;
+    std::memcpy(&entry, memory_ + std::ptrdiff_t{place} * std::ptrdiff_t{sizeof(Integer)}, sizeof(Integer));
+    return entry;
+  }
+  const char* memory_ = nullptr;
+  bool is_wide_ = false;
+  axis queries_, heads_, keys_;
+};
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_POSITIONS_SELECTED_KEYS_HPP
 /// Options of attention: which keys are visible, how scores are formed, and optional outputs.
 ///
 /// The precision of the products in attention.
@@ -3338,7 +3484,7 @@ struct int64_list : std::span<const std::int64_t> {
 /// rotation) and query_positions is empty: the first query would be at a negative position.
 ///
 /// A key is visible to a query if every active rule admits it: causal, window (or sinks), or key_ranges in
-/// their place; the mask, the bias, the segments and the count of keys.
+/// their place; the selection, the mask, the bias, the segments and the count of keys.
 ///
 ///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
 ///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
@@ -3406,6 +3552,12 @@ struct attention_options {
   /// outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges of
   /// prefixes, chunks, blocks and documents.
   std::span<const key_range> key_ranges = {};
+  /// [queries] shared by the rows, or [batch * queries], each with key heads or shared by them: a list of the
+  /// keys that the query may attend to, by their index in the row as in a mask (sparse attention). -1 ends a
+  /// list. All other rules still apply, so a selected key may be hidden. Only selected keys are read, and the
+  /// cost is theirs. The order of a list is the order of sums. A key that is listed twice throws in debug
+  /// builds (without NDEBUG) and counts twice in others. Dropout must be 0, and there is no gradient.
+  selected_keys selected = {};
   /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
   /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
   bool queries_are_rotated = false;

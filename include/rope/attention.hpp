@@ -18,5 +18,6 @@
 #include <rope/attention/weights.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/positions/key_ranges.hpp>
+#include <rope/positions/selected_keys.hpp>
 
 #endif  // ROPE_ATTENTION_HPP

@@ -13,6 +13,7 @@
 #include <rope/positions/omni_positions.hpp>
 #include <rope/positions/position_maps.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/positions/selected_keys.hpp>
 #include <rope/positions/token_order.hpp>
 
 #endif  // ROPE_POSITIONS_HPP

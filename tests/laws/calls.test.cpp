@@ -180,6 +180,10 @@ TEST_CASE("calls of the pages: attention", "[library]") {
   CHECK(*out_b.at(0, 0, 0) == 0);
   attention(q, k, v, out, {.key_ranges = chunk_ranges(2, {.queries = queries, .keys = keys})});
   CHECK(*out.at(0, 0, 0) == 1);
+  const std::vector<int> top(static_cast<std::size_t>(queries * 8), -1);
+  attention(q, k, v, out, {.selected = selected_keys(top.data(), {.queries = queries, .keys = 8})});
+  CHECK(*out.at(0, 0, 0) == 0);
+  attention(q, k, v, out);
   attention_weights(q, k, weights);
   CHECK(weights[0] == 1);
   std::vector<float> sums(static_cast<std::size_t>(batch * kv_heads * keys));

@@ -103,6 +103,13 @@ TEST_CASE("no option makes attention allocate", "[noalloc]") {
   const auto ranges = rope::chunk_ranges(64, {.queries = queries, .keys = keys});
   one.attend({.key_ranges = ranges});
   CHECK(one.attend({.key_ranges = ranges}) == 0);
+  std::vector<std::int32_t> lists;
+  for (rope::Index n = 0; n < queries * 50; ++n) lists.push_back(static_cast<std::int32_t>(n % 50 * 3));
+  rope::attention_options selected = options;
+  selected.dropout = 0;
+  selected.selected = {lists.data(), {.queries = queries, .keys = 50}};
+  one.attend(selected);
+  CHECK(one.attend(selected) == 0);
 }
 
 TEST_CASE("the first call on a thread takes its scratch memory from the heap, and the counter sees it",

@@ -36,6 +36,9 @@ struct setting {
   std::vector<float> sink_logits, bias;
   std::unique_ptr<bool[]> mask;
   std::vector<rope::key_range> key_ranges;
+  std::vector<std::int64_t> selected;          // lists of selected keys, in the order of memory
+  std::vector<std::int32_t> selected_words;    // the same, where the call reads integers of 32 bits
+  std::vector<std::vector<char>> is_selected;  // [batch * kv_heads * queries][keys], if keys are selected
 
   rope::attention_options with(std::span<double> log_sum_exp) const {
     rope::attention_options result = options;
@@ -181,6 +184,55 @@ void give_ranges(Dice& d, setting& s) {
   s.options.key_ranges = s.key_ranges;
 }
 
+/// Lists of selected keys, some of them empty or shorter than others, for all rows or each, and for all key heads
+/// or each. The lists of padding hold anything.
+template <class Dice>
+void give_selected(Dice& d, setting& s) {
+  const auto [batch, queries, keys, heads, kv_heads, dim, value_dim] = s.e;
+  if (queries == 0 || batch == 0) return;
+  s.options.dropout = 0;
+  const long rows = d.one_in(2) ? 1 : batch, lists = d.one_in(2) ? 1 : kv_heads,
+             length = 1 + d.up_to(d.one_in(3) ? keys + 2 : std::min(keys, 20L));
+  const bool is_wide = d.one_in(2);
+  const auto count_of = [](const list& counts, long b, long all) {
+    return counts.empty() ? all : static_cast<long>(counts[static_cast<std::size_t>(b)]);
+  };
+  s.is_selected.assign(static_cast<std::size_t>(batch * kv_heads * queries),
+                       std::vector<char>(static_cast<std::size_t>(keys)));
+  for (long r = 0; r < rows; ++r)
+    for (long i = 0; i < queries; ++i)
+      for (long kv = 0; kv < lists; ++kv) {
+        long available = keys;
+        bool is_padding = true;
+        for (long b = r; b < (rows == 1 ? batch : r + 1); ++b) {
+          if (i >= count_of(s.query_counts, b, queries)) continue;
+          is_padding = false;
+          available = std::min(available, count_of(s.key_counts, b, keys));
+        }
+        std::vector<long> order(static_cast<std::size_t>(available));
+        for (std::size_t j = 0; j < order.size(); ++j) {
+          order[j] = static_cast<long>(j);
+          std::swap(order[j], order[d.generator()() % (j + 1)]);
+        }
+        const long count =
+            is_padding ? 0 : std::min({available, length, d.up_to(9) == 0 ? 0 : d.up_to(keys)});
+        for (long n = 0; n < length; ++n) {
+          s.selected.push_back(is_padding   ? keys + 7
+                               : n < count  ? order[static_cast<std::size_t>(n)]
+                               : n == count ? -1
+                                            : keys + 9);  // behind the end of the list
+          for (long b = r; n < count && b < (rows == 1 ? batch : r + 1); ++b)
+            for (long h = kv; h < (lists == 1 ? kv_heads : kv + 1); ++h)
+              s.is_selected[static_cast<std::size_t>((b * kv_heads + h) * queries + i)]
+                           [static_cast<std::size_t>(order[static_cast<std::size_t>(n)])] = 1;
+        }
+      }
+  const rope::selected_shape shape = {.queries = rows * queries, .key_heads = lists, .keys = length};
+  s.selected_words.assign(s.selected.begin(), s.selected.end());
+  s.options.selected = is_wide ? rope::selected_keys(s.selected.data(), shape)
+                               : rope::selected_keys(s.selected_words.data(), shape);
+}
+
 /// Position of a query and of a key, and whether the two belong to the same sequence.
 struct place {
   long query, key;
@@ -219,6 +271,10 @@ inline bool sees(const setting& s, long b, long h, long i, long j) {
   const auto& o = s.options;
   const place p = place_of(s, b, i, j);
   if (!p.together) return false;
+  if (!s.is_selected.empty() && !s.is_selected[static_cast<std::size_t>(
+                                    (b * s.e.kv_heads + h / (s.e.heads / s.e.kv_heads)) * s.e.queries + i)]
+                                              [static_cast<std::size_t>(j)])
+    return false;
   if (!s.key_ranges.empty()) {
     const bool shared = static_cast<long>(s.key_ranges.size()) == s.e.queries;
     const rope::key_range r = s.key_ranges[static_cast<std::size_t>(shared ? i : b * s.e.queries + i)];

@@ -9,6 +9,7 @@
 #include <rope/attention/detail/attend.hpp>
 #include <rope/attention/detail/attention_call.hpp>
 #include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/selected_query.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/base/instances.hpp>
@@ -62,6 +63,7 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   check_heads(q, k, v, out);
   const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
   check_options("attention", options, shape, rotates);
+  check_selected("attention", options, shape, k.heads);
   check_magnitudes<arithmetic<T>>("attention", options, shape.head_dim);
   return {options, shape};
 }

@@ -236,6 +236,9 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
                               const option_gradients& by_options, bool rotates = false) {
   const char* function = "attention_gradient";
   check_tape(function, x);
+  if (options.selected)
+    throw_invalid(function, "selected keys have no gradient; give a mask of the same keys, got lists of ",
+                  options.selected.queries(), " queries");
   check_options(function, options, {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim}, rotates);
   check_magnitudes<arithmetic<T>>(function, options, x.q.head_dim);
   check_option_gradients(function, by_options, options);

@@ -17,6 +17,7 @@
 #include <rope/config.hpp>
 #include <rope/positions/key_ranges.hpp>
 #include <rope/positions/positions.hpp>
+#include <rope/positions/selected_keys.hpp>
 
 /// Options of attention: which keys are visible, how scores are formed, and optional outputs.
 ///
@@ -105,7 +106,7 @@ struct int64_list : std::span<const std::int64_t> {
 /// rotation) and query_positions is empty: the first query would be at a negative position.
 ///
 /// A key is visible to a query if every active rule admits it: causal, window (or sinks), or key_ranges in
-/// their place; the mask, the bias, the segments and the count of keys.
+/// their place; the selection, the mask, the bias, the segments and the count of keys.
 ///
 ///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
 ///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
@@ -173,6 +174,12 @@ struct attention_options {
   /// outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges of
   /// prefixes, chunks, blocks and documents.
   std::span<const key_range> key_ranges = {};
+  /// [queries] shared by the rows, or [batch * queries], each with key heads or shared by them: a list of the
+  /// keys that the query may attend to, by their index in the row as in a mask (sparse attention). -1 ends a
+  /// list. All other rules still apply, so a selected key may be hidden. Only selected keys are read, and the
+  /// cost is theirs. The order of a list is the order of sums. A key that is listed twice throws in debug
+  /// builds (without NDEBUG) and counts twice in others. Dropout must be 0, and there is no gradient.
+  selected_keys selected = {};
   /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
   /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
   bool queries_are_rotated = false;

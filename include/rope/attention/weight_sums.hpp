@@ -13,6 +13,7 @@
 #include <rope/attention/detail/hidden_keys.hpp>
 #include <rope/attention/detail/prefill.hpp>
 #include <rope/attention/detail/prefill_operands.hpp>
+#include <rope/attention/detail/selected_query.hpp>
 #include <rope/attention/detail/softmax.hpp>  // begin_softmax
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/options.hpp>
@@ -212,6 +213,29 @@ class weight_sums_passes {
   softmax_rows<A> total_, of_runs_;  // [pairs, blocks, rows], [runs, pairs, blocks, rows]
 };
 
+/// Adds the weights of a call to sums. Queries with selected keys are added one after another, because two of
+/// them may have selected the same key.
+template <class T, class Turn, class C, class Threads>
+void add_weight_sums(const attention_call<T, Turn, C>& call, const weight_sums_view& to,
+                     const Threads& threads) {
+  const selected_keys& selected = call.rules.options().selected;
+  if (!selected) return weight_sums_passes<T, Turn, C>(call, to).run(threads);
+  struct sums_of_list {};
+  const Index tasks = selected_query_count(call), heads = to.by_key_head ? 1 : call.group();
+  double* const of_list = workspace<sums_of_list, double>(heads * selected.keys());
+  for (Index task = 0; task < tasks; ++task) {
+    const selected_query query(call, task);
+    const Index first = to.by_key_head ? query.key_head() : query.first_head();
+    std::fill_n(of_list, heads * query.count(), 0.0);
+    weight_sums_passes<T, Turn, C>(query.call(), weight_sums_view{of_list, 0, query.count(), to.by_key_head})
+        .run(threads);
+    double* const sums = to.data + query.row() * to.batch_stride + first * to.head_stride;
+    for (Index h = 0; h < heads; ++h)
+      for (Index n = 0; n < query.count(); ++n)
+        sums[h * to.head_stride + query.key(n)] += of_list[h * query.count() + n];
+  }
+}
+
 /// Zeros for `count` sums in double, valid until the next call on this thread.
 inline double* cleared_weight_sums(std::size_t count) {
   struct sums_of_weights {};
@@ -246,7 +270,7 @@ template <class T, class Turn, class C, class Threads>
 void find_weight_sums(const attention_call<T, Turn, C>& call, std::span<arithmetic<T>> sums,
                       const Threads& threads) {
   const weight_sums_view to = weight_sums_in(sums, call.rules.shape(), call.k.heads);
-  weight_sums_passes<T, Turn, C>(call, to).run(threads);
+  add_weight_sums(call, to, threads);
   write_weight_sums(to.data, sums);
 }
 

@@ -13,6 +13,7 @@
 #include <rope/attention/attention.hpp>
 #include <rope/attention/detail/attention_call.hpp>
 #include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/selected_query.hpp>
 #include <rope/attention/detail/streams.hpp>
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/attention/dropout.hpp>
@@ -86,7 +87,35 @@ struct weights_view {
 
 template <class T, class Turn, class C, class Threads>
 void write_weights(const attention_call<T, Turn, C>& call, const weights_view<arithmetic<T>>& weights,
+                   const Threads& threads);
+
+/// The weights of queries whose keys are selected. A key that is listed twice has both its weights.
+template <class T, class Turn, class C, class Threads>
+void write_selected_weights(const attention_call<T, Turn, C>& call,
+                            const weights_view<arithmetic<T>>& weights, const Threads& threads) {
+  using A = arithmetic<T>;
+  const Index keys = call.k.tokens, group = call.group();
+  const auto write = [&](Index first, Index last) {
+    storage<A> of_list(static_cast<std::size_t>(group * call.rules.options().selected.keys()));
+    for (Index task = first; task < last; ++task) {
+      const selected_query query(call, task);
+      write_weights(query.call(), weights_view<A>{of_list.data(), 0, query.count(), 0, 1}, this_thread{});
+      for (Index g = 0; g < group; ++g) {
+        A* const row = weights.at(query.row(), query.first_head() + g, query.query());
+        for (Index j = 0; j < keys; ++j) row[j * weights.key_stride] = A(0);
+        for (Index n = 0; n < query.count(); ++n)
+          row[query.key(n) * weights.key_stride] += of_list.data()[g * query.count() + n];
+      }
+    }
+  };
+  const Index tasks = selected_query_count(call);
+  parallel_pieces(threads, tasks, cost_of(tasks, group, keys, sizeof(A)), write);
+}
+
+template <class T, class Turn, class C, class Threads>
+void write_weights(const attention_call<T, Turn, C>& call, const weights_view<arithmetic<T>>& weights,
                    const Threads& threads) {
+  if (call.rules.options().selected) return write_selected_weights(call, weights, threads);
   using A = arithmetic<T>;
   const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64;
   const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);

@@ -85,6 +85,12 @@ class multi_head_attention {
   /// Throws:  std::invalid_argument if weights and options do not fit together
   multi_head_attention(const multi_head_weights<T>& weights, const multi_head_options& options)
       : weights_(weights), options_(options), shape_(detail::checked_shape(weights, options)) {
+    if (options.attention.selected)
+      detail::throw_invalid(
+          "multi_head_attention",
+          "a block computes its queries itself, so no list can be selected for them before; "
+          "call attention, got lists of ",
+          options.attention.selected.queries(), " queries");
     attention_options numbers = options.attention;  // calls check lists and views
     numbers.query_positions = numbers.key_positions = {};
     numbers.query_counts = numbers.key_counts = numbers.query_offsets = numbers.key_offsets = {};

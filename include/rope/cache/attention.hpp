@@ -83,7 +83,8 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///                 Entry j is for the j-th token that the row stores, at any position. One array of
 ///                 `capacity` entries per row serves every step as
 ///                 {.data = array, .batch = batch, .keys = cache.size(), .batch_stride = capacity,
-///                 .key_stride = 1}. Key ranges count the tokens of the row in the same order
+///                 .key_stride = 1}. Key ranges and selected keys count the tokens of the row in
+///                 the same order
 /// \param counts  any integers, [rows] or empty: row b has counts[b] queries, its newest tokens, and zeros
 ///                are written for the rest. Empty: the counts of the last append, without tokens that a row
 ///                lost since. If all rows took and lost the same tokens in several appends, q may also have
@@ -94,8 +95,8 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///            of range, the options list positions, counts or offsets (the cache has its own) or set dropout,
 ///            the cache stores raw keys, the cache rotated its keys and options.queries_are_rotated is false,
 ///            a latent_cache has no scale, counts are missing although rows differ in the tokens that they
-///            took or lost, or a ring has overwritten keys visible to a query or is given a bias, mask or
-///            key_ranges; out is then unchanged
+///            took or lost, or a ring has overwritten keys visible to a query or is given a bias, mask,
+///            key_ranges or selected keys; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes only the order of sums
 /// Cost:      that of attention. Adjacent rows at positions 0, 1, 2, ... with equal numbers of queries share
 ///            one kernel call, for any lengths, and other rows take one call each. Keys and values are

@@ -234,8 +234,9 @@ void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, con
 ///                and values while reading
 /// \param out     as q, [..., q.heads, value_dim]
 /// \param options  a bias or a mask, for queries without offsets, is [sequences, heads, tokens, keys] with
-///                 keys = the longest length; key_ranges count the tokens of the sequence, one range for each
-///                 token of q; log_sum_exp is [tokens of q, q.heads] in the order of q
+///                 keys = the longest length; key_ranges and selected keys count the tokens of the
+///                 sequence, one range or list for each token of q; log_sum_exp is
+///                 [tokens of q, q.heads] in the order of q
 /// \param threads  your threads, see base/parallel.hpp
 ///
 /// Requires:  out shares no element with q unless it is the same view, and none with the pages

@@ -309,7 +309,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
 
   /// Returns `options` for attention, with the window and the sinks of the ring.
   ///
-  /// Throws:  std::invalid_argument if `options` set other values, or have a bias, a mask or key_ranges
+  /// Throws:  std::invalid_argument if `options` set other values, or have a bias, a mask, key_ranges or
+  ///          selected keys
   attention_options rules(const char* function, const attention_options& options) const {
     std::string got = options.causal ? "" : "causal = false";
     const auto compare = [&got](const char* name, Index given, Index own) {
@@ -333,6 +334,12 @@ class ring_cache : public cache_shape<ring_cache<T>> {
                             "a ring_cache overwrites old keys, so key_ranges cannot be matched to keys; use "
                             "a kv_cache, or leave them empty, got ",
                             options.key_ranges.size());
+    if (options.selected)
+      detail::throw_invalid(
+          function,
+          "a ring_cache overwrites old keys, so selected cannot tell which are which; use a "
+          "kv_cache, or leave it empty, got lists of ",
+          options.selected.queries(), " queries");
     attention_options completed = options;
     completed.window = policy().window;
     completed.sinks = policy().sinks;

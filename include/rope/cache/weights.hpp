@@ -121,7 +121,7 @@ void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q
     const Index group = call.group(), head = all.by_key_head ? part.first_head / group : part.first_head;
     weight_sums_view to = all;
     to.data = all.data + part.b * all.batch_stride + head * all.head_stride;
-    if (part.rank < 0) return weight_sums_passes(call, to).run(threads);
+    if (part.rank < 0) return add_weight_sums(call, to, threads);
     struct sums_by_rank {};
     const Index keys = call.k.tokens, heads = all.by_key_head ? call.k.heads : call.q.heads;
     double* const by_rank = workspace<sums_by_rank, double>(heads * keys);

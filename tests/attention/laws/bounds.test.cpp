@@ -93,6 +93,26 @@ const std::vector<option>& all_options() {
          for (long i = 0; i < s.e.queries; ++i) s.key_ranges.push_back({3 + i % 30, s.e.keys - 40 - i % 7});
          s.options.key_ranges = s.key_ranges;
        }},
+      {"selected",
+       [](setting& s, std::mt19937& generator) {
+         const long keys = s.e.keys - 30;
+         s.is_selected.assign(static_cast<std::size_t>(s.e.kv_heads * s.e.queries),
+                              std::vector<char>(static_cast<std::size_t>(s.e.keys)));
+         for (std::vector<char>& of_query : s.is_selected) {
+           std::vector<std::int64_t> order;
+           for (long j = 0; j < s.e.keys; ++j) order.push_back(j);
+           std::shuffle(order.begin(), order.end(), generator);
+           order.resize(static_cast<std::size_t>(keys));
+           for (const std::int64_t j : order) of_query[static_cast<std::size_t>(j)] = 1;
+         }
+         for (long i = 0; i < s.e.queries; ++i)
+           for (long kv = 0; kv < s.e.kv_heads; ++kv)
+             for (long j = 0; j < s.e.keys; ++j)
+               if (s.is_selected[static_cast<std::size_t>(kv * s.e.queries + i)][static_cast<std::size_t>(j)])
+                 s.selected.push_back(j);
+         s.options.selected = rope::selected_keys(
+             s.selected.data(), {.queries = s.e.queries, .key_heads = s.e.kv_heads, .keys = keys});
+       }},
   };
   return all;
 }
@@ -113,10 +133,10 @@ std::vector<option> options_of_channels() {
 
 /// Which fields are not at their defaults. It does not compile where there is another field: that needs a row
 /// above.
-std::array<bool, 19> fields_of(const rope::attention_options& options) {
+std::array<bool, 20> fields_of(const rope::attention_options& options) {
   const auto& [scale, causal, window, softcap, sinks, sink_logits, bias, mask, query_positions, key_positions,
                query_counts, key_counts, query_offsets, key_offsets, dropout, dropout_seed, products,
-               log_sum_exp, key_ranges, queries_are_rotated] = options;
+               log_sum_exp, key_ranges, selected, queries_are_rotated] = options;
   static_cast<void>(queries_are_rotated);  // of calls to a cache alone: tests/cache/attention.test.cpp
   return {scale != 0,
           !causal,
@@ -136,7 +156,8 @@ std::array<bool, 19> fields_of(const rope::attention_options& options) {
           dropout_seed != 0,
           products != rope::product_precision::full,
           !log_sum_exp.empty(),
-          !key_ranges.empty()};
+          !key_ranges.empty(),
+          static_cast<bool>(selected)};
 }
 
 /// The error of one call, as a multiple of what is allowed: of outputs, and of logarithms of sums.
@@ -195,7 +216,7 @@ struct storage {
 TEST_CASE("every option has a row among the bounds of attention", "[attention]") {
   std::mt19937 generator(172);
   std::vector<double> sums(1);
-  std::array<bool, 19> seen = {};
+  std::array<bool, 20> seen = {};
   for (const option& one : options_of_channels<Eigen::bfloat16, Eigen::bfloat16>()) {
     features::setting s;
     s.e = {1, 2, 150, 4, 2, 40, 24};

@@ -104,6 +104,18 @@ TEST_CASE("the comments of prompts show their use", "[positions]") {
   CHECK(tokens_so_far + prompt.delta() == prompt.next);
 }
 
+TEST_CASE("the comments of selected keys show their use", "[positions]") {
+  ones one_query(1, 1, 16), six_keys(1, 6, 16), written(1, 1, 16);
+  const head_view<float> q = one_query.view, k = six_keys.view, v = k, out = written.view;
+  *k.at(0, 1, 0) = 3;                          // a key that is not selected
+  const std::vector<int> top = {5, 0, 2, -1};  // of one query
+  attention(q, k, v, out, {.selected = top});
+  CHECK(*out.at(0, 0, 0) == 1);
+  const selected_shape shape = {.queries = 1, .key_heads = 2, .keys = 2};
+  const selected_keys lists(top.data(), shape);
+  CHECK(lists.at(0, 1, 0) == 2);
+}
+
 TEST_CASE("the comments of position maps show their use", "[positions]") {
   const dual_chunk rule = {.chunk_size = 262144, .local_size = 8192};
   const Index tokens = 7;

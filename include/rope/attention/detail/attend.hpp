@@ -10,6 +10,7 @@
 #include <rope/attention/detail/integer_operands.hpp>
 #include <rope/attention/detail/prefill.hpp>
 #include <rope/attention/detail/rows.hpp>
+#include <rope/attention/detail/selected_query.hpp>
 #include <rope/attention/options.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
@@ -136,14 +137,28 @@ Index max_decode_rows(const attention_options& options) {
   return is_quantized<C> || options.products != product_precision::full ? 3 * strip / 2 : 4 * strip;
 }
 
-/// Attention of a checked call.
+/// Attention of a checked call to all keys that its rules admit.
 template <class T, class Turn, class C, class Threads>
-void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
-  if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
+void attend_keys(const attention_call<T, Turn, C>& call, const Threads& threads) {
   if (call.q.tokens * call.group() <= max_decode_rows<arithmetic<T>, C>(call.rules.options()))
     attend_splits(call, threads);
   else
     attend_blocks(call, threads);
+}
+
+/// Attention of a checked call. A query whose keys are selected is a call of its own for each key head. With
+/// fewer of them than threads, threads share each one.
+template <class T, class Turn, class C, class Threads>
+void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
+  if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
+  const selected_keys& selected = call.rules.options().selected;
+  if (!selected) return attend_keys(call, threads);
+  const Index tasks = selected_query_count(call);
+  if (tasks < available_threads(threads))
+    for (Index task = 0; task < tasks; ++task) attend_keys(selected_query(call, task).call(), threads);
+  else
+    parallel_tasks(threads, tasks, cost_of(call.group(), selected.keys(), call.k.head_dim + call.v.head_dim),
+                   [&](Index task) { attend_keys(selected_query(call, task).call(), this_thread{}); });
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

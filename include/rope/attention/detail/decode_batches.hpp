@@ -3,12 +3,16 @@
 #define ROPE_ATTENTION_DETAIL_DECODE_BATCHES_HPP
 
 #include <algorithm>  // std::max, std::min
+#include <cstddef>
 #include <cstdint>
+#include <cstring>  // std::memcpy
 
 #include <rope/attention/detail/block_keys.hpp>
+#include <rope/attention/detail/prefetch.hpp>
 #include <rope/attention/detail/streams.hpp>
 #include <rope/attention/detail/token_source.hpp>
 #include <rope/base/quantized_channels.hpp>
+#include <rope/base/scratch.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
@@ -17,6 +21,10 @@
 ///
 /// Benchmark row that needs batches: one query, bshd/1x4096x32+8x128. Whole tiles of one head take 1.5 times
 /// as long.
+///
+/// Listed tokens are anywhere in memory. A batch of them is copied, and the kernels read the copies as
+/// contiguous tokens. Pages of one token, which are read in place one by one, take 1.8 to 3.1 times as long
+/// as contiguous tokens.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -55,23 +63,38 @@ class decode_batches {
         b_(b),
         short_pages_(has_short_pages(k, heads, rows)),
         heads_per_pass_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
-        tokens_(tokens_of_batch(heads_per_pass_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
+        tokens_(k.is_listed() ? tokens_of_copy((std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))
+                              : tokens_of_batch(heads_per_pass_,
+                                                (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
         run_((std::min)(tokens_, k.run_from(0))),
         // int8 tokens are so small that a second prefetch costs more than it saves.
-        again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {}
+        again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {
+    struct copied_tokens {};
+    struct rows_of_copies {};
+    if (!k.is_listed()) return;
+    copies_ = workspace<copied_tokens, C>(tokens_ * (std::max)(k.head_dim, v.head_dim));
+    rows_ = workspace<rows_of_copies, const C*>(tokens_);
+  }
 
   /// Heads of a pass, which alternate after every batch: all of them, or 1.
   Index heads_per_pass() const { return heads_per_pass_; }
 
   /// The batch of x (keys or values) of head `head` that begins with key j of a tile. If tokens_ is even, it
   /// ends before an even key, so keys 2 i and 2 i + 1, which may be multiplied as a pair, are in one batch.
-  key_runs<C> batch_from(const token_source<C>& x, Index head, Index begin, Index j,
-                         const tile_range& hull) const {
+  key_runs<C> batch_from(const token_source<C>& x, Index head, Index begin, Index j, const tile_range& hull) {
     key_runs<C> batch;
     batch.b = b_;
     batch.head = head;
     batch.begin = begin;
     const Index end = (std::min)(tokens_ % 2 == 0 ? j + tokens_ - j % 2 : j + tokens_, hull.last);
+    if (x.is_listed()) {
+      batch.count = 1;
+      batch.run[0] = {j, end};
+      batch.rows[0] = copies_;
+      depth_of_batch_ = x.head_dim;
+      if (!next_.has(x, head, 0, begin + j)) find_rows(x, begin + j, begin + end);
+      return batch;
+    }
     const Index most = short_pages_ ? 1 : key_runs<C>::most;
     while (j < end && batch.count < most) {
       const Index i = batch.count++, next = j + (std::min)(k_.run_from(begin + j), end - j);
@@ -82,7 +105,8 @@ class decode_batches {
     return batch;
   }
 
-  /// Makes run i of a batch prefetch run i of the next batch, which reads x from `after` on.
+  /// Makes run i of a batch prefetch run i of the next batch, which reads x from `after` on. Copies listed
+  /// tokens meanwhile.
   void prefetch_next(key_runs<C>& batch, const token_source<C>& x, const key_place& after) {
     next_.source = &x;
     next_.head = after.kv;
@@ -93,10 +117,12 @@ class decode_batches {
       next_.rows[i] = x.at(b_, next_.token[i], after.kv);
       batch.ahead[i] = ahead_from(x, next_.rows[i]);
     }
+    if (x.is_listed()) copy_tokens(batch, x, after);
   }
   /// Moves a batch of x to head first_head + `heads`. Each run then continues with the next run. The last one
   /// continues at the place given to prefetch_next, moved by `heads` heads.
   void go_to(key_runs<C>& batch, const token_source<C>& x, Index first_head, Index heads) const {
+    if (x.is_listed()) return;  // of one head
     const Index step = (first_head + heads - batch.head) * x.head_stride;
     batch.head = first_head + heads;
     for (Index i = 0; i < batch.count; ++i) batch.rows[i] += step;
@@ -133,6 +159,36 @@ class decode_batches {
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
   }
 
+  /// Listed tokens of a batch, an even number: their copies and the next ones fit L1.
+  static constexpr Index tokens_of_copy(Index head) {
+    return (std::min)(Index{32}, (std::max)(Index{1}, (Index{1} << 12) / (std::max)(Index{1}, head)) * 2);
+  }
+  /// Finds the memory of listed tokens [first, last).
+  void find_rows(const token_source<C>& x, Index first, Index last) {
+    for (Index n = 0; first + n < last; ++n) rows_[n] = x.at(b_, first + n, 0);
+  }
+  /// Copies the listed tokens of a batch, and prefetches one token of the next batch before each.
+  void copy_tokens(key_runs<C>& batch, const token_source<C>& next, const key_place& after) {
+    const Index count = batch.last() - batch.first(), depth = depth_of_batch_,
+                bytes = depth * Index(sizeof(C)), whole = bytes / line_bytes * line_bytes,
+                next_count = (std::min)(tokens_, after.end - after.token);
+    for (Index n = 0; n < (std::max)(count, next_count); ++n) {
+      const C* const row = rows_[n];
+      if (n < next_count) {
+        rows_[n] = next.at(b_, after.token + n, 0);
+        for (Index byte = 0; byte < next.head_dim * Index(sizeof(C)); byte += line_bytes)
+          prefetch_line(address_after(rows_[n], 0) + static_cast<std::uintptr_t>(byte));
+      }
+      if (n >= count) continue;
+      const auto* const from = reinterpret_cast<const char*>(row);
+      auto* const to = reinterpret_cast<char*>(copies_ + n * depth);
+      for (Index byte = 0; byte < whole; byte += line_bytes)  // without a call
+        std::memcpy(to + byte, from + byte, std::size_t(line_bytes));
+      if (whole < bytes) std::memcpy(to + whole, from + whole, static_cast<std::size_t>(bytes - whole));
+    }
+    batch.ahead[0] = {copies_, depth, depth, Index{0}};
+  }
+
   /// The memory of tokens from `first` on, of heads_per_pass heads.
   stream_ahead ahead_from(const token_source<C>& x, const C* first) const {
     if (short_pages_) return {first, (run_ - 1) * x.token_stride + x.head_dim, x.head_stride, again_};
@@ -155,8 +211,11 @@ class decode_batches {
   Index b_;
   bool short_pages_;
   Index heads_per_pass_, tokens_;
-  Index run_;    // tokens of a run, at most
-  Index again_;  // a cache line is prefetched again this many tokens before its use
+  Index run_;                 // tokens of a run, at most
+  Index again_;               // a cache line is prefetched again this many tokens before its use
+  C* copies_ = nullptr;       // [tokens_, head_dim], of the listed tokens of a batch
+  const C** rows_ = nullptr;  // [tokens_], where these are, or the next ones
+  Index depth_of_batch_ = 0;
   place_of_next next_;
 };
 

@@ -108,10 +108,12 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, const token
     const key_positions_from<typename Turn::scalar> positions{&call.rules, &table.table(),
                                                               call.turn.row_of_zero, b, first};
     if constexpr (std::is_same_v<T, C>) {
-      rotate_into<Layout>(k, b, first, count, kv, Index{1}, table, positions, buffers.turned);
+      const head_view<const T> stored = {rows, 1, count, 1, k.head_dim, 0, k.token_stride, 0};
+      rotate_into<Layout>(stored, Index{0}, Index{0}, count, Index{0}, Index{1}, table, positions,
+                          buffers.turned);
     } else {
       if constexpr (is_quantized<C>)
-        dequantize_rows(k, b, first, count, kv, buffers.turned);
+        dequantize_rows(k, run, buffers.turned);
       else
         for (Index n = 0; n < count; ++n)
           widen(block.rows + n * block.stride, k.head_dim, buffers.turned + n * k.head_dim);
@@ -121,7 +123,7 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, const token
     }
     return rows_as<Storage>(row_block<T>{buffers.turned, k.head_dim}, count, k.head_dim, buffers.wide);
   } else if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
-    dequantize_rows(k, b, first, count, kv, buffers.wide);
+    dequantize_rows(k, run, buffers.wide);
     return {buffers.wide, k.head_dim};
   } else {
     return rows_as<Storage>(block, count, k.head_dim, buffers.wide);
@@ -133,7 +135,7 @@ template <class Storage, class T, class Turn, class C>
 row_block<Storage> read_values(const attention_call<T, Turn, C>& call, const token_run<C>& run,
                                const row_buffers<T>& buffers) {
   if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
-    dequantize_rows(call.v, run.b, run.first, run.count, run.head, buffers.wide);
+    dequantize_rows(call.v, run, buffers.wide);
     return {buffers.wide, call.v.head_dim};
   } else {
     return rows_as<Storage>(row_block<C>{run.rows, call.v.token_stride}, run.count, call.v.head_dim,

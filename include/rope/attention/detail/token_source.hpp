@@ -21,8 +21,8 @@
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 
-/// The memory of the tokens of keys or values: one view, or the pages of a pool. Kernels do not depend on the
-/// choice.
+/// The memory of the tokens of keys or values: one view, the pages of a pool, or listed tokens of either.
+/// Kernels do not depend on which.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -114,27 +114,53 @@ struct token_source {
     return all;
   }
 
+  /// Tokens list[0], list[1], ... list[count - 1] of one head of one row, as tokens 0 to count - 1 of the
+  /// only head of the only row. The strides are those of contiguous copies.
+  token_source listed(Index b, Index head, const Index* list, Index count) const {
+    token_source one = *this;
+    one.tokens = count;
+    one.heads = 1;
+    one.token_stride = head_dim;
+    one.head_stride = 0;
+    one.list_ = list;
+    one.row_of_list_ = b;
+    one.head_of_list_ = head;
+    return one;
+  }
+  /// Whether tokens are listed, so that none is next to another in memory.
+  bool is_listed() const { return list_ != nullptr; }
+
   /// [head_dim]
   const C* at(Index b, Index t, Index h) const {
-    if (page_size_ == 0) return view_.at(b, t, h);
-    const Index block = block_of(t);
-    return view_.at(blocks_.page(first_ + b, block), t - block * page_size_, h);
+    if (list_ != nullptr) return stored_at(row_of_list_, list_[t], head_of_list_);
+    return stored_at(b, t, h);
   }
   /// For quantized channels: the scale of one head of one token, and the stride from token to token.
   const float* scale_at(Index b, Index t, Index h) const {
-    if (page_size_ == 0) return view_.scale_at(b, t, h);
-    const Index block = block_of(t);
-    return view_.scale_at(blocks_.page(first_ + b, block), t - block * page_size_, h);
+    if (list_ != nullptr) return stored_scale_at(row_of_list_, list_[t], head_of_list_);
+    return stored_scale_at(b, t, h);
   }
   Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
-  /// Tokens of a page, or 0 for a view.
-  Index page_size() const { return page_size_; }
+  /// Tokens of a page, or 0 for a view and for listed tokens.
+  Index page_size() const { return list_ != nullptr ? 0 : page_size_; }
   /// How many tokens from t on are at regular strides, at least 1.
   Index run_from(Index t) const {
+    if (list_ != nullptr) return 1;
     return page_size_ == 0 ? (std::numeric_limits<Index>::max)() : (block_of(t) + 1) * page_size_ - t;
   }
 
  private:
+  const C* stored_at(Index b, Index t, Index h) const {
+    if (page_size_ == 0) return view_.at(b, t, h);
+    const Index block = block_of(t);
+    return view_.at(blocks_.page(first_ + b, block), t - block * page_size_, h);
+  }
+  const float* stored_scale_at(Index b, Index t, Index h) const {
+    if (page_size_ == 0) return view_.scale_at(b, t, h);
+    const Index block = block_of(t);
+    return view_.scale_at(blocks_.page(first_ + b, block), t - block * page_size_, h);
+  }
+
   /// Whether `next` is row n of `first`. Compares integers, because a pointer to row n is invalid if `next`
   /// is elsewhere.
   template <class View>
@@ -154,6 +180,8 @@ struct token_source {
   int page_shift_ = -1;             // log2 of page_size if that is an integer
   block_table blocks_ = {};
   Index first_ = 0;
+  const Index* list_ = nullptr;  // [tokens], or null
+  Index row_of_list_ = 0, head_of_list_ = 0;
 };
 
 // Scales of 8-bit keys and values. If keys and values are read in place, or multiplied as integers, there is
@@ -215,15 +243,16 @@ bool has_finite_scales(const token_source<C>& x, Index b, Index head, Index begi
   return finite;
 }
 
-/// Writes integers times scale of tokens [first, first + count), at regular strides, of one head to `to`
-/// [count, head_dim].
+/// Writes integers times scale of a run of tokens to `to` [count, head_dim].
 template <class A, class C>
-void dequantize_rows(const token_source<C>& x, Index b, Index first, Index count, Index head, A* to) {
-  const C* rows = x.at(b, first, head);
-  const float* scales = x.scale_at(b, first, head);
-  for (Index n = 0; n < count; ++n)
-    dequantize_channels(rows + n * x.token_stride, x.head_dim,
-                        static_cast<A>(usable_scale(scales[n * x.scale_stride()])), to + n * x.head_dim);
+void dequantize_rows(const token_source<C>& x, const token_run<C>& run, A* to) {
+  for_each_run_of_scales(x, run.b, run.head, run.first, {0, run.count},
+                         [&](Index first, const float* scales, Index stride, Index count) {
+                           for (Index n = 0; n < count; ++n)
+                             dequantize_channels(run.rows + (first + n) * x.token_stride, x.head_dim,
+                                                 static_cast<A>(usable_scale(scales[n * stride])),
+                                                 to + (first + n) * x.head_dim);
+                         });
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -148,6 +148,10 @@ class visibility {
   bool sees_key(Index b, Index h, Index i, Index j) const {
     if (options_.mask && !options_.mask.at(b, h, i)[j * options_.mask.key_step()]) return false;
     if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
+    return sees_position(b, i, j);
+  }
+  /// Whether unordered positions let query i see key j of keys_of(b, i).
+  bool sees_position(Index b, Index i, Index j) const {
     return in_ranges() || rule_of(query_position(b, i))(key_position(b, j));
   }
 

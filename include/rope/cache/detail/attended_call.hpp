@@ -134,7 +134,13 @@ class attended_call {
     Index longest = 0;
     for (Index b = 0; b < queries_.asking(); ++b) longest = (std::max)(longest, keys(b).tokens);
     check_numbers("attention", options_);
-    check_lists("attention", options_, {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim});
+    const attention_shape shape = {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim};
+    check_lists("attention", options_, shape);
+    check_selected("attention", options_, shape, queries_.asking() == 0 ? 1 : keys(0).heads,
+                   queries_.asking(), [&](Index b) {
+                     return selecting_row{queries_.count(b), keys(b).tokens,
+                                          lists_differ_by_row() ? queries_.place(b, 0) : queries_.first(b)};
+                   });
     check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
     // Raw keys are rotated while they are read.
     raw() ? check_products<T, C, true>("attention", options_.products, q_.head_dim)
@@ -247,13 +253,16 @@ class attended_call {
   bool are_alike(Index first, Index next) const {
     return next < queries_.asking() && queries_.count(next) == queries_.count(first) &&
            is_counted(rows_, first) && is_counted(rows_, next) && row_of_zero(next) == row_of_zero(first) &&
-           ((options_.log_sum_exp.empty() && !ranges_differ_by_row()) || queries_.padding(first) == 0) &&
+           ((options_.log_sum_exp.empty() && !ranges_differ_by_row() && !lists_differ_by_row()) ||
+            queries_.padding(first) == 0) &&
            keys(first).is_followed_by(keys(next), next - first) &&
            values(first).is_followed_by(values(next), next - first);
   }
 
-  /// Whether every row has its own key_ranges. Then the ranges of joined rows must be contiguous.
+  /// Whether every row has key_ranges, or selected keys, of its own. Then those of joined rows must be
+  /// contiguous.
   bool ranges_differ_by_row() const { return static_cast<Index>(options_.key_ranges.size()) > q_.tokens; }
+  bool lists_differ_by_row() const { return options_.selected && options_.selected.queries() > q_.tokens; }
   /// The options of all queries of rows [b, b + number), whose log_sum_exp are contiguous.
   attention_options options_of(Index b, Index number, Index keys) const {
     const Index count = queries_.count(b);
@@ -265,6 +274,11 @@ class attended_call {
           ranges_differ_by_row()
               ? part_of(options.key_ranges, queries_.place(b, 0), number * count)
               : part_of(options.key_ranges, queries_.first(b), q_.batch == 1 ? number * count : count);
+    if (options.selected)
+      options.selected =
+          lists_differ_by_row()
+              ? options.selected.of_queries(queries_.place(b, 0), number * count)
+              : options.selected.of_queries(queries_.first(b), q_.batch == 1 ? number * count : count);
     if (!options.log_sum_exp.empty())
       options.log_sum_exp =
           part_of(options.log_sum_exp, queries_.place(b, 0) * q_.heads, number * count * q_.heads);

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT
+#ifndef ROPE_ATTENTION_DETAIL_SELECTED_QUERY_HPP
+#define ROPE_ATTENTION_DETAIL_SELECTED_QUERY_HPP
+
+#include <algorithm>  // std::fill_n
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <rope/attention/detail/attention_call.hpp>
+#include <rope/attention/detail/visibility.hpp>
+#include <rope/attention/options.hpp>
+#include <rope/attention/score_view.hpp>
+#include <rope/base/lists.hpp>
+#include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
+#include <rope/base/scratch.hpp>
+#include <rope/config.hpp>
+#include <rope/positions/selected_keys.hpp>
+
+/// Selected keys: their checks, and the attention of one query to the keys that are selected for it, as a
+/// call of its own. Its keys are listed tokens, so kernels do not depend on selections.
+
+namespace rope::inline ROPE_ABI::detail {
+
+/// A row of a call with selected keys.
+struct selecting_row {
+  Index queries, keys;
+  Index first_list;  // of its first query
+};
+
+/// Checks the lists of the queries of all rows. Those of padding are not read.
+///
+/// \param row_of  row_of(b) is the selecting_row b, one of `rows`
+///
+/// Throws:  std::invalid_argument if lists do not fit, an entry is no key of its row, or there is dropout;
+///          where NDEBUG is not defined also if a key is listed twice
+template <class RowOf>
+void check_selected(const char* function, const attention_options& options, const attention_shape& shape,
+                    Index key_heads, Index rows, const RowOf& row_of) {
+  const selected_keys& selected = options.selected;
+  if (!selected) return;
+  if (selected.queries() != shape.queries && selected.queries() != shape.batch * shape.queries)
+    throw_invalid(function, "selected must have ", shape.queries, " or ", shape.batch * shape.queries,
+                  " queries, got ", selected.queries());
+  if (selected.key_heads() != 1 && selected.key_heads() != key_heads)
+    throw_invalid(function, "selected must have 1 list for each query or ", key_heads,
+                  ", one for each key head, got ", selected.key_heads());
+  if (!equal(options.dropout, 0))
+    throw_invalid(function, "selected keys have no dropout; give a mask of the same keys, got ",
+                  options.dropout);
+#ifndef NDEBUG
+  struct seen_in_list {};
+  bool* const seen = workspace<seen_in_list, bool>(shape.keys);
+  std::fill_n(seen, shape.keys, false);
+#endif
+  for (Index b = 0; b < rows; ++b) {
+    const selecting_row row = row_of(b);
+    for (Index i = 0; i < row.queries; ++i)
+      for (Index kv = 0; kv < selected.key_heads(); ++kv) {
+        const auto at = [&](Index n) { return selected.at(row.first_list + i, kv, n); };
+        Index count = 0;
+        for (; count < selected.keys() && at(count) != -1; ++count)
+          if (const std::int64_t key = at(count); key < 0 || key >= row.keys)
+            throw_invalid(function, "selected keys must be in [0, ", row.keys,
+                          "), or -1 where a list ends, got ", key, " for query ", i, " of row ", b);
+#ifndef NDEBUG
+        for (Index n = 0; n < count; ++n) {
+          bool& is_seen = seen[to_index(at(n))];
+          if (is_seen)
+            throw_invalid(function, "a list must select a key once, or it would count twice, got key ", at(n),
+                          " twice for query ", i, " of row ", b);
+          is_seen = true;
+        }
+        for (Index n = 0; n < count; ++n) seen[to_index(at(n))] = false;
+#endif
+      }
+  }
+}
+
+/// The same for a call whose options list the counts of queries and keys of its rows.
+inline void check_selected(const char* function, const attention_options& options,
+                           const attention_shape& shape, Index key_heads) {
+  const auto count = [](std::span<const std::int64_t> counts, Index b, Index all) {
+    return counts.empty() ? all : to_index(counts[static_cast<std::size_t>(b)]);
+  };
+  const bool shared = options.selected.queries() == shape.queries;
+  check_selected(function, options, shape, key_heads, shape.batch, [&](Index b) {
+    return selecting_row{count(options.query_counts, b, shape.queries),
+                         count(options.key_counts, b, shape.keys), shared ? 0 : b * shape.queries};
+  });
+}
+
+/// How many selected_query there are in a call.
+template <class T, class Turn, class C>
+Index selected_query_count(const attention_call<T, Turn, C>& call) {
+  return call.q.batch * call.q.tokens * call.k.heads;
+}
+
+/// Query i of row b, in the query heads of key head kv, and the selected keys that are visible to it. The
+/// keys are in scratch memory of the calling thread, and valid until its next selected_query.
+template <class T, class Turn, class C>
+class selected_query {
+  using call_type = attention_call<T, Turn, C>;
+
+ public:
+  /// \param task  in [0, selected_query_count)
+  selected_query(const attention_call<T, Turn, C>& of, Index task)
+      : of_(of),
+        kv_(task % of.k.heads),
+        i_(task / of.k.heads % of.q.tokens),
+        b_(task / of.k.heads / of.q.tokens) {
+    struct selected_list {};
+    const visibility& rules = of.rules;
+    const selected_keys& selected = rules.options().selected;
+    list_ = workspace<selected_list, Index>(selected.keys());
+    const Index place = selected.queries() == rules.shape().queries ? i_ : b_ * rules.shape().queries + i_;
+    const key_set range = rules.keys_of(b_, i_);
+    for (Index n = 0; n < selected.keys() && !range.empty(); ++n) {
+      const std::int64_t entry = selected.at(place, kv_, n);
+      if (entry < 0) break;
+      const Index key = to_index(entry);
+      if (range.contains(key) && rules.sees_position(b_, i_, key)) list_[count_++] = key;
+    }
+  }
+
+  Index row() const { return b_; }
+  Index query() const { return i_; }
+  Index key_head() const { return kv_; }
+  Index first_head() const { return kv_ * of_.group(); }
+  /// The keys, in the order of their list.
+  Index count() const { return count_; }
+  Index key(Index n) const { return list_[n]; }
+
+  /// Attention to these keys, as a call of one query and one key head.
+  call_type call() const {
+    const Index group = of_.group();
+    return {of_.q.batch_range(b_, 1).token_range(i_, 1).head_range(first_head(), group),
+            of_.k.listed(b_, kv_, list_, count_),
+            of_.v.listed(b_, kv_, list_, count_),
+            of_.out.size() == 0
+                ? of_.out  // weights are computed without an output
+                : of_.out.batch_range(b_, 1).token_range(i_, 1).head_range(first_head(), group),
+            visibility(options(), {1, 1, count_, group, of_.q.head_dim},
+                       Turn::rotates ? key_order::any : key_order::contiguous),
+            of_.turn};
+  }
+
+ private:
+  /// The options of this query: rules of positions are in its list, masks and biases are those of its keys.
+  attention_options options() const {
+    struct selected_positions {};
+    struct selected_mask {};
+    struct selected_bias {};
+    const visibility& rules = of_.rules;
+    const Index group = of_.group();
+    const attention_options& all = rules.options();
+    attention_options one = {.scale = all.scale, .causal = false, .softcap = all.softcap};
+    one.products = all.products;
+    if (!all.sink_logits.empty()) one.sink_logits = part_of(all.sink_logits, first_head(), group);
+    if (!all.log_sum_exp.empty())
+      one.log_sum_exp =
+          part_of(all.log_sum_exp, (b_ * of_.q.tokens + i_) * of_.q.heads + first_head(), group);
+    one.mask = entries_of(all.mask, workspace<selected_mask, bool>(all.mask ? group * count_ : 0));
+    one.bias = entries_of(all.bias, workspace<selected_bias, float>(all.bias ? group * count_ : 0));
+    static constexpr std::int64_t none[] = {0};
+    if (rules.is_padding(b_, i_)) one.query_counts = none;
+    if constexpr (Turn::rotates) {
+      std::int64_t* const positions = workspace<selected_positions, std::int64_t>(count_ + 1);
+      for (Index n = 0; n < count_; ++n) positions[n] = rules.key_position(b_, list_[n]);
+      if (count_ > 0) positions[count_] = rules.query_position(b_, i_);
+      one.key_positions = {positions, static_cast<std::size_t>(count_)};
+      one.query_positions = {positions + count_, 1};
+    }
+    return one;
+  }
+
+  /// The entries of these keys, [group, keys], or [1, keys] if query heads share them.
+  template <class X>
+  score_view<X> entries_of(const score_view<X>& of, X* to) const {
+    if (!of) return {};
+    const Index heads = of.heads == 1 ? 1 : of_.group();
+    for (Index h = 0; h < heads; ++h) {
+      const X* const entries = of.at(b_, first_head() + h, i_);
+      for (Index n = 0; n < count_; ++n) to[h * count_ + n] = entries[list_[n] * of.key_step()];
+    }
+    return {.data = to, .heads = heads, .keys = count_, .head_stride = count_, .key_stride = 1};
+  }
+
+  const call_type& of_;
+  Index kv_, i_, b_;
+  Index* list_;
+  Index count_ = 0;
+};
+
+}  // namespace rope::inline ROPE_ABI::detail
+
+#endif  // ROPE_ATTENTION_DETAIL_SELECTED_QUERY_HPP

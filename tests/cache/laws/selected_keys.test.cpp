@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: MIT
+// Selected keys of queries to caches and pages: the entries of a list are the tokens of the row in the order in
+// which they came, whatever their positions, as plain loops in double have it.
+#include <rope/cache/attention.hpp>
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <rope/attention/attention.hpp>
+#include <rope/cache/kv_cache.hpp>
+#include <rope/cache/latent_cache.hpp>
+#include <rope/cache/page_calls.hpp>
+#include <rope/cache/ring_cache.hpp>
+#include <rope/cache/weights.hpp>
+#include <rope/positions/selected_keys.hpp>
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/errors.hpp"
+#include "support/heads.hpp"
+#include "support/random.hpp"
+#include "support/tolerance.hpp"
+
+using namespace rope;
+
+namespace {
+
+constexpr Index kv_heads = 2, heads = 4, head_dim = 8, value_dim = 6, rows = 3, listed = 20;
+
+template <class T>
+std::vector<T> random_numbers(testing::random& dice, Index count) {
+  std::vector<T> x(static_cast<std::size_t>(count));
+  for (T& value : x) value = static_cast<T>(2 * dice.unit() - 1);
+  return x;
+}
+
+template <class C>
+double number(const head_view<C>& x, Index t, Index h, Index d) {
+  return static_cast<double>(x.at(0, t, h)[d]);
+}
+template <class C>
+double number(const quantized_view<C>& x, Index t, Index h, Index d) {
+  return static_cast<double>(x.at(0, t, h)[d]) * static_cast<double>(*x.scale_at(0, t, h));
+}
+
+/// Lists [queries, kv_heads, listed] of different keys below `keys`, some of them empty.
+void add_lists(testing::random& dice, Index queries, Index keys, std::vector<int>& lists) {
+  for (Index n = queries * kv_heads; n > 0; --n) {
+    const Index count = dice.integer(0, 4) == 0 ? 0 : std::min(keys, dice.integer(0, listed));
+    std::vector<int> chosen;
+    while (static_cast<Index>(chosen.size()) < count) {
+      const auto key = static_cast<int>(dice.integer(0, keys - 1));
+      if (std::find(chosen.begin(), chosen.end(), key) == chosen.end()) chosen.push_back(key);
+    }
+    for (Index i = 0; i < listed; ++i)
+      lists.push_back(i < count ? chosen[static_cast<std::size_t>(i)] : i == count ? -1 : 1 << 20);
+  }
+}
+
+/// The keys of one list that a causal query at `position` sees.
+template <class PositionOf>
+std::vector<Index> visible(const int* list, std::int64_t position, const PositionOf& position_of) {
+  std::vector<Index> keys;
+  for (Index n = 0; n < listed && list[n] >= 0; ++n)
+    if (position_of(list[n]) <= position) keys.push_back(list[n]);
+  return keys;
+}
+
+/// The largest difference of the output of one query head from sum_j w_j v_j over these keys, in double.
+template <class T, class Keys, class Values>
+double error_of(const head_view<const T>& q, const Keys& k, const Values& v, const head_view<T>& out, Index b,
+                Index i, Index h, const std::vector<Index>& keys) {
+  double sum = 0, sums[value_dim] = {}, worst = 0;
+  for (const Index j : keys) {
+    double score = 0;
+    for (Index d = 0; d < head_dim; ++d)
+      score += static_cast<double>(q.at(b, i, h)[d]) * number(k, j, h / 2, d);
+    const double weight = std::exp(score / std::sqrt(8.0));
+    sum += weight;
+    for (Index d = 0; d < value_dim; ++d) sums[d] += weight * number(v, j, h / 2, d);
+  }
+  for (Index d = 0; d < value_dim; ++d)
+    worst =
+        std::max(worst, std::abs(static_cast<double>(out.at(b, i, h)[d]) - (sum > 0 ? sums[d] / sum : 0)));
+  return worst;
+}
+
+/// Channels below 1 in magnitude: a score below 8 / sqrt(8) has 11 roundings, so a weight is off by less than
+/// 70 u of itself and 20 u of the sum, an output by twice that, and it is rounded to its type.
+template <class T>
+double bound() {
+  using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  return 200 * static_cast<double>(tolerance::unit_roundoff<A>()) +
+         static_cast<double>(tolerance::unit_roundoff<T>());
+}
+
+template <class T, class C>
+void check_caches(std::uint64_t seed, const std::vector<Index>& lengths, const std::vector<Index>& counts,
+                  bool positions_ascend) {
+  CAPTURE(seed, positions_ascend, lengths[0], counts[0]);
+  testing::random dice(seed);
+  const Index longest = *std::max_element(lengths.begin(), lengths.end()),
+              shortest = *std::min_element(lengths.begin(), lengths.end()),
+              queries = *std::max_element(counts.begin(), counts.end());
+  const auto k = random_numbers<T>(dice, rows * longest * kv_heads * head_dim),
+             v = random_numbers<T>(dice, rows * longest * kv_heads * value_dim),
+             q = random_numbers<T>(dice, rows * queries * heads * head_dim);
+  kv_cache<C> cache(rows, longest, kv_heads, head_dim, value_dim);
+  const auto keys = bshd(k.data(), rows, longest, kv_heads, head_dim);
+  const auto values = bshd(v.data(), rows, longest, kv_heads, value_dim);
+  std::vector<std::int64_t> positions;
+  for (Index n = 0; n < rows * longest; ++n)
+    positions.push_back(positions_ascend ? n % longest : dice.integer(0, 999));
+  if (positions_ascend)
+    cache.append(keys, values, lengths);
+  else
+    cache.append_at(keys, values, positions, lengths);
+  const auto asked = bshd<const T>(q.data(), rows, queries, heads, head_dim);
+  for (const bool shared : {true, false}) {
+    std::vector<int> lists;
+    for (Index b = 0; b < (shared ? 1 : rows); ++b)
+      add_lists(dice, queries, shared ? shortest : lengths[static_cast<std::size_t>(b)], lists);
+    std::vector<T> out(static_cast<std::size_t>(rows * queries * heads * value_dim), T(-9));
+    const auto written = bshd(out.data(), rows, queries, heads, value_dim);
+    const attention_options options = {
+        .selected = {lists.data(),
+                     {.queries = (shared ? 1 : rows) * queries, .key_heads = kv_heads, .keys = listed}}};
+    attention(asked, cache, written, options, counts);
+    double worst = 0;
+    for (Index b = 0; b < rows; ++b)
+      for (Index i = 0; i < queries; ++i)
+        for (Index h = 0; h < heads; ++h) {
+          const auto at = static_cast<std::size_t>(b);
+          const auto position_of = [&](Index j) {
+            return positions[static_cast<std::size_t>(b * longest + j)];
+          };
+          const int* list = lists.data() + (((shared ? 0 : b) * queries + i) * kv_heads + h / 2) * listed;
+          std::vector<Index> seen;
+          if (i < counts[at]) seen = visible(list, position_of(lengths[at] - counts[at] + i), position_of);
+          worst = std::max(worst, error_of(asked, cache.keys(b), cache.values(b), written, b, i, h, seen));
+        }
+    CHECK(worst <= bound<T>());
+  }
+}
+
+template <class T, class C>
+void check_pages(std::uint64_t seed, const std::vector<Index>& counts) {
+  CAPTURE(seed, counts[0]);
+  testing::random dice(seed);
+  const Index page_size = 7, blocks = 30, lengths[] = {200, 61, 199};
+  std::vector<int> table;
+  for (int n = 0; n < rows * blocks; ++n) table.push_back((n * 37) % int(rows * blocks));
+  std::vector<C> key_pool(static_cast<std::size_t>(rows * blocks * page_size * kv_heads * head_dim)),
+      value_pool(static_cast<std::size_t>(rows * blocks * page_size * kv_heads * value_dim));
+  const page_view<C> pages(
+      {.keys = bshd(key_pool.data(), rows * blocks, page_size, kv_heads, head_dim),
+       .values = bshd(value_pool.data(), rows * blocks, page_size, kv_heads, value_dim)},
+      Eigen::Map<const Eigen::Array<int, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>(table.data(), rows,
+                                                                                           blocks),
+      lengths);
+  const Index all = lengths[0] + lengths[1] + lengths[2];
+  const auto k = random_numbers<C>(dice, all * kv_heads * head_dim),
+             v = random_numbers<C>(dice, all * kv_heads * value_dim);
+  const std::vector<std::int64_t> written_at = {0, lengths[0], lengths[0] + lengths[1], all};
+  const auto keys = thd(k.data(), all, kv_heads, head_dim);
+  const auto values = thd(v.data(), all, kv_heads, value_dim);
+  write_pages(keys, values, pages, written_at);
+  std::vector<std::int64_t> offsets = {0};
+  std::vector<int> lists;
+  for (std::size_t s = 0; s < counts.size(); ++s) {
+    add_lists(dice, counts[s], lengths[s], lists);
+    offsets.push_back(offsets.back() + counts[s]);
+  }
+  const auto tokens = static_cast<Index>(offsets.back());
+  const auto q = random_numbers<T>(dice, tokens * heads * head_dim);
+  std::vector<T> out(static_cast<std::size_t>(tokens * heads * value_dim), T(-9));
+  const auto asked = thd<const T>(q.data(), tokens, heads, head_dim);
+  const auto written = thd(out.data(), tokens, heads, value_dim);
+  attention(asked, pages, written,
+            {.query_offsets = offsets,
+             .selected = {lists.data(), {.queries = tokens, .key_heads = kv_heads, .keys = listed}}});
+  double worst = 0;
+  for (std::size_t s = 0; s < counts.size(); ++s)
+    for (Index i = 0; i < counts[s]; ++i)
+      for (Index h = 0; h < heads; ++h) {
+        const Index token = static_cast<Index>(offsets[s]) + i;
+        const auto seen = visible(lists.data() + (token * kv_heads + h / 2) * listed,
+                                  lengths[s] - counts[s] + i, [](Index j) { return j; });
+        worst = std::max(worst,
+                         error_of(asked, keys.token_range(written_at[s], lengths[s]),
+                                  values.token_range(written_at[s], lengths[s]), written, 0, token, h, seen));
+      }
+  CHECK(worst <= bound<T>());
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("selected keys in caches name tokens in the order of the row", "[cache]",
+                   (testing::types<float, float>), (testing::types<double, double>),
+                   (testing::types<Eigen::half, Eigen::half>),
+                   (testing::types<Eigen::bfloat16, Eigen::bfloat16>), (testing::types<float, Eigen::half>),
+                   (testing::types<float, std::int8_t>)) {
+  using T = typename TestType::channel;
+  using C = typename TestType::entry;
+  for (std::uint64_t seed = 900; seed < 904; ++seed)
+    for (const bool positions_ascend : {true, false}) {
+      check_caches<T, C>(seed, {300, 300, 300}, {1, 1, 1}, positions_ascend);  // joined into one call
+      check_caches<T, C>(seed, {40, 1100, 7}, {2, 2, 2}, positions_ascend);
+      check_caches<T, C>(seed, {60, 90, 150}, {5, 5, 60}, positions_ascend);  // alike, and both padded
+    }
+}
+
+TEMPLATE_TEST_CASE("selected keys in pages name tokens of the sequence", "[cache]",
+                   (testing::types<float, float>), (testing::types<double, double>),
+                   (testing::types<Eigen::half, Eigen::half>),
+                   (testing::types<Eigen::bfloat16, Eigen::bfloat16>)) {
+  using T = typename TestType::channel;
+  for (std::uint64_t seed = 910; seed < 914; ++seed) {
+    check_pages<T, T>(seed, {1, 1, 1});
+    check_pages<T, T>(seed, {2, 0, 50});
+  }
+}
+
+TEST_CASE(
+    "a cache attends to selected keys as to a mask of them, rotated or raw, and its weights are those of the "
+    "mask",
+    "[cache]") {
+  testing::random dice(920);
+  const Index tokens = 90, queries = 3;
+  const frequency_table<> table(frequencies(head_dim), tokens);
+  const auto k = random_numbers<float>(dice, tokens * kv_heads * head_dim),
+             v = random_numbers<float>(dice, tokens * kv_heads * value_dim),
+             q = random_numbers<float>(dice, queries * heads * head_dim);
+  const auto asked = bshd<const float>(q.data(), 1, queries, heads, head_dim);
+  std::vector<int> lists;
+  add_lists(dice, queries, tokens, lists);
+  const attention_options selected = {
+      .selected = {lists.data(), {.queries = queries, .key_heads = kv_heads, .keys = listed}}};
+  const std::unique_ptr<bool[]> mask(new bool[static_cast<std::size_t>(heads * queries * tokens)]());
+  for (Index h = 0; h < heads; ++h)
+    for (Index i = 0; i < queries; ++i)
+      for (Index n = 0;
+           n < listed && lists[static_cast<std::size_t>((i * kv_heads + h / 2) * listed + n)] >= 0; ++n)
+        mask[static_cast<std::size_t>((h * queries + i) * tokens +
+                                      lists[static_cast<std::size_t>((i * kv_heads + h / 2) * listed + n)])] =
+            true;
+  const attention_options masked = {
+      .mask = score_matrix(static_cast<const bool*>(mask.get()), 1, heads, queries, tokens)};
+  for (const key_storage storage : {key_storage::rotated, key_storage::raw}) {
+    kv_cache<float> cache(1, tokens, kv_heads, head_dim, value_dim, storage);
+    const auto keys = bshd(k.data(), 1, tokens, kv_heads, head_dim);
+    const auto values = bshd(v.data(), 1, tokens, kv_heads, value_dim);
+    storage == key_storage::raw ? cache.append(keys, values) : cache.append<half_split>(keys, values, table);
+    const auto differ = [&](std::size_t size, const auto& call) {
+      std::vector<float> a(size, -9), b(size, -8);
+      call(a, selected), call(b, masked);
+      double worst = 0;
+      for (std::size_t n = 0; n < size; ++n)
+        worst = std::max(worst, std::abs(static_cast<double>(a[n]) - static_cast<double>(b[n])));
+      return worst;
+    };
+    const auto extent = static_cast<std::size_t>(heads * queries);
+    CHECK(differ(extent * value_dim, [&](std::vector<float>& out, const attention_options& options) {
+            attention<half_split>(asked, cache, bshd(out.data(), 1, queries, heads, value_dim), table,
+                                  options);
+          }) <= 2 * bound<float>());
+    CHECK(differ(extent * tokens, [&](std::vector<float>& weights, const attention_options& options) {
+            attention_weights<half_split>(asked, cache, weights, table, options);
+          }) <= 2 * bound<float>());
+    for (const Index of_heads : {heads, kv_heads})
+      CHECK(differ(static_cast<std::size_t>(of_heads * tokens),
+                   [&](std::vector<float>& sums, const attention_options& options) {
+                     attention_weight_sums<half_split>(asked, cache, std::span<float>(sums), table, options);
+                   }) <= 2 * double(queries * 2) * bound<float>());
+  }
+}
+
+TEST_CASE("latents are selected for all query heads at once", "[cache]") {
+  testing::random dice(930);
+  const Index tokens = 400, latent_dim = 24, rotary_dim = 8, many = 70;
+  const auto latents = random_numbers<float>(dice, tokens * (latent_dim + rotary_dim)),
+             q = random_numbers<float>(dice, many * (latent_dim + rotary_dim));
+  latent_cache<float> cache(1, tokens, latent_dim, rotary_dim);
+  const auto all = bshd(latents.data(), 1, tokens, 1, latent_dim + rotary_dim);
+  cache.append(all.channels(0, latent_dim), all.channels(latent_dim, rotary_dim));
+  std::vector<std::int64_t> list;
+  for (Index j = 0; j < tokens; j += 3) list.push_back(tokens - 1 - j);
+  const std::unique_ptr<bool[]> mask(new bool[static_cast<std::size_t>(tokens)]());
+  for (const std::int64_t j : list) mask[static_cast<std::size_t>(j)] = true;
+  for (const Index query_heads : {Index{4}, many}) {
+    std::vector<float> a(static_cast<std::size_t>(query_heads * latent_dim), -9), b = a;
+    const auto asked = bshd<const float>(q.data(), 1, 1, query_heads, latent_dim + rotary_dim);
+    attention(asked, cache, bshd(a.data(), 1, 1, query_heads, latent_dim), {.scale = 0.2, .selected = list});
+    attention(asked, cache, bshd(b.data(), 1, 1, query_heads, latent_dim),
+              {.scale = 0.2, .mask = score_matrix(static_cast<const bool*>(mask.get()), 1, 1, 1, tokens)});
+    double worst = 0;
+    for (std::size_t n = 0; n < a.size(); ++n)
+      worst = std::max(worst, std::abs(static_cast<double>(a[n]) - static_cast<double>(b[n])));
+    CHECK(worst <= 2 * bound<float>());
+  }
+}
+
+TEST_CASE("a row of a cache refuses a key that only a longer row has, and a ring refuses all", "[cache]") {
+  const std::vector<float> x(2 * 4 * heads * head_dim, 0.5f);
+  std::vector<float> out(2 * heads * head_dim, -9);
+  const auto tokens = bshd(x.data(), 2, 4, heads, head_dim);
+  const auto written = bshd(out.data(), 2, 1, heads, head_dim);
+  kv_cache<float> cache(2, 4, heads, head_dim);
+  cache.append(tokens, tokens, std::vector<int>{4, 2});
+  const std::vector<int> lists = {0, 3, 1, 2};
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] {
+        attention(tokens.token_range(0, 1), cache, written,
+                  {.selected = {lists.data(), {.queries = 2, .keys = 2}}}, std::vector<int>{1, 1});
+      },
+      "selected keys must be in [0, 2)", "got 2 for query 0 of row 1"));
+  ring_cache<float> ring(2, {.window = 4}, heads, head_dim);
+  ring.append(tokens.token_range(0, 1), tokens.token_range(0, 1));
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] {
+        attention(tokens.token_range(0, 1), ring, written,
+                  {.selected = {lists.data(), {.queries = 2, .keys = 1}}});
+      },
+      "a ring_cache overwrites old keys, so selected cannot tell which are which; use a kv_cache, or leave "
+      "it "
+      "empty, got lists of 2 queries"));
+  CHECK(std::count(out.begin(), out.end(), -9.0f) == 2 * heads * head_dim);
+}
