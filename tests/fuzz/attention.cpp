@@ -103,6 +103,33 @@ void spoil_ranges(bytes& b, setting& s, rope::attention_options& o) {
   o.key_ranges = s.key_ranges;
 }
 
+/// Makes one thing wrong with lists of selected keys.
+void spoil_selected(bytes& b, setting& s, rope::attention_options& o) {
+  rope::selected_shape shape = {o.selected.queries(), o.selected.key_heads(), o.selected.keys()};
+  std::vector<std::int64_t>& list = s.selected;
+  const bool is_read = s.query_counts.empty();
+  switch (b.up_to(is_read ? 4 : 2)) {
+    case 0:
+      o.dropout = 0.5;
+      break;
+    case 1:
+      list.resize(list.size() +
+                  static_cast<std::size_t>((1 + 2 * shape.queries) * shape.key_heads * shape.keys));
+      shape.queries += 1 + 2 * shape.queries;
+      break;
+    case 2:
+      shape.key_heads = s.e.kv_heads + 2;
+      list.resize(static_cast<std::size_t>(shape.queries * shape.key_heads * shape.keys));
+      break;
+    case 3:
+      list[0] = s.e.keys + b.up_to(2);
+      break;
+    default:
+      list[0] = -2 - b.up_to(2);
+  }
+  o.selected = {list.data(), shape};
+}
+
 /// Makes one thing wrong with the call, which then says so and writes nothing.
 template <class T, class C>
 void check_refusals(bytes& b, setting& s, head_view<const T> q, head_view<const C> k, head_view<const C> v,
@@ -120,7 +147,9 @@ void check_refusals(bytes& b, setting& s, head_view<const T> q, head_view<const 
   const bool has_elements = s.e.queries > 0;
   const bool has_spoiled_ranges = !s.key_ranges.empty() && b.coin();
   if (has_spoiled_ranges) spoil_ranges(b, s, o);
-  switch (has_spoiled_ranges ? 28 : b.up_to(27)) {
+  const bool has_spoiled_lists = !has_spoiled_ranges && o.selected && b.coin();
+  if (has_spoiled_lists) spoil_selected(b, s, o);
+  switch (has_spoiled_ranges || has_spoiled_lists ? 28 : b.up_to(27)) {
     case 28:
       break;
     case 0:
@@ -287,6 +316,7 @@ void run(bytes& b) {
   setting s = features::draw(d, longest, limits);
   // Decided by no byte, so that inputs of the corpus keep what the others mean.
   if (d.generator()() % 4 == 0) features::give_ranges(d, s);
+  if (d.generator()() % 4 == 0) features::give_selected(d, s);
   if (longest > 12 && d.up_to(1) == 0) s.e.dim = 1;
   const bool rotates = longest < 1000 && d.up_to(3) == 3;
   if (rotates) s.e.dim = s.e.dim / 2 * 2 + 2;
@@ -378,6 +408,7 @@ void run_quantized(bytes& b) {
   const long longest = d.one_in(8) ? 1100 : d.one_in(4) ? 140 : 12;
   setting s = features::draw(d, longest, {longest > 12 ? 3L : 40L, d.one_in(2) ? 41L : 9L});
   if (d.generator()() % 4 == 0) features::give_ranges(d, s);
+  if (d.generator()() % 4 == 0) features::give_selected(d, s);
   if (d.one_in(2)) s.options.products = rope::product_precision::integers;
   operands x = attention_call::random_operands<float>(d.generator(), s.e);
   auto k = quantized::random_heads(d.generator(), s.e.batch, s.e.keys, s.e.kv_heads, s.e.dim);
