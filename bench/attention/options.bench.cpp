@@ -83,6 +83,29 @@ void step_in_range(row& of, shape s, Index size) {
           {{"the visible keys alone", {{[&] { rope::attention(x.q, keys, values, x.out); }}}}});
 }
 
+/// Steps whose `size` keys are selected amid many, each for its own key head and other ones in every step,
+/// beside steps with so many contiguous keys, other ones in every step too.
+void step_of_selected(row& of, shape s, Index size) {
+  const operands x(s, true);
+  constexpr Index steps = 16;
+  std::vector<std::int32_t> lists;
+  for (Index n = 0; n < steps * s.kv_heads; ++n)
+    for (Index i = 0; i < size; ++i) {  // a permutation of all keys, of which each list has the next ones
+      const auto key = static_cast<std::uint64_t>(i + n * size) * 40503 % static_cast<std::uint64_t>(s.keys);
+      lists.push_back(static_cast<std::int32_t>(key));
+    }
+  Index list = 0, range = 0;
+  of.time({[&] {
+            const std::int32_t* first = lists.data() + list++ % steps * s.kv_heads * size;
+            rope::attention(x.q, x.k, x.v, x.out,
+                            {.selected = {first, {.queries = 1, .key_heads = s.kv_heads, .keys = size}}});
+          }},
+          {{"contiguous keys", {{[&] {
+              const Index first = range++ % steps * ((s.keys - size) / steps);
+              rope::attention(x.q, x.k.token_range(first, size), x.v.token_range(first, size), x.out);
+            }}}}});
+}
+
 /// A step with this number of query heads, next to a step with one head less, over the same keys.
 void one_more_head(row& of, shape s) {
   const operands x(s, true);
@@ -186,6 +209,9 @@ int main(int argc, char** argv) {
     add("ranges of keys", "ranges/step_of_" + std::to_string(size), long_step, 1,
         [=](row& of) { step_in_range(of, long_step, size); });
   }
+  // 16, 64 and 512 MiB of keys and values.
+  for (const shape& s : {shape{1, 16384, 4, 1, 128}, shape{1, 65536, 4, 1, 128}, shape{1, 65536, 32, 8, 128}})
+    add("selected keys", "selected/step_of_2048", s, 1, [=](row& of) { step_of_selected(of, s, 2048); });
   for (Index heads = 2; heads <= 20; ++heads) {
     const shape s = {1, 4096, heads, 1, 128};
     add("one more query head on a key head", "one_more_head", s, 1, [=](row& of) { one_more_head(of, s); });
