@@ -118,6 +118,21 @@ void window_with_sinks() {
         "a window of 16 tokens with 4 sinks");
 }
 
+void selected_keys_of_a_cache() {
+  tokens x(40);
+  const auto q = bshd(x.q), k = bshd(x.k), v = bshd(x.v), out = bshd(x.out);
+  kv_cache<float> cache(1, 4096, kv_heads, head_dim);
+  cache.append<half_split>(k, v, table);
+
+  Eigen::Matrix<int, Eigen::Dynamic, Eigen::Dynamic> top(40, 3);
+  for (int t = 0; t < 40; ++t) top.row(t) << t, t == 0 ? -1 : t / 2, -1;
+
+  attention<half_split>(q, cache, out, table, {.selected = top});  // [queries, n], and -1 ends a list
+
+  const auto visible = [](Index, Index i, Index j) { return j == i / 2 || j == i; };
+  check(attention_error(x.q, x.k, x.v, x.out, inv_freq, visible) <= float_bound, "two selected keys");
+}
+
 void narrow_caches() {
   tokens x(40);
   const auto q = bshd(x.q), k = bshd(x.k), v = bshd(x.v), out = bshd(x.out);
@@ -223,6 +238,7 @@ int main() {
   left_padding();
   pages_of_a_pool();
   window_with_sinks();
+  selected_keys_of_a_cache();
   narrow_caches();
   rollback();
   saved_and_restored();
