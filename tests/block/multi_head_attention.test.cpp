@@ -577,6 +577,17 @@ TEST_CASE("options of attention that do not fit a call of a block are refused by
           [&](const auto& block) { block.forward(x, 2, out, table); });
 }
 
+TEST_CASE("a block whose options select keys is not made", "[block]") {
+  const random_block<double> memory({}, 532);
+  const std::vector<int> list = {0, 1};
+  multi_head_options options = memory.options();
+  options.attention.selected = list;
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { multi_head_attention<double, half_split>(memory.weights(), options); },
+      "a block computes its queries itself, so no list can be selected for them before; call attention, got "
+      "lists of 1 queries"));
+}
+
 TEST_CASE("an argument that is no matrix of tokens is seen at every place that asks for one", "[block]") {
   using tokens = rope::detail::token_ref<float>;
   STATIC_REQUIRE_FALSE(rope::detail::lacks_tokens<float, tokens, int, tokens>(0b101));
