@@ -3100,6 +3100,8 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 ///     attention_weight_sums        8 sums.size() + 2 sizeof(A) batch q.tokens q.heads (runs + 1), with
 ///                                  ceil(keys / 4096) runs, at most 16
 ///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
+///     selected keys                per thread and entry of a list 8, 8 more with rotation, and for each
+///                                  query head of a group 4 with a bias and 1 with a mask
 ///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
 ///                                  c of the context (of x again in self-attention); 8 n heads more for the
 ///                                  log_sum_exp of segments or of a ring's chunks; the probabilities of a
