@@ -81,7 +81,7 @@ void check_selected(const char* function, const attention_options& options, cons
 /// The same for a call whose options list the counts of queries and keys of its rows.
 inline void check_selected(const char* function, const attention_options& options,
                            const attention_shape& shape, Index key_heads) {
-  const auto count = [](std::span<const std::int64_t> counts, Index b, Index all) {
+  const auto count = [](const any_integers& counts, Index b, Index all) {
     return counts.empty() ? all : to_index(counts[static_cast<std::size_t>(b)]);
   };
   const bool shared = options.selected.queries() == shape.queries;
