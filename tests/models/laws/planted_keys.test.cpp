@@ -103,6 +103,12 @@ TEST_CASE("a key is named where no layer rotates, beside dictionaries, and in on
                                   {"position_embedding_type", {{"rope_theta", 10000}, {"sliding_baz", 1}}}});
   CHECK(granite.groups().empty());
   CHECK(has_warning(granite.warnings, "position_embedding_type.sliding_baz is not described"));
+  // A dictionary for layers that attend fully, where no layer does.
+  const auto step = import("step3p5", {{"hidden_size", 64},
+                                       {"num_attention_heads", 1},
+                                       {"layer_types", {"attention"}},
+                                       {"rope_scaling", {{"type", "default"}, {"sliding_baz", false}}}});
+  CHECK(has_warning(step.warnings, "rope_scaling.sliding_baz has no effect, because no layer has type"));
   // DeepSeek V4 has two dictionaries.
   const json main = {{"rope_type", "default"}, {"rope_theta", 30000}, {"partial_rotary_factor", 0.25}},
              compress = {{"rope_type", "default"}, {"rope_theta", 90000}, {"partial_rotary_factor", 0.25}};

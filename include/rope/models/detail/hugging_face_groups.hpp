@@ -217,6 +217,12 @@ class hugging_face_groups {
       }
       maker_.add(type, type == defaults_.full_type ? scaling : nullptr, path, terms);
     }
+    if (scaling && !contains(types, std::string(defaults_.full_type))) {
+      std::vector<std::string> keys = {text_.path() + "rope_scaling"};
+      add_inner_keys(*scaling, path, speaks_of_rope, keys);
+      for (const std::string& key : keys)
+        maker_.warn(key + " has no effect, because no layer has type " + std::string(defaults_.full_type));
+    }
   }
 
   /// DeepSeek V4: `main` and `compress`, or the contents of `compress`.
