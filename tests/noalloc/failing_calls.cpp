@@ -320,6 +320,12 @@ TEST_CASE("attention that finds no scratch leaves none, and is right when it doe
   check_writing(x.out, [&] { attention<half_split>(q, integers, out, x.table); });
   std::vector<float> weights(batch * heads * tokens * tokens);
   check_writing(weights, [&] { attention_weights<half_split>(q, k, weights, x.table); });
+  // Weights without a query or a key become 0 before the others are computed.
+  check_writing(
+      weights, [&] { attention_weights<half_split>(q, cache, weights, x.table); }, true);
+  std::vector<float> sums(batch * heads * tokens);
+  check_writing(sums, [&] { attention_weight_sums<half_split>(q, k, sums, x.table); });
+  check_writing(sums, [&] { attention_weight_sums<half_split>(q, integers, sums, x.table); });
 }
 
 TEST_CASE("gradients that find no scratch leave none, and are right when they do", "[noalloc]") {
@@ -380,7 +386,10 @@ TEST_CASE("a cache whose change finds no memory is as it was", "[noalloc]") {
   const auto check_kv = [&](auto cache) {
     cache.template append<half_split>(k, v, x.table);
     check_all(cache);
+    check_changing(cache, [&](auto& to) { to.template append_rotated<half_split>(k, v, x.table); });
     check_changing(cache, [&](auto& to) { to.remove(2, 3); });
+    CHECK(check_changing(cache, [&](auto& to) { to.evict(parents); }) > 0);
+    CHECK(check_changing(cache, [&](auto& to) { to.reserve(2 * tokens); }) > 0);
     check_changing(cache, [&](auto& to) { to.template shift<half_split>(2, 3, 4, x.table); });
     check_changing(cache, [&](auto& to) { to.template rebase<half_split>(x.table, other); });
     check_changing(cache, [&](auto& to) { to.reorder(parents); });
