@@ -202,8 +202,8 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   detail::check_memory("attention", q, k, v, out);
   detail::check_output<T, C>(q, k, v, out);
   detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), pair, rules);
-  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
-  detail::attend(detail::attention_call<T, turn, C>{q, k, v, out, rules, {pair}}, threads);
+  using rotation = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
+  detail::attend(detail::attention_call<T, rotation, C>{q, k, v, out, rules, {pair}}, threads);
 }
 
 /// Catches calls that match no other overload and reports the missing or misplaced argument. Returns int, so
@@ -323,17 +323,17 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
                                  detail::known_range{rules.query_position_range()});
   detail::check_rotation<Layout>("attention", k.batch, k.tokens, k.head_dim, pair.keys(),
                                  detail::known_range{rules.key_position_range()});
-  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
-  detail::attend(detail::attention_call<T, turn, std::int8_t>{q, k, v, out, rules, {pair}}, threads);
+  using rotation = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
+  detail::attend(detail::attention_call<T, rotation, std::int8_t>{q, k, v, out, rules, {pair}}, threads);
 }
 
 }  // namespace rope::inline ROPE_ABI
 
-#define ROPE_DETAIL_ATTENDED(declared, T, turn)                                                       \
-  declared void attend_block(const attention_call<T, turn, T>&, const query_block&);                  \
-  declared void attend_split(const attention_call<T, turn, T>&, const decode_results<arithmetic<T>>&, \
-                             const key_split&);                                                       \
-  declared void attend(const attention_call<T, turn, T>&, const this_thread&)
+#define ROPE_DETAIL_ATTENDED(declared, T, rotation)                                                       \
+  declared void attend_block(const attention_call<T, rotation, T>&, const query_block&);                  \
+  declared void attend_split(const attention_call<T, rotation, T>&, const decode_results<arithmetic<T>>&, \
+                             const key_split&);                                                           \
+  declared void attend(const attention_call<T, rotation, T>&, const this_thread&)
 #define ROPE_DETAIL_TURN(Layout) table_rotation<Layout, float>
 #define ROPE_DETAIL_ATTENTIONS_OF(declared, T, Layout)                                                     \
   ROPE_DETAIL_ATTENDED(declared, T, ROPE_DETAIL_TURN(Layout));                                             \

@@ -46,14 +46,14 @@ struct weight_sums_view {
 /// query, the second one computes the same scores again and adds their weights to the sums of their keys.
 /// A task of the second pass is the only one that adds to the sums of its keys, so the bits do not depend on
 /// the number of threads.
-template <class T, class Turn, class C>
+template <class T, class Rotation, class C>
 class weight_sums_passes {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
-  using operands_type = prefill_operands<T, Turn, C>;
+  using operands_type = prefill_operands<T, Rotation, C>;
 
  public:
-  weight_sums_passes(const attention_call<T, Turn, C>& call, const weight_sums_view& to)
+  weight_sums_passes(const attention_call<T, Rotation, C>& call, const weight_sums_view& to)
       : call_(call),
         to_(to),
         factors_(call.rules),
@@ -205,7 +205,7 @@ class weight_sums_passes {
     }
   }
 
-  attention_call<T, Turn, C> call_;
+  attention_call<T, Rotation, C> call_;
   weight_sums_view to_;
   score_factors factors_;
   Index group_, pairs_;  // pairs of a row and a key head
@@ -215,11 +215,11 @@ class weight_sums_passes {
 
 /// Adds the weights of a call to sums. Queries with selected keys are added one after another, because two of
 /// them may have selected the same key.
-template <class T, class Turn, class C, class Threads>
-void add_weight_sums(const attention_call<T, Turn, C>& call, const weight_sums_view& to,
+template <class T, class Rotation, class C, class Threads>
+void add_weight_sums(const attention_call<T, Rotation, C>& call, const weight_sums_view& to,
                      const Threads& threads) {
   const selected_keys& selected = call.rules.options().selected;
-  if (!selected) return weight_sums_passes<T, Turn, C>(call, to).run(threads);
+  if (!selected) return weight_sums_passes<T, Rotation, C>(call, to).run(threads);
   struct sums_of_list {};
   const Index tasks = selected_query_count(call), heads = to.by_key_head ? 1 : call.group();
   double* const of_list = workspace<sums_of_list, double>(heads * selected.keys());
@@ -227,7 +227,8 @@ void add_weight_sums(const attention_call<T, Turn, C>& call, const weight_sums_v
     const selected_query query(call, task);
     const Index first = to.by_key_head ? query.key_head() : query.first_head();
     std::fill_n(of_list, heads * query.count(), 0.0);
-    weight_sums_passes<T, Turn, C>(query.call(), weight_sums_view{of_list, 0, query.count(), to.by_key_head})
+    weight_sums_passes<T, Rotation, C>(query.call(),
+                                       weight_sums_view{of_list, 0, query.count(), to.by_key_head})
         .run(threads);
     double* const sums = to.data + query.row() * to.batch_stride + first * to.head_stride;
     for (Index h = 0; h < heads; ++h)
@@ -266,8 +267,8 @@ void write_weight_sums(const double* from, std::span<A> sums) {
 }
 
 /// Implements the calls below.
-template <class T, class Turn, class C, class Threads>
-void find_weight_sums(const attention_call<T, Turn, C>& call, std::span<arithmetic<T>> sums,
+template <class T, class Rotation, class C, class Threads>
+void find_weight_sums(const attention_call<T, Rotation, C>& call, std::span<arithmetic<T>> sums,
                       const Threads& threads) {
   const weight_sums_view to = weight_sums_in(sums, call.rules.shape(), call.k.heads);
   add_weight_sums(call, to, threads);
@@ -348,8 +349,9 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::wei
   const auto rules = detail::checked_weight_sums<T, C>(q, k, options, true);
   detail::check_rotations<Layout>("attention_weight_sums", head_view<const T>(q), head_view<const C>(k), pair,
                                   rules);
-  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
-  detail::find_weight_sums(detail::attention_call<T, turn, C>{q, k, {}, {}, rules, {pair}}, sums, threads);
+  using rotation = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
+  detail::find_weight_sums(detail::attention_call<T, rotation, C>{q, k, {}, {}, rules, {pair}}, sums,
+                           threads);
 }
 #undef ROPE_DETAIL_CHECK_WEIGHT_SUMS
 

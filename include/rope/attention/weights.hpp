@@ -85,13 +85,13 @@ struct weights_view {
   }
 };
 
-template <class T, class Turn, class C, class Threads>
-void write_weights(const attention_call<T, Turn, C>& call, const weights_view<arithmetic<T>>& weights,
+template <class T, class Rotation, class C, class Threads>
+void write_weights(const attention_call<T, Rotation, C>& call, const weights_view<arithmetic<T>>& weights,
                    const Threads& threads);
 
 /// The weights of queries whose keys are selected. A key that is listed twice has both its weights.
-template <class T, class Turn, class C, class Threads>
-void write_selected_weights(const attention_call<T, Turn, C>& call,
+template <class T, class Rotation, class C, class Threads>
+void write_selected_weights(const attention_call<T, Rotation, C>& call,
                             const weights_view<arithmetic<T>>& weights, const Threads& threads) {
   using A = arithmetic<T>;
   const Index keys = call.k.tokens, group = call.group();
@@ -112,8 +112,8 @@ void write_selected_weights(const attention_call<T, Turn, C>& call,
   parallel_pieces(threads, tasks, cost_of(tasks, group, keys, sizeof(A)), write);
 }
 
-template <class T, class Turn, class C, class Threads>
-void write_weights(const attention_call<T, Turn, C>& call, const weights_view<arithmetic<T>>& weights,
+template <class T, class Rotation, class C, class Threads>
+void write_weights(const attention_call<T, Rotation, C>& call, const weights_view<arithmetic<T>>& weights,
                    const Threads& threads) {
   if (call.rules.options().selected) return write_selected_weights(call, weights, threads);
   using A = arithmetic<T>;
@@ -127,8 +127,8 @@ void write_weights(const attention_call<T, Turn, C>& call, const weights_view<ar
       A* row = weights.key_stride == 1 ? weights.at(b, h, i) : rows_of_group.data() + h % group * keys;
       return std::span<A>(row, static_cast<std::size_t>(keys));
     };
-    storage<T> turned(copied);
-    const row_buffers<T> buffers = {turned.data(), wide.data()};
+    storage<T> rotated(copied);
+    const row_buffers<T> buffers = {rotated.data(), wide.data()};
     for (Index token = first; token < last; ++token)
       for (Index kv = 0; kv < call.k.heads; ++kv) {
         const Index b = token / call.q.tokens, i = token % call.q.tokens;
@@ -226,8 +226,8 @@ void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, cons
   const auto rules = checked_weights<T>(q, k, options, true);
   const auto to = weights_in<arithmetic<T>>(weights, rules.shape());
   check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair, rules);
-  using turn = table_rotation<Layout, typename decltype(pair)::scalar>;
-  write_weights(attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, to, threads);
+  using rotation = table_rotation<Layout, typename decltype(pair)::scalar>;
+  write_weights(attention_call<T, rotation>{q, k, {}, {}, rules, {pair}}, to, threads);
 }
 
 /// The type of the weights of queries Q.

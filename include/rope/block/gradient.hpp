@@ -87,8 +87,8 @@ class block_gradient {
     const multi_head_weights<T>& weights = pass_.weights;
     const multi_head_shape& shape = pass_.shape;
     const auto [q_before, k_before, v] = pass_.project(x_, context_, batch_, threads_);
-    const head_view<T> q = normalised<scratch::turned_queries>(q_before, pass_.q_norm()),
-                       k = normalised<scratch::turned_keys>(k_before, pass_.k_norm());
+    const head_view<T> q = normalised<scratch::rotated_queries>(q_before, pass_.q_norm()),
+                       k = normalised<scratch::rotated_keys>(k_before, pass_.k_norm());
     const head_norm<T> none;
     rotation_.apply_to_queries(q, none, threads_);
     rotation_.apply_to_keys(k, none, threads_);

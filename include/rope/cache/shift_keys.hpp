@@ -28,13 +28,13 @@ namespace detail {
 
 /// Throws:  std::invalid_argument unless the rotated channels lie in the head
 template <class Layout, class T, class S>
-void check_turned_keys(const char* function, const head_view<T>& keys, const placed_table<S>& table) {
+void check_rotated_keys(const char* function, const head_view<T>& keys, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
   check_rotation<Layout>(function, keys, table, known_range{});
 }
 
 template <class Layout, class T, class S>
-void check_turned_pages(const char* function, const page_view<T>& pages, const placed_table<S>& table) {
+void check_rotated_pages(const char* function, const page_view<T>& pages, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
   const auto& keys = pages.keys();
   check_rotation<Layout>(function, keys.batch, keys.tokens, keys.head_dim, table, known_range{});
@@ -50,12 +50,12 @@ struct used_page {
   Index page, block, tokens;
 };
 
-/// Calls turn(page, block, tokens) once for every page with keys.
+/// Calls visit(page, block, tokens) once for every page with keys.
 ///
 /// Throws:  std::invalid_argument if a page is block m of one sequence and block n of another, so that its
 ///          keys have two positions; no key is then rotated
-template <class T, class Turn>
-void for_each_used_page(const char* function, const page_view<T>& pages, const Turn& turn) {
+template <class T, class Visit>
+void for_each_used_page(const char* function, const page_view<T>& pages, const Visit& visit) {
   const Index size = pages.page_size();
   Index count = 0;
   for (Index s = 0; s < pages.sequences(); ++s) count += (pages.length(s) + size - 1) / size;
@@ -74,7 +74,7 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const T
       throw_invalid(function, "the keys of a page have one position each; page ", used[i].page,
                     " stands in the table as block ", used[i - 1].block, " and as block ", used[i].block);
   for (Index i = 0; i < count; ++i)
-    if (i == 0 || used[i].page != used[i - 1].page) turn(used[i].page, used[i].block, used[i].tokens);
+    if (i == 0 || used[i].page != used[i - 1].page) visit(used[i].page, used[i].block, used[i].tokens);
 }
 
 }  // namespace detail
@@ -97,11 +97,11 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
 void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
   ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
   const auto rotation = detail::placed(table);
-  detail::check_turned_keys<Layout>("shift_keys", keys, rotation);
-  auto turn = detail::shift_rotator<Layout, T>("shift_keys", rotation);
+  detail::check_rotated_keys<Layout>("shift_keys", keys, rotation);
+  auto rotator = detail::shift_rotator<Layout, T>("shift_keys", rotation);
   if (delta == 0) return;
   for (Index b = 0; b < keys.batch; ++b)
-    for (Index t = 0; t < keys.tokens; ++t) turn.turn(keys, b, t, delta);
+    for (Index t = 0; t < keys.tokens; ++t) rotator.rotate(keys, b, t, delta);
 }
 
 /// A range of tokens of a sequence in pages.
@@ -125,7 +125,7 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
   ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
   const auto rotation = detail::placed(table);
   const auto keys = pages.keys();
-  detail::check_turned_pages<Layout>("shift_keys", pages, rotation);
+  detail::check_rotated_pages<Layout>("shift_keys", pages, rotation);
   detail::check_keys_are_rotated("shift_keys", pages.storage());
   pages.check_blocks("shift_keys");
   const auto [sequence, first, count] = tokens;
@@ -139,10 +139,10 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
   detail::check_pages_are_own(
       "shift_keys", pages, [&](Index) { return tokens.first; },
       [&](Index s) { return s == tokens.sequence ? tokens.count : Index{0}; });
-  auto turn = detail::shift_rotator<Layout, detail::numbers_of<T>>("shift_keys", rotation);
+  auto rotator = detail::shift_rotator<Layout, detail::numbers_of<T>>("shift_keys", rotation);
   if (delta == 0) return;
   for (Index t = first; t < first + count; ++t)
-    detail::turn_stored(turn, keys, pages.page(sequence, t), pages.slot(t), delta);
+    detail::rotate_stored(rotator, keys, pages.page(sequence, t), pages.slot(t), delta);
 }
 
 /// Rotates keys from the angles of one table to those of another, in place, by the exact difference of the
@@ -162,11 +162,11 @@ template <class Layout = detail::unnamed_layout, class T, position_form P, rotat
 void rebase_keys(head_view<T> keys, const P& positions, const From& from, const To& to) {
   ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);
   const auto source = detail::position_source(positions, keys.tokens);
-  detail::check_turned_keys<Layout>("rebase_keys", keys, detail::placed(from));
+  detail::check_rotated_keys<Layout>("rebase_keys", keys, detail::placed(from));
   source.range("rebase_keys", keys.batch, keys.tokens);
-  auto turn = detail::rebase_rotator<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
+  auto rotator = detail::rebase_rotator<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
   for (Index t = 0; t < keys.tokens; ++t)
-    for (Index b = 0; b < keys.batch; ++b) turn.turn(keys, b, t, source(b, t));
+    for (Index b = 0; b < keys.batch; ++b) rotator.rotate(keys, b, t, source(b, t));
 }
 
 /// Rebases all keys in pages. Keys of a shared page are rotated once.
@@ -178,14 +178,14 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table From, r
 void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);
   const auto keys = pages.keys();
-  detail::check_turned_pages<Layout>("rebase_keys", pages, detail::placed(from));
+  detail::check_rotated_pages<Layout>("rebase_keys", pages, detail::placed(from));
   detail::check_keys_are_rotated("rebase_keys", pages.storage());
   pages.check_blocks("rebase_keys");
-  auto turn = detail::rebase_rotator<Layout, detail::numbers_of<T>>("rebase_keys", detail::placed(from),
-                                                                    detail::placed(to));
+  auto rotator = detail::rebase_rotator<Layout, detail::numbers_of<T>>("rebase_keys", detail::placed(from),
+                                                                       detail::placed(to));
   detail::for_each_used_page("rebase_keys", pages, [&](Index page, Index block, Index tokens) {
     for (Index t = 0; t < tokens; ++t)
-      detail::turn_stored(turn, keys, page, t, block * pages.page_size() + t);
+      detail::rotate_stored(rotator, keys, page, t, block * pages.page_size() + t);
   });
 }
 

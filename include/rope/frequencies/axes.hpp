@@ -126,8 +126,8 @@ inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 
 
 /// The axis that rotates each pair. Your own assignment works wherever the functions below do.
 ///
-///     const axis_assignment in_turn = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
-///     const frequencies f = on_axes(frequencies(8), in_turn);
+///     const axis_assignment alternating = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
+///     const frequencies f = on_axes(frequencies(8), alternating);
 struct axis_assignment {
   std::vector<Index> axis_of_pair;  // [pairs], each in [0, axes)
   Index axes;                       // number of axes

@@ -91,9 +91,10 @@ struct proportional_scaling {
         detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
         "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
     detail::require_positive("proportional_scaling: factor", factor);
-    const auto turning = static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
+    const auto rotating =
+        static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
     for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / factor : 0;
+      axis.inv_freq(i) = i < rotating ? axis.inv_freq(i) / factor : 0;
   }
 };
 

@@ -156,7 +156,7 @@ std::string describe_group(const Group& group, const view_distance& distance) {
   for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
   text += line("pairs", pairs_text(pairs));
   text += line("wavelengths", wavelengths_text(group, pairs));
-  if (detail::any_turns_back(group.frequencies)) text += line("direction", "by minus the position");
+  if (detail::any_rotates_back(group.frequencies)) text += line("direction", "by minus the position");
   if (distance.tokens > 0) {
     const double slowest = 2 * std::numbers::pi / distance.tokens;
     Index complete = 0;

@@ -27,7 +27,7 @@ namespace rope::inline ROPE_ABI {
 ///     const model_tables tables(model, 8192);
 ///     if (const auto table = tables.of_layer(layer))  // none: the layer does not rotate
 ///       with_layout(model.group_of_layer(layer)->layout, [&](auto layout) {
-///         rotate<decltype(layout)>(queries, *table);  // the channels that this layer turns
+///         rotate<decltype(layout)>(queries, *table);  // the channels that this layer rotates
 ///       });
 ///
 /// \tparam S  float or double: the type of an entry

@@ -87,7 +87,7 @@ double bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/
 /// The rotated heads, their gradient, the table and the positions: checked arguments of a function of
 /// angle_gradient.hpp.
 template <class X, class G, class S, class Source>
-struct turned_heads {
+struct rotated_heads {
   head_view<const X> x;    // the rotated channels, before the rotation or after it
   head_view<const G> d_x;  // the gradient with respect to them
   const frequency_table<S>& table;
@@ -105,8 +105,8 @@ auto checked_gradient(const char* function, const head_view<X>& x, const head_vi
   check_same_shape(function, x, d_x, "d_x");
   check_memory(function, d_x);
   const Index first = place.first_channel(), count = place.table().rotary_dim();
-  return turned_heads<std::remove_const_t<X>, std::remove_const_t<G>, typename Table::scalar,
-                      std::remove_const_t<decltype(source)>>{
+  return rotated_heads<std::remove_const_t<X>, std::remove_const_t<G>, typename Table::scalar,
+                       std::remove_const_t<decltype(source)>>{
       x.channels(first, count), d_x.channels(first, count), place.table(), source};
 }
 
@@ -123,7 +123,7 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
 template <class Layout, part which, class X, class G, class S, class Source, class Threads>
-number_array<double> sums_by_token(const turned_heads<X, G, S, Source>& heads, const Threads& threads) {
+number_array<double> sums_by_token(const rotated_heads<X, G, S, Source>& heads, const Threads& threads) {
   const auto& x = heads.x;
   const auto& d_x = heads.d_x;
   const Index pairs = heads.table.pairs();
@@ -140,7 +140,7 @@ number_array<double> sums_by_token(const turned_heads<X, G, S, Source>& heads, c
 /// row: [rows, n].
 template <class X, class G, class S, class Source>
 number_array<double> sums_by_row(const number_array<double>& by_token,
-                                 const turned_heads<X, G, S, Source>& heads) {
+                                 const rotated_heads<X, G, S, Source>& heads) {
   const Index tokens = heads.x.tokens;
   number_array<double> by_row(heads.table.rows(), by_token.rows(), 0.0);
   for (Index token = 0; token < by_token.cols(); ++token) {
@@ -153,7 +153,7 @@ number_array<double> sums_by_row(const number_array<double>& by_token,
 
 /// One part of every pair, summed over heads and tokens with weights weight(b, t, column): [pairs, columns].
 template <class Layout, part which, class X, class G, class S, class Source, class Threads, class Weight>
-number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, Index columns,
+number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, Index columns,
                                    const Threads& threads, const Weight& weight) {
   const auto& x = heads.x;
   const auto& d_x = heads.d_x;

@@ -93,7 +93,7 @@ void normalize_checked(const char* function, const head_view<const T>& x, const 
   check_memory(function, out);
   const norm_rule<W> rule = checked_norm(function, norm, x);
   check_same_or_disjoint(function, x, out);
-  run_plans(threads, tokens_of_norm, norm_pass<T, W, no_turn>(x, out, rule, {}));
+  run_plans(threads, tokens_of_norm, norm_pass<T, W, without_rotation>(x, out, rule, {}));
 }
 
 template <class Layout, class T, class W, class S, class P, class Threads>
@@ -117,9 +117,9 @@ void normalize_and_rotate_both(const char* function, const head_view<T>& q, cons
   check_both<Layout>(function, q, k, table, source);
   const norm_rule<QW> q_rule = checked_norm(function, q_norm, q);
   const norm_rule<KW> k_rule = checked_norm(function, k_norm, k);
-  using turn = row_turn<Layout, S, std::remove_const_t<decltype(source)>>;
-  run_plans(threads, tokens_of_norm, norm_pass<T, QW, turn>(q, q, q_rule, turn(table, source)),
-            norm_pass<T, KW, turn>(k, k, k_rule, turn(table, source)));
+  using rotation = row_rotation<Layout, S, std::remove_const_t<decltype(source)>>;
+  run_plans(threads, tokens_of_norm, norm_pass<T, QW, rotation>(q, q, q_rule, rotation(table, source)),
+            norm_pass<T, KW, rotation>(k, k, k_rule, rotation(table, source)));
 }
 
 }  // namespace detail

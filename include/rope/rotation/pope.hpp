@@ -76,7 +76,7 @@ class pope_bias {
   /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch
   template <class Derived>
   explicit pope_bias(const Eigen::DenseBase<Derived>& bias)
-      : heads_(bias.rows()), channels_(bias.cols()), turns_(bias.cols(), bias.rows()) {
+      : heads_(bias.rows()), channels_(bias.cols()), rotations_(bias.cols(), bias.rows()) {
     static_assert(
         std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>,
         "pope_bias: phases are float or double");
@@ -90,7 +90,7 @@ class pope_bias {
         if (!detail::is_finite(value))
           detail::throw_invalid("pope_bias", "a phase must be finite, got ", value, " at head ", h,
                                 ", channel ", i);
-        turns_(i, h) = cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0)));
+        rotations_(i, h) = cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0)));
       }
   }
 
@@ -104,11 +104,11 @@ class pope_bias {
   /// Phases per head.
   Index channels() const { return channels_; }
   /// cos and sin of the phases of a head, [channels].  Requires: h in [0, heads())
-  const cos_sin* head(Index h) const { return turns_.data() + h * channels_; }
+  const cos_sin* head(Index h) const { return rotations_.data() + h * channels_; }
 
  private:
   detail::moved_index heads_, channels_;
-  number_array<cos_sin> turns_;  // [channels, heads]
+  number_array<cos_sin> rotations_;  // [channels, heads]
 };
 
 namespace detail {
@@ -142,10 +142,10 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
         for (Index i = 0; i < pairs; ++i) {
           auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
           if (ahead != nullptr) {
-            const cos_sin turn = ahead[i];
-            const double turned = c * turn.cos - s * turn.sin;
-            s = s * turn.cos + c * turn.sin;
-            c = turned;
+            const cos_sin step = ahead[i];
+            const double next = c * step.cos - s * step.sin;
+            s = s * step.cos + c * step.sin;
+            c = next;
           }
           const double magnitude = softplus(static_cast<double>(in[i]));
           to[Layout::first(i, pairs)] = static_cast<T>(magnitude * c);

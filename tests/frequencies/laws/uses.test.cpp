@@ -115,8 +115,8 @@ TEST_CASE("the comments of the axes show their use", "[frequencies]") {
     CHECK(f.pairs() == 64);
   }
   {
-    const axis_assignment in_turn = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
-    const frequencies f = on_axes(frequencies(8), in_turn);
+    const axis_assignment alternating = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
+    const frequencies f = on_axes(frequencies(8), alternating);
     CHECK(f.inv_freq()(3, 0) == 0);
   }
   {

@@ -95,7 +95,7 @@ TEST_CASE("the comments of models show their use", "[models]") {
     const model_tables tables(model, 8192);
     if (const auto table = tables.of_layer(layer))  // none: the layer does not rotate
       with_layout(model.group_of_layer(layer)->layout, [&](auto layout) {
-        rotate<decltype(layout)>(queries, *table);  // the channels that this layer turns
+        rotate<decltype(layout)>(queries, *table);  // the channels that this layer rotates
       });
     CHECK(*queries.at(0, 1, 0) != 1);
   }

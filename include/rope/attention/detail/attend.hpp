@@ -26,27 +26,27 @@ namespace rope::inline ROPE_ABI::detail {
 
 // The two functions that run the kernels are not inline and do not depend on the type of the threads, so that
 // programs can compile them once (`extern template`).
-template <class T, class Turn, class C>
-void attend_block(const attention_call<T, Turn, C>& call, const query_block& block) {
+template <class T, class Rotation, class C>
+void attend_block(const attention_call<T, Rotation, C>& call, const query_block& block) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
     if (call.rules.options().products == product_precision::bfloat16)
-      return prefill_block<T, Turn, C, bfloat16_operands<Turn>>(call, block).run();
-  if constexpr (is_quantized<C> && !Turn::rotates)
+      return prefill_block<T, Rotation, C, bfloat16_operands<Rotation>>(call, block).run();
+  if constexpr (is_quantized<C> && !Rotation::rotates)
     if (call.rules.options().products == product_precision::integers)
-      return prefill_block<T, Turn, C, integer_operands<Turn>>(call, block).run();
-  prefill_block<T, Turn, C>(call, block).run();
+      return prefill_block<T, Rotation, C, integer_operands<Rotation>>(call, block).run();
+  prefill_block<T, Rotation, C>(call, block).run();
 }
 
-template <class T, class Turn, class C>
-void attend_split(const attention_call<T, Turn, C>& call, const decode_results<arithmetic<T>>& results,
+template <class T, class Rotation, class C>
+void attend_split(const attention_call<T, Rotation, C>& call, const decode_results<arithmetic<T>>& results,
                   const key_split& part) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
     if (call.rules.options().products == product_precision::bfloat16)
-      return decode_split<T, Turn, C, bfloat16_decode_operands<Turn>>(call, results, part).run();
-  if constexpr (is_quantized<C> && !Turn::rotates)
+      return decode_split<T, Rotation, C, bfloat16_decode_operands<Rotation>>(call, results, part).run();
+  if constexpr (is_quantized<C> && !Rotation::rotates)
     if (call.rules.options().products == product_precision::integers)
-      return decode_split<T, Turn, C, integer_decode_operands<Turn>>(call, results, part).run();
-  decode_split<T, Turn, C>(call, results, part).run();
+      return decode_split<T, Rotation, C, integer_decode_operands<Rotation>>(call, results, part).run();
+  decode_split<T, Rotation, C>(call, results, part).run();
 }
 
 /// Tasks per thread: enough that one slow task does not leave the other threads idle.
@@ -66,13 +66,13 @@ inline Index rows_of_block(Index all, Index available, Index strip) {
                                       (std::min)(Index{96}, all / available), strip});
 }
 
-template <class T, class Turn, class C, class Threads>
-void attend_blocks(const attention_call<T, Turn, C>& call, const Threads& threads) {
+template <class T, class Rotation, class C, class Threads>
+void attend_blocks(const attention_call<T, Rotation, C>& call, const Threads& threads) {
   const Index group = call.group(), pairs = call.q.batch * call.k.heads;
   const Index rows = rows_of_block(call.q.tokens * group * pairs, available_threads(threads),
                                    panel_shape<arithmetic<T>>::rows);
   const Index block = (std::min)(
-      {call.q.tokens, prefill_block<T, Turn, C>::tokens_of(group), (std::max)(Index{1}, rows / group)});
+      {call.q.tokens, prefill_block<T, Rotation, C>::tokens_of(group), (std::max)(Index{1}, rows / group)});
   const Index heads = piece_of(group, group / rows);
   const Index blocks = (call.q.tokens + block - 1) / block, parts = (group + heads - 1) / heads;
   const Index keys = (std::max)(Index{1}, call.k.tokens);
@@ -91,8 +91,8 @@ void attend_blocks(const attention_call<T, Turn, C>& call, const Threads& thread
                  });
 }
 
-template <class T, class Turn, class C, class Threads>
-void attend_splits(const attention_call<T, Turn, C>& call, const Threads& threads) {
+template <class T, class Rotation, class C, class Threads>
+void attend_splits(const attention_call<T, Rotation, C>& call, const Threads& threads) {
   using results_type = decode_results<arithmetic<T>>;
   const Index rows = call.q.tokens * call.q.heads, of_head = call.q.tokens * call.group();
   const seen_splits splits = splits_of(call, results_type::split);
@@ -138,8 +138,8 @@ Index max_decode_rows(const attention_options& options) {
 }
 
 /// Attention of a checked call to all keys that its rules admit.
-template <class T, class Turn, class C, class Threads>
-void attend_keys(const attention_call<T, Turn, C>& call, const Threads& threads) {
+template <class T, class Rotation, class C, class Threads>
+void attend_keys(const attention_call<T, Rotation, C>& call, const Threads& threads) {
   if (call.q.tokens * call.group() <= max_decode_rows<arithmetic<T>, C>(call.rules.options()))
     attend_splits(call, threads);
   else
@@ -148,8 +148,8 @@ void attend_keys(const attention_call<T, Turn, C>& call, const Threads& threads)
 
 /// Attention of a checked call. A query whose keys are selected is a call of its own for each key head. With
 /// fewer of them than threads, threads share each one.
-template <class T, class Turn, class C, class Threads>
-void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
+template <class T, class Rotation, class C, class Threads>
+void attend(const attention_call<T, Rotation, C>& call, const Threads& threads) {
   if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
   const selected_keys& selected = call.rules.options().selected;
   if (!selected) return attend_keys(call, threads);

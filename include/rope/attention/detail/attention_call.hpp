@@ -78,18 +78,18 @@ struct table_rotation {
 ///
 /// \tparam T  channels of queries and outputs
 /// \tparam C  channels of keys and values: T, or a 16-bit type or integers with scales if T is float
-template <class T, class Turn, class C = T>
+template <class T, class Rotation, class C = T>
 struct attention_call {
   using stored = C;
   /// The type of keys after rotation: the wider of T and C, so that a channel is rounded to 16 bits at most
   /// once.
-  using turned = std::conditional_t<Turn::rotates, T, C>;
+  using rotated = std::conditional_t<Rotation::rotates, T, C>;
 
   head_view<const T> q;
   token_source<C> k, v;
   head_view<T> out;
   visibility rules;
-  Turn turn;
+  Rotation rotation;
 
   Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
 };

@@ -53,10 +53,11 @@ inline void round_weights(const tile_range& hull, Index rows, const float* weigh
   }
 }
 
-template <class Turn>
-class bfloat16_operands : public paired_operands<Eigen::bfloat16, Turn, Eigen::bfloat16, bfloat16_products> {
+template <class Rotation>
+class bfloat16_operands
+    : public paired_operands<Eigen::bfloat16, Rotation, Eigen::bfloat16, bfloat16_products> {
   using T = Eigen::bfloat16;
-  using base = paired_operands<T, Turn, T, bfloat16_products>;
+  using base = paired_operands<T, Rotation, T, bfloat16_products>;
   using typename base::shape;
 
  public:
@@ -114,11 +115,11 @@ class bfloat16_operands : public paired_operands<Eigen::bfloat16, Turn, Eigen::b
   }
 };
 
-template <class Turn>
+template <class Rotation>
 class bfloat16_decode_operands {
   using T = Eigen::bfloat16;
   using shape = panel_shape<float>;
-  using call_type = attention_call<T, Turn, T>;
+  using call_type = attention_call<T, Rotation, T>;
   using pairs_of_values = value_pairs<bfloat16_products>;
 
  public:
@@ -127,12 +128,12 @@ class bfloat16_decode_operands {
   bfloat16_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
     struct decode_pairs {};
     struct decode_visible_sums {};
-    struct decode_turned {};
+    struct decode_rotated {};
     const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
     queries_ = workspace<decode_pairs, T>(of_.rows * (of_.heads * depth + shape::tile));
     weights_ = queries_ + of_.rows * of_.heads * depth;
     visible_sums_ = workspace<decode_visible_sums, float>(call.v.head_dim);
-    buffers_ = {workspace<decode_turned, T>((std::max)(shape::tile, of_.rows) * widest), nullptr};
+    buffers_ = {workspace<decode_rotated, T>((std::max)(shape::tile, of_.rows) * widest), nullptr};
   }
 
   void pack_queries(Index kv, Index t, double factor) {
@@ -196,10 +197,10 @@ class bfloat16_decode_operands {
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
     const Index channels = call_.v.head_dim;
-    const pairs_of_values values = pairs_with(hull, rows.count, weights, {buffers_.turned, channels});
+    const pairs_of_values values = pairs_with(hull, rows.count, weights, {buffers_.rotated, channels});
     for (Index r = 0; r < rows.count; ++r) {
       for (Index j = hull.first; j < hull.last; ++j) {
-        T* to = buffers_.turned + (j - hull.first) * channels;
+        T* to = buffers_.rotated + (j - hull.first) * channels;
         if (softmax.sees(r, j))
           std::copy_n(call_.v.at(of_.b, begin + j, kv), channels, to);
         else

@@ -36,8 +36,8 @@ struct seen_splits {
   Index count;
 };
 
-template <class T, class Turn, class C>
-seen_splits splits_of(const attention_call<T, Turn, C>& call, Index size) {
+template <class T, class Rotation, class C>
+seen_splits splits_of(const attention_call<T, Rotation, C>& call, Index size) {
   struct decode_splits {};
   const Index most = (std::max)(Index{1}, (call.k.tokens + size - 1) / size);
   seen_splits splits = {workspace<decode_splits, seen_splits::split_of_row>(call.q.batch * most), 0};
@@ -117,11 +117,11 @@ struct key_split {
 };
 
 /// \tparam Operands  decode_operands, bfloat16_decode_operands or integer_decode_operands
-template <class T, class Turn, class C, class Operands = decode_operands<T, Turn, C>>
+template <class T, class Rotation, class C, class Operands = decode_operands<T, Rotation, C>>
 class decode_split {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
-  using call_type = attention_call<T, Turn, C>;
+  using call_type = attention_call<T, Rotation, C>;
   using sum_type = typename Operands::sum;
 
  public:
@@ -329,8 +329,8 @@ class decode_split {
 /// Adds up the splits of one query and writes its output.
 ///
 ///     m = max_s m_s,   out = sum_s 2^(m_s - m) sums_s / sum_s 2^(m_s - m) sum_s
-template <class T, class Turn, class C>
-void merge_splits(const attention_call<T, Turn, C>& call, const decode_results<arithmetic<T>>& results,
+template <class T, class Rotation, class C>
+void merge_splits(const attention_call<T, Rotation, C>& call, const decode_results<arithmetic<T>>& results,
                   const split_places& places, Index row) {
   using A = arithmetic<T>;
   A* sums = results.sums_of(places.first, row);

@@ -40,12 +40,12 @@ struct rows_of_head {
   Index first, count;
 };
 
-template <class T, class Turn, class C>
+template <class T, class Rotation, class C>
 class decode_operands {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
-  using call_type = attention_call<T, Turn, C>;
-  using key_type = loadable<typename call_type::turned>;
+  using call_type = attention_call<T, Rotation, C>;
+  using key_type = loadable<typename call_type::rotated>;
   using value_type = loadable<C>;
 
  public:
@@ -53,12 +53,12 @@ class decode_operands {
 
   decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
     struct decode_numbers {};
-    struct decode_turned {};
+    struct decode_rotated {};
     const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
     const Index copied = (std::max)(shape::tile, of_.rows) * widest;
     queries_ = workspace<decode_numbers, A>(of_.rows * of_.heads * depth + copied);
     buffers_.wide = queries_ + of_.rows * of_.heads * depth;
-    buffers_.turned = workspace<decode_turned, T>(copied);
+    buffers_.rotated = workspace<decode_rotated, T>(copied);
   }
 
   /// Packs the queries of head kv at token t, times `factor`.

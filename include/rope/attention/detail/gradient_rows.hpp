@@ -82,10 +82,10 @@ struct attention_gradient_rows {
   }
 
   /// Products of strip s of packed rows with the panels of transposed keys or values that `hull` touches.
-  void multiply(const A* rows, Index s, const A* turned, Index depth, tile_range hull, A* products,
+  void multiply(const A* rows, Index s, const A* rotated, Index depth, tile_range hull, A* products,
                 Index stride) const {
     for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
-      row_products(rows + s * shape::rows * shape::width, panel_stride(), turned + n * depth, depth,
+      row_products(rows + s * shape::rows * shape::width, panel_stride(), rotated + n * depth, depth,
                    products + n, stride);
   }
 

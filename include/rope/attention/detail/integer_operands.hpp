@@ -51,10 +51,11 @@ inline float round_weights(const tile_range& hull, const float* weights, std::in
                            std::int32_t{largest});
 }
 
-template <class Turn>
-class integer_operands : public paired_operands<float, Turn, std::int8_t, integer_products<integer_floats>> {
-  static_assert(!Turn::rotates, "keys that are rotated while they are read are no integers");
-  using base = paired_operands<float, Turn, std::int8_t, integer_products<integer_floats>>;
+template <class Rotation>
+class integer_operands
+    : public paired_operands<float, Rotation, std::int8_t, integer_products<integer_floats>> {
+  static_assert(!Rotation::rotates, "keys that are rotated while they are read are no integers");
+  using base = paired_operands<float, Rotation, std::int8_t, integer_products<integer_floats>>;
   using typename base::shape;
 
  public:
@@ -63,7 +64,7 @@ class integer_operands : public paired_operands<float, Turn, std::int8_t, intege
 
   void pack_queries(Index t, double factor) {
     const Index depth = call_.q.head_dim;
-    float* const wide = buffers_.turned;  // [heads, head_dim]
+    float* const wide = buffers_.rotated;  // [heads, head_dim]
     read_queries(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads,
                  static_cast<float>(factor), buffers_,
                  [&](Index g) { return std::pair(wide + g * depth, Index{1}); });
@@ -115,11 +116,11 @@ class integer_operands : public paired_operands<float, Turn, std::int8_t, intege
 // bits, with one scale per query. Weights times the scales of values are rounded to 16 bits, with one scale
 // per query and tile of keys. Sums of products are exact.
 
-template <class Turn>
+template <class Rotation>
 class integer_decode_operands {
-  static_assert(!Turn::rotates, "keys that are rotated while they are read are no integers");
+  static_assert(!Rotation::rotates, "keys that are rotated while they are read are no integers");
   using shape = panel_shape<float>;
-  using call_type = attention_call<float, Turn, std::int8_t>;
+  using call_type = attention_call<float, Rotation, std::int8_t>;
   using products = integer_products<integer_floats>;
   using number = products::number;
   using real = arithmetic<typename call_type::stored>;  // float, as a dependent type

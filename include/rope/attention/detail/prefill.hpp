@@ -58,12 +58,12 @@ struct prefill_state {
 };
 
 /// \tparam Operands  prefill_operands, bfloat16_operands or integer_operands
-template <class T, class Turn, class C, class Operands = prefill_operands<T, Turn, C>>
+template <class T, class Rotation, class C, class Operands = prefill_operands<T, Rotation, C>>
 requires prefill_products<Operands, arithmetic<T>>
 class prefill_block {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
-  using call_type = attention_call<T, Turn, C>;
+  using call_type = attention_call<T, Rotation, C>;
 
  public:
   /// Tokens of a block. With 512 rows the queries, the sums and a tile fit in L2, and packing is a hundredth

@@ -33,8 +33,8 @@ struct query_block {
 /// Calls visit(n, keys, values) for runs of keys and values of a tile. A run begins with key n of the tile,
 /// has regular strides, and fills columns of one panel from n % width on. Packing it also writes zeros to the
 /// later columns of the panel, which the next run overwrites.
-template <class T, class Turn, class C, class Visit>
-void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_block& block, Index begin,
+template <class T, class Rotation, class C, class Visit>
+void for_each_run_of_panel(const attention_call<T, Rotation, C>& call, const query_block& block, Index begin,
                            Index count, const Visit& visit) {
   constexpr Index width = panel_shape<arithmetic<T>>::width;
   for (Index n = 0, here; n < count; n += here) {
@@ -76,17 +76,17 @@ concept prefill_products = requires(X& x, Index n, const tile_range& hull, A* nu
 };
 
 /// Products in the arithmetic type.
-template <class T, class Turn, class C>
+template <class T, class Rotation, class C>
 class prefill_operands {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
-  using call_type = attention_call<T, Turn, C>;
+  using call_type = attention_call<T, Rotation, C>;
 
  public:
   prefill_operands(const call_type& call, const query_block& block, Index strips)
       : call_(call), block_(block), depth_(call.k.head_dim), value_dim_(call.v.head_dim) {
     struct prefill_numbers {};
-    struct prefill_turned {};
+    struct prefill_rotated {};
     const Index padded_values = shape::padded(value_dim_);
     const Index copied = (std::max)(shape::width, block.heads) * (std::max)(depth_, value_dim_);
     queries_ = workspace<prefill_numbers, A>(strips * shape::rows * depth_ +
@@ -94,7 +94,7 @@ class prefill_operands {
     keys_ = queries_ + strips * shape::rows * depth_;
     values_ = keys_ + shape::tile * depth_;
     buffers_.wide = values_ + shape::tile * padded_values;
-    buffers_.turned = workspace<prefill_turned, T>(copied);
+    buffers_.rotated = workspace<prefill_rotated, T>(copied);
   }
 
   void pack_queries(Index t, double factor) {
@@ -110,7 +110,7 @@ class prefill_operands {
     for_each_run_of_panel(
         call_, block_, begin, count, [&](Index n, const token_run<C>& k, const token_run<C>& v) {
           const Index column = n % shape::width;
-          const auto keys = read_keys<packable<typename call_type::turned>>(call_, k, buffers_);
+          const auto keys = read_keys<packable<typename call_type::rotated>>(call_, k, buffers_);
           pack_transposed(keys.rows, keys.stride, k.count, shape::width - column, depth_,
                           keys_ + (n - column) * depth_ + column, shape::width);
           const auto values = read_values<packable<C>>(call_, v, buffers_);
@@ -169,11 +169,11 @@ class prefill_operands {
 
 /// The common part of bfloat16_operands and integer_operands, which multiply in pairs. Each derived class
 /// converts queries and weights to its type.
-template <class T, class Turn, class C, pair_products Products>
+template <class T, class Rotation, class C, pair_products Products>
 class paired_operands {
  protected:
   using shape = panel_shape<float>;
-  using call_type = attention_call<T, Turn, C>;
+  using call_type = attention_call<T, Rotation, C>;
   using number = typename Products::number;
 
  public:
@@ -220,7 +220,7 @@ class paired_operands {
       : call_(call), block_(block), pairs_((call.k.head_dim + 1) / 2) {
     struct prefill_pairs {};
     struct prefill_factors {};
-    struct prefill_turned {};
+    struct prefill_rotated {};
     const Index rows = strips * shape::rows;
     queries_ = workspace<prefill_pairs, number>(2 * pairs_ * (rows + shape::tile + 1) +
                                                 shape::tile * (shape::rows + shape::padded(call.v.head_dim)));
@@ -230,8 +230,8 @@ class paired_operands {
     values_ = weights_ + shape::rows * shape::tile;
     factors_ = workspace<prefill_factors, float>(rows + shape::tile);
     key_scales_ = factors_ + rows;
-    buffers_ = {workspace<prefill_turned, T>((std::max)(shape::width, block.heads) *
-                                             (std::max)(call.k.head_dim, call.v.head_dim)),
+    buffers_ = {workspace<prefill_rotated, T>((std::max)(shape::width, block.heads) *
+                                              (std::max)(call.k.head_dim, call.v.head_dim)),
                 nullptr};
   }
 

@@ -71,7 +71,7 @@ struct key_positions_from {
 /// Buffers for copies of the rows that are read at a time.
 template <class T>
 struct row_buffers {
-  T* turned;
+  T* rotated;
   arithmetic<T>* wide;
 };
 
@@ -96,32 +96,32 @@ using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>
 /// Keys of a run, [count, head_dim], rotated if the call rotates. They are in their own type if that is
 /// `Storage`, otherwise in the arithmetic type. Integers are multiplied by their scales only in the
 /// arithmetic type.
-template <class Storage, class T, class Turn, class C>
-row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, const token_run<C>& run,
+template <class Storage, class T, class Rotation, class C>
+row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                              const row_buffers<T>& buffers) {
   const token_source<C>& k = call.k;
   const auto [b, kv, first, count, rows] = run;
   const row_block<C> block = {rows, k.token_stride};
-  if constexpr (Turn::rotates) {
-    using Layout = typename Turn::Layout;
-    const placed_table<typename Turn::scalar>& table = call.turn.tables.keys();
-    const key_positions_from<typename Turn::scalar> positions{&call.rules, &table.table(),
-                                                              call.turn.row_of_zero, b, first};
+  if constexpr (Rotation::rotates) {
+    using Layout = typename Rotation::Layout;
+    const placed_table<typename Rotation::scalar>& table = call.rotation.tables.keys();
+    const key_positions_from<typename Rotation::scalar> positions{&call.rules, &table.table(),
+                                                                  call.rotation.row_of_zero, b, first};
     if constexpr (std::is_same_v<T, C>) {
       const head_view<const T> stored = {rows, 1, count, 1, k.head_dim, 0, k.token_stride, 0};
       rotate_into<Layout>(stored, Index{0}, Index{0}, count, Index{0}, Index{1}, table, positions,
-                          buffers.turned);
+                          buffers.rotated);
     } else {
       if constexpr (is_quantized<C>)
-        dequantize_rows(k, run, buffers.turned);
+        dequantize_rows(k, run, buffers.rotated);
       else
         for (Index n = 0; n < count; ++n)
-          widen(block.rows + n * block.stride, k.head_dim, buffers.turned + n * k.head_dim);
-      const head_view<const T> wide = {buffers.turned, 1, count, 1, k.head_dim, 0, k.head_dim, k.head_dim};
+          widen(block.rows + n * block.stride, k.head_dim, buffers.rotated + n * k.head_dim);
+      const head_view<const T> wide = {buffers.rotated, 1, count, 1, k.head_dim, 0, k.head_dim, k.head_dim};
       rotate_into<Layout>(wide, Index{0}, Index{0}, count, Index{0}, Index{1}, table, positions,
-                          buffers.turned);
+                          buffers.rotated);
     }
-    return rows_as<Storage>(row_block<T>{buffers.turned, k.head_dim}, count, k.head_dim, buffers.wide);
+    return rows_as<Storage>(row_block<T>{buffers.rotated, k.head_dim}, count, k.head_dim, buffers.wide);
   } else if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
     dequantize_rows(k, run, buffers.wide);
     return {buffers.wide, k.head_dim};
@@ -131,8 +131,8 @@ row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, const token
 }
 
 /// Values of a run, [count, value_dim], in a type chosen as in read_keys.
-template <class Storage, class T, class Turn, class C>
-row_block<Storage> read_values(const attention_call<T, Turn, C>& call, const token_run<C>& run,
+template <class Storage, class T, class Rotation, class C>
+row_block<Storage> read_values(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                                const row_buffers<T>& buffers) {
   if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
     dequantize_rows(call.v, run, buffers.wide);
@@ -144,14 +144,14 @@ row_block<Storage> read_values(const attention_call<T, Turn, C>& call, const tok
 }
 
 /// Query heads [head, head + heads) of token i, rotated if the call rotates.
-template <class T, class Turn, class C>
-row_block<T> query_rows(const attention_call<T, Turn, C>& call, Index b, Index i, Index head, Index heads,
+template <class T, class Rotation, class C>
+row_block<T> query_rows(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                         const row_buffers<T>& buffers) {
-  if constexpr (Turn::rotates) {
-    rotate_into<typename Turn::Layout>(call.q, b, i, Index{1}, head, heads, call.turn.tables.queries(),
-                                       query_positions_from{&call.rules, call.turn.row_of_zero, b, i},
-                                       buffers.turned);
-    return {buffers.turned, call.q.head_dim};
+  if constexpr (Rotation::rotates) {
+    rotate_into<typename Rotation::Layout>(
+        call.q, b, i, Index{1}, head, heads, call.rotation.tables.queries(),
+        query_positions_from{&call.rules, call.rotation.row_of_zero, b, i}, buffers.rotated);
+    return {buffers.rotated, call.q.head_dim};
   } else {
     return {call.q.at(b, i, head), call.q.head_stride};
   }
@@ -159,8 +159,8 @@ row_block<T> query_rows(const attention_call<T, Turn, C>& call, Index b, Index i
 
 /// Writes the rows of query_rows times `factor`. Channel d of query head `head` + g is written to to[d *
 /// step], with {to, step} = place(g).
-template <class T, class Turn, class C>
-void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Index head, Index heads,
+template <class T, class Rotation, class C>
+void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                   arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
   const Index depth = call.q.head_dim;
   const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);

@@ -92,20 +92,20 @@ inline void check_selected(const char* function, const attention_options& option
 }
 
 /// How many selected_query there are in a call.
-template <class T, class Turn, class C>
-Index selected_query_count(const attention_call<T, Turn, C>& call) {
+template <class T, class Rotation, class C>
+Index selected_query_count(const attention_call<T, Rotation, C>& call) {
   return call.q.batch * call.q.tokens * call.k.heads;
 }
 
 /// Query i of row b, in the query heads of key head kv, and the selected keys that are visible to it. The
 /// keys are in scratch memory of the calling thread, and valid until its next selected_query.
-template <class T, class Turn, class C>
+template <class T, class Rotation, class C>
 class selected_query {
-  using call_type = attention_call<T, Turn, C>;
+  using call_type = attention_call<T, Rotation, C>;
 
  public:
   /// \param task  in [0, selected_query_count)
-  selected_query(const attention_call<T, Turn, C>& of, Index task)
+  selected_query(const attention_call<T, Rotation, C>& of, Index task)
       : of_(of),
         kv_(task % of.k.heads),
         i_(task / of.k.heads % of.q.tokens),
@@ -142,8 +142,8 @@ class selected_query {
                 ? of_.out  // weights are computed without an output
                 : of_.out.batch_range(b_, 1).token_range(i_, 1).head_range(first_head(), group),
             visibility(options(), {1, 1, count_, group, of_.q.head_dim},
-                       Turn::rotates ? key_order::any : key_order::contiguous),
-            of_.turn};
+                       Rotation::rotates ? key_order::any : key_order::contiguous),
+            of_.rotation};
   }
 
  private:
@@ -165,7 +165,7 @@ class selected_query {
     one.bias = entries_of(all.bias, workspace<selected_bias, float>(all.bias ? group * count_ : 0));
     static constexpr std::int64_t none[] = {0};
     if (rules.is_padding(b_, i_)) one.query_counts = none;
-    if constexpr (Turn::rotates) {
+    if constexpr (Rotation::rotates) {
       std::int64_t* const positions = workspace<selected_positions, std::int64_t>(count_ + 1);
       for (Index n = 0; n < count_; ++n) positions[n] = rules.key_position(b_, list_[n]);
       if (count_ > 0) positions[count_] = rules.query_position(b_, i_);

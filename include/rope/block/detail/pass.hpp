@@ -36,8 +36,8 @@ struct block_scratch {
   struct log_sums;
   struct probabilities;
   // of the backward pass
-  struct turned_queries;
-  struct turned_keys;
+  struct rotated_queries;
+  struct rotated_keys;
   struct d_attended;
   struct d_queries;
   struct d_keys;

@@ -81,7 +81,7 @@ std::int64_t text_position(const char* function, const char* token, Index axes,
   for (Index a = 0; a < axes; ++a)
     if (!equal(coordinate(a), first) || !equal(first, std::floor(first)))
       throw_invalid(function,
-                    "a table of positions turns text, which is at one integer on all axes; give a table of "
+                    "a table of positions needs text queries (one integer on all axes); pass a table of "
                     "coordinates for ",
                     token, " at ", first, " and ", coordinate(a));
   return static_cast<std::int64_t>(first);
@@ -142,7 +142,7 @@ inline void require_rotation_on_axes(const char* owner, const key_rotation& stor
 
 /// Rotates keys by steps along all axes together, without the attention_factor.
 template <class Layout, class T, class S>
-key_rotator<Layout, T> turn_along_axes(const placed_table<S>& placed) {
+key_rotator<Layout, T> rotator_along_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   number_array<phase> steps(table.pairs(), 1, phase{});
   for (Index i = 0; i < steps.size(); ++i)
@@ -155,16 +155,16 @@ key_rotator<Layout, T> turn_along_axes(const placed_table<S>& placed) {
 /// Throws:  std::invalid_argument unless both tables have the same pairs and first channel, and are tables of
 ///          coordinates if some keys are not text
 template <class Layout, class T, class From, class To>
-class turn_between_axes {
+class rotator_between_axes {
  public:
-  turn_between_axes(const char* function, Index axes, bool text_only, const placed_table<From>& from,
-                    const placed_table<To>& to)
-      : from_(from.table()), to_(to.table()), turn_(checked(function, axes, text_only, from, to)) {}
+  rotator_between_axes(const char* function, Index axes, bool text_only, const placed_table<From>& from,
+                       const placed_table<To>& to)
+      : from_(from.table()), to_(to.table()), rotator_(checked(function, axes, text_only, from, to)) {}
 
   /// \param coordinates  of the token, [axes], all equal if a table has one axis
-  void turn(const head_view<T>& keys, Index b, Index slot, const double* coordinates) {
-    turn_.turn_by(keys, b, slot,
-                  [&](std::size_t i) { return at(to_, i, coordinates) + -at(from_, i, coordinates); });
+  void rotate(const head_view<T>& keys, Index b, Index slot, const double* coordinates) {
+    rotator_.rotate_by(keys, b, slot,
+                       [&](std::size_t i) { return at(to_, i, coordinates) + -at(from_, i, coordinates); });
   }
 
  private:
@@ -193,7 +193,7 @@ class turn_between_axes {
 
   const frequency_table<From>& from_;
   const frequency_table<To>& to_;
-  key_rotator<Layout, T> turn_;
+  key_rotator<Layout, T> rotator_;
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -52,20 +52,20 @@ class head_memory {
   storage<float> scales_;
 };
 
-/// Calls turn.turn(keys, b, slot, by) for one stored token. int8 channels are dequantized, rotated and
+/// Calls rotator.rotate(keys, b, slot, by) for one stored token. int8 channels are dequantized, rotated and
 /// quantized again.
-template <class Turn, class View, class By>
-void turn_stored(Turn& turn, const View& keys, Index b, Index slot, const By& by) {
+template <class Rotator, class View, class By>
+void rotate_stored(Rotator& rotator, const View& keys, Index b, Index slot, const By& by) {
   if constexpr (is_quantized<typename View::value_type>) {
-    struct turned_numbers {};
+    struct rotated_numbers {};
     const auto token = keys.batch_range(b, 1).token_range(slot, 1);
-    const head_view<float> numbers = bshd(workspace<turned_numbers, float>(keys.heads * keys.head_dim), 1, 1,
+    const head_view<float> numbers = bshd(workspace<rotated_numbers, float>(keys.heads * keys.head_dim), 1, 1,
                                           keys.heads, Index{keys.head_dim});
     dequantize_all(token, numbers);
-    turn.turn(numbers, Index{0}, Index{0}, by);
+    rotator.rotate(numbers, Index{0}, Index{0}, by);
     quantize_all(numbers, token);
   } else {
-    turn.turn(keys, b, slot, by);
+    rotator.rotate(keys, b, slot, by);
   }
 }
 

@@ -194,17 +194,17 @@ class stored_tokens {
       throw_invalid(function, "raw keys have no angles; read them by the new table instead");
     check_table<Layout>(owner, from);
     if (on_axes()) {
-      turn_between_axes<Layout, numbers_of<T>, From, To> turn(
+      rotator_between_axes<Layout, numbers_of<T>, From, To> rotator(
           function, coordinates_.axes(), rows_.empty() || rotation_.frequencies == 0, from, to);
       for (Index b = 0; b < memory_.batch(); ++b)
         for (Index t = 0; t < rows_.size(b); ++t)
-          turn_stored(turn, memory_.keys(), b, t, coordinates_.token(b, t));
+          rotate_stored(rotator, memory_.keys(), b, t, coordinates_.token(b, t));
     } else {
-      auto turn = rebase_rotator<Layout, numbers_of<T>>(function, from, to);
+      auto rotator = rebase_rotator<Layout, numbers_of<T>>(function, from, to);
       for (Index t = 0; t < memory_.slot_count(); ++t)
         for (Index b = 0; b < memory_.batch(); ++b)
           if (t < rows_.size(b))
-            turn_stored(turn, memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
+            rotate_stored(rotator, memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
     }
     rotation_ = rotation_of<Layout>(function, to);
   }
@@ -262,13 +262,13 @@ class stored_tokens {
              const placed_table<S>& table, batch_row row) {
     if (storage_ == key_storage::raw) return shift(function, first, count, delta, row);
     check_table<Layout>(owner, table);
-    auto turn = on_axes() ? turn_along_axes<Layout, numbers_of<T>>(table)
-                          : shift_rotator<Layout, numbers_of<T>>(function, table);
+    auto rotator = on_axes() ? rotator_along_axes<Layout, numbers_of<T>>(table)
+                             : shift_rotator<Layout, numbers_of<T>>(function, table);
     const row_range rows = checked_shift(function, first, count, delta, row);
     const Index last = first + count;
     if (delta != 0)
       for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
-        for (Index t = first; t < last; ++t) turn_stored(turn, memory_.keys(), b, t, delta);
+        for (Index t = first; t < last; ++t) rotate_stored(rotator, memory_.keys(), b, t, delta);
     note_shift(rows, first, last, delta);
   }
   /// Makes row `to` a copy of row `from` of this or another store.

@@ -126,7 +126,7 @@ struct group_comparison {
 };
 
 /// True if a pair rotates by minus the position.
-inline bool any_turns_back(const frequencies& of) {
+inline bool any_rotates_back(const frequencies& of) {
   for (Index a = 0; a < of.axes(); ++a)
     for (Index i = 0; i < of.pairs(); ++i)
       if (of.inv_freq(i, a) < 0) return true;

@@ -299,10 +299,10 @@ class gguf_importer {
     constexpr const char* name = "attention.indexer.key_length";
     const auto head_dim = reader_.number(name, range::count);
     if (record_.compressed && group.layer_type != "compressed_sparse_attention") return;
-    if (record_.indexer == indexer_turn::no_indexer || !head_dim) {
+    if (record_.indexer == indexer_kind::no_indexer || !head_dim) {
       if (head_dim)
         model_.warnings.push_back(reader_.key(name) + " is that of an indexer; what it rotates is not known");
-      else if (record_.indexer != indexer_turn::no_indexer)
+      else if (record_.indexer != indexer_kind::no_indexer)
         model_.warnings.push_back(reader_.key(name) +
                                   " is missing, so the rotation of the indexer is unknown");
       return;

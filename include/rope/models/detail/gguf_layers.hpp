@@ -284,9 +284,9 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
                                             Index layers, const std::vector<bool>& sliding) {
   std::vector<Index> without = gguf_layers_without_attention(reader, record, layers, sliding);
   constexpr const char* name = "attention.rope_pattern";
-  if (const auto turns = record.rope_pattern ? reader.numbers(name, range::zero_or_one)
-                                             : std::optional<std::vector<double>>()) {
-    const std::vector<double> list = gguf_layer_list(reader, name, layers, *turns);
+  if (const auto rotates = record.rope_pattern ? reader.numbers(name, range::zero_or_one)
+                                               : std::optional<std::vector<double>>()) {
+    const std::vector<double> list = gguf_layer_list(reader, name, layers, *rotates);
     for (std::size_t i = 0; i < list.size(); ++i)
       if (equal(list[i], 0)) without.push_back(static_cast<Index>(i));
   }

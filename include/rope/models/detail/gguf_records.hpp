@@ -21,7 +21,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// same reason as hugging_face_record_of.
 template <class Record = gguf_record>
 const Record* gguf_record_of(std::string_view architecture) {
-  using enum indexer_turn;
+  using enum indexer_kind;
   using enum layout_kind;
   using enum sliding_rule;
   using enum gguf_scale;

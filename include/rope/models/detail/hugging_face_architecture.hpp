@@ -41,11 +41,11 @@ inline std::string plain_architecture(std::string name) {
 
 /// Why an architecture has no record.
 enum class refusal {
-  in_doubt,    // files and class disagree, or too little is known: the caller's layout is used
-  axes,        // its tokens have several coordinates, so that the name of a layout is not enough
-  other_turn,  // it does not rotate queries and keys by one position, or no attention option gives its mask
-  parts,       // it has several parts, each with a dictionary of its own
-  no_turn      // no layer rotates
+  in_doubt,           // files and class disagree, or too little is known: the caller's layout is used
+  axes,               // its tokens have several coordinates, so that the name of a layout is not enough
+  rotates_otherwise,  // not queries and keys by one position, or no attention option gives its mask
+  parts,              // it has several parts, each with a dictionary of its own
+  never_rotates       // no layer rotates
 };
 
 struct refused_architecture {
@@ -118,80 +118,80 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "sapiens2", .reason = "dino_v3_frequencies", .kind = axes},
       {.architecture = "step3p5vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "videollama3vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "clvpencoder", .reason = "rotates values too", .kind = other_turn},
+      {.architecture = "clvpencoder", .reason = "rotates values too", .kind = rotates_otherwise},
       {.architecture = "deepseekocr2encoder",
        .reason = "shows its first num_patches tokens to every token, the others to those after them: a mask "
                  "that no option of attention stands for",
-       .kind = other_turn},
+       .kind = rotates_otherwise},
       {.architecture = "deepseekv41",
        .reason = "is not that of DeepSeek V4: layers share the compressed keys of others, which no option of "
                  "attention stands for",
-       .kind = other_turn},
+       .kind = rotates_otherwise},
       {.architecture = "musicflamingo",
        .reason = "rotates features of sound by their time in seconds",
-       .kind = other_turn},
+       .kind = rotates_otherwise},
       {.architecture = "phi3small",
        .reason = "attends to blocks of keys by a pattern of every head: a mask that no option of attention "
                  "stands for",
-       .kind = other_turn},
+       .kind = rotates_otherwise},
       {.architecture = "qwen25omnidit",
        .reason = "rotates the first head of every layer and no other",
-       .kind = other_turn},
+       .kind = rotates_otherwise},
       {.architecture = "seamlessm4t",
        .reason = "rotates hidden states, if any, before they become queries and keys",
-       .kind = other_turn},
+       .kind = rotates_otherwise},
       {.architecture = "vjepa2",
        .reason = "multiplies the two channels of a pair by cos and sin of two different angles",
-       .kind = other_turn},
+       .kind = rotates_otherwise},
       {.architecture = "wav2vec2bert",
        .reason = "rotates hidden states, if any, before they become queries and keys",
-       .kind = other_turn},
+       .kind = rotates_otherwise},
       {.architecture = "wav2vec2conformer",
        .reason = "rotates hidden states, if any, before they become queries and keys",
-       .kind = other_turn},
-      {.architecture = "albert", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "bart", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "bert", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "bloom", .reason = "ALiBi biases", .kind = no_turn},
-      {.architecture = "camembert", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "deberta", .reason = "relative positions", .kind = no_turn},
-      {.architecture = "debertav2", .reason = "relative positions", .kind = no_turn},
-      {.architecture = "distilbert", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "electra", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "falconmamba", .reason = "no attention", .kind = no_turn},
-      {.architecture = "glm5next", .reason = "no positions", .kind = no_turn},
-      {.architecture = "gpt2", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "gptbigcode", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "gptneo", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "inkling", .reason = "relative biases", .kind = no_turn},
-      {.architecture = "inklingmmmodel", .reason = "relative biases", .kind = no_turn},
-      {.architecture = "jamba", .reason = "no positions", .kind = no_turn},
-      {.architecture = "kimik3", .reason = "no positions", .kind = no_turn},
-      {.architecture = "kimilinear", .reason = "no positions", .kind = no_turn},
-      {.architecture = "longt5", .reason = "biases by distance", .kind = no_turn},
-      {.architecture = "m2m100", .reason = "sinusoidal positions", .kind = no_turn},
-      {.architecture = "mamba", .reason = "no attention", .kind = no_turn},
-      {.architecture = "mamba2", .reason = "no attention", .kind = no_turn},
-      {.architecture = "marian", .reason = "sinusoidal positions", .kind = no_turn},
-      {.architecture = "mbart", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "moshidepth", .reason = "no positions", .kind = no_turn},
-      {.architecture = "mpt", .reason = "ALiBi biases", .kind = no_turn},
-      {.architecture = "mt5", .reason = "biases by distance", .kind = no_turn},
-      {.architecture = "nemotronh", .reason = "no positions", .kind = no_turn},
-      {.architecture = "openaigpt", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "opt", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "parakeetencoder", .reason = "relative positions", .kind = no_turn},
-      {.architecture = "pegasus", .reason = "sinusoidal positions", .kind = no_turn},
-      {.architecture = "roberta", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "rwkv", .reason = "no attention", .kind = no_turn},
-      {.architecture = "rwkv7", .reason = "no attention", .kind = no_turn},
-      {.architecture = "t5", .reason = "biases by distance", .kind = no_turn},
-      {.architecture = "umt5", .reason = "biases by distance", .kind = no_turn},
-      {.architecture = "whisper", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "xglm", .reason = "sinusoidal positions", .kind = no_turn},
-      {.architecture = "xlmroberta", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "xlnet", .reason = "relative positions", .kind = no_turn},
-      {.architecture = "zamba", .reason = "no positions", .kind = no_turn},
+       .kind = rotates_otherwise},
+      {.architecture = "albert", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "bart", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "bert", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "bloom", .reason = "ALiBi biases", .kind = never_rotates},
+      {.architecture = "camembert", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "deberta", .reason = "relative positions", .kind = never_rotates},
+      {.architecture = "debertav2", .reason = "relative positions", .kind = never_rotates},
+      {.architecture = "distilbert", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "electra", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "falconmamba", .reason = "no attention", .kind = never_rotates},
+      {.architecture = "glm5next", .reason = "no positions", .kind = never_rotates},
+      {.architecture = "gpt2", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "gptbigcode", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "gptneo", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "inkling", .reason = "relative biases", .kind = never_rotates},
+      {.architecture = "inklingmmmodel", .reason = "relative biases", .kind = never_rotates},
+      {.architecture = "jamba", .reason = "no positions", .kind = never_rotates},
+      {.architecture = "kimik3", .reason = "no positions", .kind = never_rotates},
+      {.architecture = "kimilinear", .reason = "no positions", .kind = never_rotates},
+      {.architecture = "longt5", .reason = "biases by distance", .kind = never_rotates},
+      {.architecture = "m2m100", .reason = "sinusoidal positions", .kind = never_rotates},
+      {.architecture = "mamba", .reason = "no attention", .kind = never_rotates},
+      {.architecture = "mamba2", .reason = "no attention", .kind = never_rotates},
+      {.architecture = "marian", .reason = "sinusoidal positions", .kind = never_rotates},
+      {.architecture = "mbart", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "moshidepth", .reason = "no positions", .kind = never_rotates},
+      {.architecture = "mpt", .reason = "ALiBi biases", .kind = never_rotates},
+      {.architecture = "mt5", .reason = "biases by distance", .kind = never_rotates},
+      {.architecture = "nemotronh", .reason = "no positions", .kind = never_rotates},
+      {.architecture = "openaigpt", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "opt", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "parakeetencoder", .reason = "relative positions", .kind = never_rotates},
+      {.architecture = "pegasus", .reason = "sinusoidal positions", .kind = never_rotates},
+      {.architecture = "roberta", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "rwkv", .reason = "no attention", .kind = never_rotates},
+      {.architecture = "rwkv7", .reason = "no attention", .kind = never_rotates},
+      {.architecture = "t5", .reason = "biases by distance", .kind = never_rotates},
+      {.architecture = "umt5", .reason = "biases by distance", .kind = never_rotates},
+      {.architecture = "whisper", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "xglm", .reason = "sinusoidal positions", .kind = never_rotates},
+      {.architecture = "xlmroberta", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "xlnet", .reason = "relative positions", .kind = never_rotates},
+      {.architecture = "zamba", .reason = "no positions", .kind = never_rotates},
   };
   for (const Refused& one : refused)
     if (one.architecture == architecture) return &one;
@@ -339,14 +339,14 @@ void add_inner_keys(const J& value, const std::string& path, const Speaks& speak
 // Models in which no layer rotates: all models of some architectures, and others with a certain value in the
 // file.
 
-/// Whether the key record.turns_if means that layers rotate.
+/// Whether the key record.rotates_if means that layers rotate.
 template <class J>
-bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& record) {
-  const J* value = text.find(std::string(record.turns_if).c_str());
+bool says_that_layers_rotate(json_reader<J>& text, const hugging_face_record& record) {
+  const J* value = text.find(std::string(record.rotates_if).c_str());
   if (!value) return false;
   if (value->is_boolean()) return value->template get<bool>();
-  if (value->is_string()) return value->template get<std::string>() == record.turns_word;
-  const bool dictionary = value->is_object() && record.turns_if == "rope_parameters";
+  if (value->is_string()) return value->template get<std::string>() == record.rotates_word;
+  const bool dictionary = value->is_object() && record.rotates_if == "rope_parameters";
   return dictionary && json_reader<J>(value, "").has("rope_theta");
 }
 
@@ -370,7 +370,7 @@ template <class J>
 unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& architecture) {
   const std::string name = plain_architecture(architecture);
   if (const refused_architecture* refused = refused_architecture_of(name);
-      refused && refused->kind == refusal::no_turn) {
+      refused && refused->kind == refusal::never_rotates) {
     check_that_nothing_rotates(text, name, architecture);
     return {
         std::string(refused->reason), "model_type",
@@ -378,10 +378,10 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
   }
   const hugging_face_record* known = hugging_face_record_of(name);
   const hugging_face_record record = known ? *known : hugging_face_record{};
-  if (!record.turns_if.empty() && !says_that_layers_turn(text, record))
-    return {std::string(record.instead), std::string(record.turns_if),
+  if (!record.rotates_if.empty() && !says_that_layers_rotate(text, record))
+    return {std::string(record.instead), std::string(record.rotates_if),
             "does not say that layers rotate, and without it no layer of " + architecture +
-                " does: it must be true, \"" + std::string(record.turns_word) +
+                " does: it must be true, \"" + std::string(record.rotates_word) +
                 "\" or a dictionary with rope_theta"};
   if (record.needs_window && text.is_null("sliding_window"))
     return {"no positions", "sliding_window",

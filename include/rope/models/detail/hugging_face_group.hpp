@@ -298,7 +298,7 @@ class hugging_face_group_maker {
   }
 
   void add_indexer(layer_group& group) {
-    if (defaults_.indexer == indexer_turn::no_indexer) {
+    if (defaults_.indexer == indexer_kind::no_indexer) {
       for (const char* name : {"index_head_dim", "indexer_head_dim"})
         if (text_.index(name))
           model_.warn_once(text_.path() + name + " is that of an indexer; what it rotates is not known");

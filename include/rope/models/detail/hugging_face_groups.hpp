@@ -361,11 +361,11 @@ class hugging_face_groups {
     if (!is_nested(given)) return false;
     bool named = false;
     for (const auto& item : given.items()) named = named || (item.value().is_object() && is_type(item.key()));
-    std::vector<std::string> beside, unturned;
+    std::vector<std::string> beside, unrotated;
     for (const auto& item : given.items()) {
       const std::string key = item.key();
       if (!item.value().is_object() || (named && !is_type(key) && !is_usual_type(key))) {
-        (item.value().is_null() ? unturned : beside).push_back(key);
+        (item.value().is_null() ? unrotated : beside).push_back(key);
         continue;
       }
       check_name(key, path.substr(0, path.size() - 1));
@@ -376,7 +376,7 @@ class hugging_face_groups {
     }
     if (defaults_.form == dictionary_form::base_per_layer && text_.has("layer_rope_theta"))
       text_.refuse("layer_rope_theta", "must not be next to a dictionary for each type of layers");
-    for (const std::string& key : unturned) leave_out(key);
+    for (const std::string& key : unrotated) leave_out(key);
     for (const std::string& key : beside)
       maker_.warn(path + key + " is next to the layer types and has no effect");
     return true;

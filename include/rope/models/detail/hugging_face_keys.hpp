@@ -108,7 +108,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
     if (is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
   if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
   if (!reads_window(record)) hidden.emplace_back("sliding_window");
-  if (record.indexer == indexer_turn::no_indexer) hidden.emplace_back("indexer_rope_interleave");
+  if (record.indexer == indexer_kind::no_indexer) hidden.emplace_back("indexer_rope_interleave");
   return hidden;
 }
 

@@ -70,7 +70,7 @@ std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
 ///         models/hy_v4
 inline bool is_full(const hugging_face_record& defaults, const std::string& type) {
   const bool chosen =
-      defaults.indexer != indexer_turn::no_indexer &&
+      defaults.indexer != indexer_kind::no_indexer &&
       (type == "qwen_sparse_attention" || type == "deepseek_sparse_attention" || type == "indexed_attention");
   return type == defaults.full_type || chosen ||
          (!defaults.others_attend && defaults.full_type == "full_attention" && type == "attention");
@@ -158,17 +158,17 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
 
 /// For each layer, whether it rotates because it is dense, with any window (Cohere 2 MoE).
 template <class J>
-std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_face_record& defaults,
-                                         std::size_t layers) {
-  std::vector<bool> turn(layers, false);
+std::vector<bool> dense_layers_that_rotate(json_reader<J>& text, const hugging_face_record& defaults,
+                                           std::size_t layers) {
+  std::vector<bool> rotates(layers, false);
   if (!defaults.dense_first || text.index("prefix_dense_sliding_window_pattern").value_or(1) != 1)
-    return turn;
+    return rotates;
   const auto count = static_cast<Index>(layers);
   const auto kinds = fitting_list(text, defaults, "mlp_layer_types", count, text.texts("mlp_layer_types"));
   const Index dense = dense_layers_of(text, defaults);
   for (std::size_t i = 0; i < layers; ++i)
-    turn[i] = kinds ? (*kinds)[i] == "dense" : static_cast<Index>(i) < dense;
-  return turn;
+    rotates[i] = kinds ? (*kinds)[i] == "dense" : static_cast<Index>(i) < dense;
+  return rotates;
 }
 
 /// The base of each layer, if a file lists them. 0: the layer does not rotate.
@@ -227,7 +227,7 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
                                   .value_or(std::vector<double>{3, 8, 13, 18, 23, 28, 33, 38}))
       if (layer < static_cast<double>(types.empty() ? layers.value_or(max_layers) : to_index(types.size())))
         without.push_back(static_cast<Index>(layer));
-  const std::vector<bool> dense = dense_layers_that_turn(text, defaults, types.size());
+  const std::vector<bool> dense = dense_layers_that_rotate(text, defaults, types.size());
   for (std::size_t i = 0; i < types.size(); ++i) {
     const bool full = is_full(defaults, types[i]);
     if ((full && !defaults.full_rotate && slides && !dense[i]) || (!full && !defaults.others_attend))

@@ -24,7 +24,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// that only programs which import a model compile the records.
 template <class Record = hugging_face_record>
 const Record* hugging_face_record_of(std::string_view architecture) {
-  using enum indexer_turn;
+  using enum indexer_kind;
   using enum layout_kind;
   using enum query_growth;
   using enum score_scale;
@@ -79,8 +79,8 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope_time_last = true},
       {.architecture = "esm",
        .causal = false,
-       .turns_if = "position_embedding_type",
-       .turns_word = "rotary",
+       .rotates_if = "position_embedding_type",
+       .rotates_word = "rotary",
        .instead = "learned positions or biases"},
       {.architecture = "esmc", .causal = false},
       {.architecture = "eurobert", .causal = false},

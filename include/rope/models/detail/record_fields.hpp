@@ -17,13 +17,13 @@ namespace rope::inline ROPE_ABI::detail {
 // The rotation in indexers of sparse attention. Its layout may differ from that of attention.
 
 /// The rotated channels in the head of an indexer, as many as in a head of attention, and their layout.
-enum class indexer_turn { no_indexer, first_half_split, first_interleaved, last_interleaved };
+enum class indexer_kind { no_indexer, first_half_split, first_interleaved, last_interleaved };
 
-inline indexer_rotation indexer_of(indexer_turn turn, Index head_dim, Index rotary_dim) {
+inline indexer_rotation indexer_of(indexer_kind kind, Index head_dim, Index rotary_dim) {
   return {
-      .layout = turn == indexer_turn::first_half_split ? layout_kind::half_split : layout_kind::interleaved,
+      .layout = kind == indexer_kind::first_half_split ? layout_kind::half_split : layout_kind::interleaved,
       .head_dim = head_dim,
-      .first_channel = turn == indexer_turn::last_interleaved ? head_dim - rotary_dim : 0,
+      .first_channel = kind == indexer_kind::last_interleaved ? head_dim - rotary_dim : 0,
       .rotary_dim = rotary_dim};
 }
 
@@ -144,7 +144,7 @@ struct hugging_face_record {
   double scale_number = 0;  // the default of the key that `scale` names. 0: the inverse root
   double softcap = 0;       // of attn_logit_softcapping
   query_growth queries = query_growth::none;
-  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that attend to selected keys
+  indexer_kind indexer = indexer_kind::no_indexer;  // of layers that attend to selected keys
   std::string_view indexer_key = "index_head_dim";  // the key with the width of an indexer's head
   which_slide slides = which_slide::by_type;
   bool slides_if_asked = false;  // layers slide only if use_sliding_window is true
@@ -162,9 +162,9 @@ struct hugging_face_record {
   bool backwards = false;          // pairs rotate by minus the position
   bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
   bool own_rule = false;           // without a rope dictionary, the class uses one that is unknown here
-  // If turns_if is not empty: no layer rotates unless that key is true, turns_word, or a dictionary with
+  // If rotates_if is not empty: no layer rotates unless that key is true, rotates_word, or a dictionary with
   // rope_theta.
-  std::string_view turns_if = {}, turns_word = "rope";
+  std::string_view rotates_if = {}, rotates_word = "rope";
   std::string_view instead = "no positions";  // what the model has instead of rotation
   std::string_view note = {};                 // a warning about layers for which a description has no field
 };
@@ -258,7 +258,7 @@ struct gguf_record {
       0;               // in models with this number of layers the scale is by embedding_length / head_count
   double softcap = 0;  // in models with this number of layers, the scale is by embedding_length / head_count
   gguf_temperature temperature = gguf_temperature::none;
-  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that select their keys
+  indexer_kind indexer = indexer_kind::no_indexer;  // of layers that select their keys
   log_multiplier multiplier = log_multiplier::ignored;
   yarn_keys yarn = yarn_keys::none;
   double beta_fast = 32;        // of YaRN, if the file does not have it

@@ -78,7 +78,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "slide_ones is read where some layers may slide";
   if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
     return "no layer is given other_type, and every type but full_type attends to nothing";
-  if (r.turns_word != "rope" && r.turns_if.empty()) return "turns_word is what the key turns_if must be";
+  if (r.rotates_word != "rope" && r.rotates_if.empty())
+    return "rotates_word is what the key rotates_if must be";
   if (!is_zero(r.scale_number) && !scale_of_key)
     return "scale_number is the default of the key that scale names";
   if (r.max_window_layers > 0 && r.slides != which_slide::from_max_window_layers &&
@@ -86,8 +87,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "max_window_layers is where layers begin or end to slide";
   if (r.scaling_slides && (is_zero(r.local_base) || per_type || compressed || lists))
     return "scaling_slides is of layers that slide with a base of their own, and one dictionary for all";
-  if (r.instead != "no positions" && r.turns_if.empty()) return "instead needs turns_if";
-  if (r.own_rule && (per_type || lists || r.turns_if == "rope_parameters"))
+  if (r.instead != "no positions" && r.rotates_if.empty()) return "instead needs rotates_if";
+  if (r.own_rule && (per_type || lists || r.rotates_if == "rope_parameters"))
     return "own_rule is of a class that does without a rope dictionary";
   if (r.mrope_time_last && (r.mrope_interleaved || r.mrope_spread || r.mrope_side > 0))
     return "mrope_time_last has an order of axes, and sections, of its own";
@@ -102,7 +103,7 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (!reads_window(r) &&
       (r.needs_window || !r.full_rotate || r.slides_if_asked || !is_zero(r.nested_window)))
     return "where sliding_window is not read nothing depends on it";
-  if (r.indexer_key != "index_head_dim" && r.indexer == indexer_turn::no_indexer)
+  if (r.indexer_key != "index_head_dim" && r.indexer == indexer_kind::no_indexer)
     return "indexer_key is of layers with an indexer";
   return {};
 }

@@ -60,7 +60,7 @@ struct norm_rule {
 };
 
 /// Used after the norm if heads are not rotated.
-struct no_turn {
+struct without_rotation {
   template <class A>
   void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
 };
@@ -68,7 +68,7 @@ struct no_turn {
 /// Rotates the heads of a token by the table row of a position. Not inline, so that all types of positions
 /// share it and programs can compile it once (`extern template`).
 template <class Layout, class S, class A>
-void turn_heads(const table_view<S>& table, double m, std::int64_t position, token_heads<A> heads) {
+void rotate_normed_heads(const table_view<S>& table, double m, std::int64_t position, token_heads<A> heads) {
   const S* cos = table.cos(position);
   const table_row<S, false> row = {cos, cos + table.pairs, table.pairs, S(1)};
   if constexpr (!std::is_same_v<S, A>)
@@ -78,13 +78,13 @@ void turn_heads(const table_view<S>& table, double m, std::int64_t position, tok
 
 /// Used after the norm if heads are rotated: rotates them by the row of their token's position.
 template <class Layout, class S, class Source>
-struct row_turn {
+struct row_rotation {
   table_view<S> table;
   Index first_channel;
   Source positions;
   double m;
 
-  row_turn(const placed_table<S>& placed, const Source& at)
+  row_rotation(const placed_table<S>& placed, const Source& at)
       : table(placed.table().view()),
         first_channel(placed.first_channel()),
         positions(at),
@@ -96,18 +96,19 @@ struct row_turn {
     if (table.is_identity(position)) return;
     heads.in += first_channel;
     heads.out += first_channel;
-    turn_heads<Layout>(table, m, position, heads);
+    rotate_normed_heads<Layout>(table, m, position, heads);
   }
 };
 
 /// A checked call: normalises and rotates every head of `x` and writes it to `out`, which may be `x`.
-template <class T, class W, class Turn>
+template <class T, class W, class Rotation>
 class norm_pass {
   using A = arithmetic<T>;
 
  public:
-  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm, const Turn& turn)
-      : x_(x), out_(out), norm_(norm), turn_(turn) {}
+  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
+            const Rotation& rotation)
+      : x_(x), out_(out), norm_(norm), rotation_(rotation) {}
 
   Index tokens() const { return x_.batch * x_.tokens; }
   double bytes() const { return cost_of(x_.size(), sizeof(T)); }
@@ -156,7 +157,7 @@ class norm_pass {
         scale_channels(in, inverse, gain, head_dim, row);
       }
     }
-    turn_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
+    rotation_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
     if constexpr (!std::is_same_v<T, A>)
       for (Index h = 0; h < heads; ++h)
         round_channels<T>(rows + h * stride, head_dim, out_.at(b, t, first + h));
@@ -165,7 +166,7 @@ class norm_pass {
   head_view<const T> x_;
   head_view<T> out_;
   norm_rule<W> norm_;
-  Turn turn_;
+  Rotation rotation_;
 };
 
 /// Tokens whose queries and keys are normalised before the next tokens.
@@ -176,8 +177,8 @@ template <class Layout, class T, class W, class S, class Source, class Threads =
 void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
                               const placed_table<S>& table, const Source& positions,
                               const Threads& threads = {}) {
-  using turn = row_turn<Layout, S, Source>;
-  run_plans(threads, tokens_of_norm, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
+  using rotation = row_rotation<Layout, S, Source>;
+  run_plans(threads, tokens_of_norm, norm_pass<T, W, rotation>(x, out, norm, rotation(table, positions)));
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -36,7 +36,7 @@ class key_rotator {
         row_(2 * static_cast<std::size_t>(step_.size())) {}
 
   /// Rotates every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
-  void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
+  void rotate(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
     if (!written_ || count != count_) {
       write([&](std::size_t i) { return step_.data()[i] * count; });
       count_ = count;
@@ -46,7 +46,7 @@ class key_rotator {
   }
   /// Rotates every head of one token by m R(phase_of_pair(i)), independent of the steps.
   template <class PhaseOfPair>
-  void turn_by(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
+  void rotate_by(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
     write(phase_of_pair);
     written_ = false;
     apply(keys, b, slot);
