@@ -198,24 +198,23 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CONFIG_HPP
 
-#ifndef ROPE_MODELS_AXES_HPP
-#define ROPE_MODELS_AXES_HPP
+#ifndef ROPE_MODELS_TABLES_HPP
+#define ROPE_MODELS_TABLES_HPP
+#include <algorithm>  // std::find_if
+#include <concepts>   // std::integral
+#include <optional>
 #include <vector>
 
 #ifndef ROPE_BASE_MESSAGE_HPP
 #define ROPE_BASE_MESSAGE_HPP
-#include <concepts>  // std::signed_integral, std::unsigned_integral, std::convertible_to
 #include <initializer_list>
-#include <span>
 #include <type_traits>
 
 #ifndef ROPE_BASE_NUMBERS_HPP
 #define ROPE_BASE_NUMBERS_HPP
-#include <algorithm>  // std::max, std::min
 #include <bit>        // std::bit_cast
 #include <cstdint>
 #include <functional>  // std::equal_to
-#include <limits>
 #include <utility>  // std::in_range
 /// Numbers: comparisons and conversions that compilers warn about or optimise away, the arithmetic type of
 /// channels, tests of bits for infinities, and hashes.
@@ -261,15 +260,6 @@ template <class T>
 using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
-/// x, or the largest finite number of its sign if x is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = bit_cast<bits>(x);
-  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
 /// Calls body(i) for each i in [first, last), 16 in a loop of constant length. g++ -O2 vectorises only those.
 template <class Body>
 EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& body) {
@@ -289,15 +279,6 @@ bool all_finite(const X* x, Index count) {
     largest = (std::max)(largest, bit_cast<bits>(static_cast<A>(x[i])) & exponent);
   });
   return largest != exponent;
-}
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
 }
 /// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
 /// of SplitMix64).
@@ -382,13 +363,13 @@ std::string message(Parts... parts) {
   return joined({message_part(parts)...});
 }
 /// Extents as messages show them: "[2, 16, 8, 128]".
-inline std::string shape_text(std::span<const Index> extents) {
+inline std::string shape_text(const Index* extents, std::size_t count) {
   std::string text;
-  for (const Index extent : extents) text += (text.empty() ? "[" : ", ") + std::to_string(extent);
+  for (std::size_t i = 0; i < count; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(extents[i]);
   return text + "]";
 }
 inline std::string shape_text(std::initializer_list<Index> extents) {
-  return shape_text(std::span(extents.begin(), extents.size()));
+  return shape_text(extents.begin(), extents.size());
 }
 /// The extents of a view.
 template <class View>
@@ -430,6 +411,7 @@ inline void check_equal(const char* function, const char* names, const char* ext
 
 #ifndef ROPE_FREQUENCIES_AXES_HPP
 #define ROPE_FREQUENCIES_AXES_HPP
+#include <limits>
 
 #ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_FREQUENCIES_HPP
@@ -439,9 +421,9 @@ inline void check_equal(const char* function, const char* names, const char* ext
 #ifndef ROPE_BASE_NUMBER_ARRAY_HPP
 #define ROPE_BASE_NUMBER_ARRAY_HPP
 
-#ifndef ROPE_BASE_STORAGE_HPP
-#define ROPE_BASE_STORAGE_HPP
-#include <new>          // std::align_val_t
+#ifndef ROPE_BASE_MEMORY_HPP
+#define ROPE_BASE_MEMORY_HPP
+#include <new>  // std::align_val_t
 /// Memory of tables, caches and scratch. It is aligned to a cache line under all compiler flags, and is not
 /// initialised.
 namespace rope::inline ROPE_ABI::detail {
@@ -453,59 +435,17 @@ inline void check_block(const char* name, std::size_t count, std::size_t size) {
   if (count > static_cast<std::size_t>(-1) / size)
     throw_length(name, count, " elements of ", size, " bytes exceed the address space");
 }
-/// Allocates blocks that begin at a cache line, and does not initialise elements without an initial value.
-template <class T>
-struct cache_line_allocator {
-  using value_type = T;
-  // All allocators are equal, so containers always take over memory and never move element by element.
-  using propagate_on_container_copy_assignment = std::true_type;
-  using propagate_on_container_move_assignment = std::true_type;
-  using propagate_on_container_swap = std::true_type;
-  using is_always_equal = std::true_type;
-  cache_line_allocator() = default;
-  template <class U>
-  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
-  T* allocate(std::size_t count) {
-    check_block("storage", count, sizeof(T));
-    return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
-  }
-  void deallocate(T* data, std::size_t /*count*/) noexcept {
-    ::operator delete (data, std::align_val_t{cache_line});
-  }
-  /// Leaves the element indeterminate, unlike std::allocator, which would zero it: the owner writes all
-  /// elements.
-  template <class U>
-  void construct(U* place) noexcept {
-    ::new (static_cast<void*>(place)) U;
-  }
-  template <class U, class... Arguments>
-  void construct(U* place, Arguments&&... arguments) {
-    ::new (static_cast<void*>(place)) U(static_cast<Arguments&&>(arguments)...);
-  }
-  friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
-};
-/// A vector whose new elements are indeterminate until written.
-template <class T>
-using storage = std::vector<T, cache_line_allocator<T>>;
-/// An Index that is moved with the memory it counts. It is 0 in an object that was moved from.
-class moved_index {
- public:
-  moved_index(Index value) noexcept : value_(value) {}
-  moved_index(const moved_index&) = default;
-  moved_index(moved_index&& other) noexcept : value_(std::exchange(other.value_, Index{0})) {}
-  moved_index& operator=(const moved_index&) = default;
-  moved_index& operator=(moved_index&& other) noexcept {
-    const Index value = std::exchange(other.value_, Index{0});
-    value_ = value;
-    return *this;
-  }
-  ~moved_index() = default;
-  operator Index() const noexcept { return value_; }
- private:
-  Index value_;
-};
+/// `count` elements of `size` bytes each.
+///
+/// Throws:  std::length_error if they exceed the address space
+inline void* allocate_block(const char* name, std::size_t count, std::size_t size) {
+  check_block(name, count, size);
+  return ::operator new (count* size, std::align_val_t{cache_line});
+}
+/// Frees a block of allocate_block, or none if `block` is null.
+inline void free_block(void* block) noexcept { ::operator delete (block, std::align_val_t{cache_line}); }
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_STORAGE_HPP
+#endif  // ROPE_BASE_MEMORY_HPP
 /// Arrays of numbers that the library keeps. They are not Eigen arrays, for two reasons.
 ///
 /// Eigen's allocation functions have the same names for every instruction set but differ: some call malloc,
@@ -529,7 +469,7 @@ namespace rope::inline ROPE_ABI {
 ///            assignment that throws changes nothing.
 template <class Scalar>
 class number_array {
-  static_assert(std::is_trivially_copyable_v<Scalar> && std::is_trivially_destructible_v<Scalar>,
+  static_assert(std::is_trivially_copyable_v<Scalar>,
                 "number_array: the numbers are copied as they lie in memory");
  public:
   /// The numbers as an Eigen array [rows, columns], to read and write.
@@ -543,12 +483,12 @@ class number_array {
   ///
   /// Throws:  std::length_error if they exceed the address space
   explicit number_array(Index rows, Index columns = 1)
-      : data_(allocated(checked_size(rows, columns))), rows_(rows), columns_(columns) {}
+      : numbers_{allocated(checked_size(rows, columns)), rows, columns} {}
   /// Numbers that are all `value`.
   ///
   /// Throws:  std::length_error if they exceed the address space
   number_array(Index rows, Index columns, Scalar value) : number_array(rows, columns) {
-    std::fill_n(data(), size(), value);
+    for (Scalar& number : *this) number = value;
   }
   /// A copy of an Eigen expression with the same scalar.
   template <class Derived>
@@ -564,52 +504,42 @@ class number_array {
   /// copy of the array has its own memory.
   static number_array over(Scalar* data, Index rows, Index columns) noexcept {
     number_array array;
-    array.data_ = data;
-    array.rows_ = rows;
-    array.columns_ = columns;
-    array.owned_ = false;
+    array.numbers_ = {data, rows, columns, false};
     return array;
   }
   /// A copy of the shape and the numbers.
-  number_array(const number_array& other) : number_array(other.rows_, other.columns_) {
-    for (Index i = 0; i < size(); ++i) data_[i] = other.data_[i];
+  number_array(const number_array& other) : number_array(other.rows(), other.cols()) {
+    for (Index i = 0; i < size(); ++i) data()[i] = other.data()[i];
   }
   /// Takes over the memory of `other`, which is then empty.
-  number_array(number_array&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)),
-        rows_(std::exchange(other.rows_, 0)),
-        columns_(std::exchange(other.columns_, 0)),
-        owned_(std::exchange(other.owned_, true)) {}
+  number_array(number_array&& other) noexcept : numbers_(other.numbers_) { other.numbers_ = {}; }
   /// Copies the shape and the numbers. If it throws, nothing changes.
   number_array& operator=(const number_array& other) { return *this = number_array(other); }
   /// Takes over the memory of `other`, which is then empty.
   number_array& operator=(number_array&& other) noexcept {
-    number_array taken(std::move(other));
-    std::swap(data_, taken.data_);
-    std::swap(rows_, taken.rows_);
-    std::swap(columns_, taken.columns_);
-    std::swap(owned_, taken.owned_);
+    const memory taken = other.numbers_;
+    other.numbers_ = {};
+    release();
+    numbers_ = taken;
     return *this;
   }
-  ~number_array() {
-    if (owned_ && data_ != nullptr) detail::cache_line_allocator<Scalar>{}.deallocate(data_, 0);
-  }
+  ~number_array() { release(); }
   /// Gives the array another shape and new memory. The numbers are then indeterminate.
   ///
   /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
   void resize(Index rows, Index columns = 1) { *this = number_array(rows, columns); }
   /// Number of rows.
-  Index rows() const { return rows_; }
+  Index rows() const { return numbers_.rows; }
   /// Number of columns.
-  Index cols() const { return columns_; }
+  Index cols() const { return numbers_.columns; }
   /// Number of elements: rows() * cols().
-  Index size() const { return rows_ * columns_; }
+  Index size() const { return rows() * cols(); }
   /// Whether size() is 0.
   bool empty() const { return size() == 0; }
   /// The first number; number (r, c) is data()[r + c * rows()].
-  Scalar* data() { return data_; }
+  Scalar* data() { return numbers_.data; }
   /// The first number, read-only.
-  const Scalar* data() const { return data_; }
+  const Scalar* data() const { return numbers_.data; }
   /// Begin of the numbers in the order of memory.
   Scalar* begin() { return data(); }
   /// End of the numbers in the order of memory.
@@ -623,9 +553,9 @@ class number_array {
   /// Number i in the order of memory, read-only.
   const Scalar& operator()(Index i) const { return data()[i]; }
   /// One number.  Requires: row in [0, rows()), column in [0, cols())
-  Scalar& operator()(Index row, Index column) { return data()[row + column * rows_]; }
+  Scalar& operator()(Index row, Index column) { return data()[row + column * rows()]; }
   /// One number, read-only.
-  const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows_]; }
+  const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows()]; }
   /// Multiplies every number by `factor`.
   number_array& operator*=(Scalar factor) {
     for (Scalar& number : *this) number *= factor;
@@ -641,8 +571,17 @@ class number_array {
   /// The numbers as a read-only Eigen array.
   const_map_type map() const { return {data(), rows(), cols()}; }
  private:
+  struct memory {
+    Scalar* data = nullptr;
+    Index rows = 0, columns = 0;
+    bool owned = true;
+  };
+  void release() noexcept {
+    if (numbers_.owned) detail::free_block(numbers_.data);
+  }
   static Scalar* allocated(std::size_t size) {
-    return size == 0 ? nullptr : detail::cache_line_allocator<Scalar>{}.allocate(size);
+    return size == 0 ? nullptr
+                     : static_cast<Scalar*>(detail::allocate_block("number_array", size, sizeof(Scalar)));
   }
   static std::size_t checked_size(Index rows, Index columns) {
     constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
@@ -651,9 +590,7 @@ class number_array {
                            " must not be negative nor exceed the address space");
     return static_cast<std::size_t>(rows * columns);
   }
-  Scalar* data_ = nullptr;
-  Index rows_ = 0, columns_ = 0;
-  bool owned_ = true;
+  memory numbers_;
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP
@@ -1293,14 +1230,18 @@ inline frequencies axial(const frequencies& block, Index axes) {
 ///
 /// Throws:  std::invalid_argument unless there are widths, all even and positive, and base is above 1
 inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 10000.0) {
-  std::vector<frequencies> blocks;
-  for (const Index width : widths) blocks.emplace_back(width, base);
-  return axial(blocks);
+  if (widths.empty()) return detail::axial_of(nullptr, 0, 1);  // throws
+  frequencies all(widths.front(), base);
+  for (std::size_t axis = 1; axis < widths.size(); ++axis) {
+    const frequencies both[] = {all, frequencies(widths[axis], base)};
+    all = detail::axial_of(both, 2, 1);
+  }
+  return all;
 }
 /// The axis that rotates each pair. Your own assignment works wherever the functions below do.
 ///
-///     const axis_assignment in_turn = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
-///     const frequencies f = on_axes(frequencies(8), in_turn);
+///     const axis_assignment alternating = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
+///     const frequencies f = on_axes(frequencies(8), alternating);
 struct axis_assignment {
   std::vector<Index> axis_of_pair;  // [pairs], each in [0, axes)
   Index axes;                       // number of axes
@@ -1344,28 +1285,6 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
     for (Index k = 0; k < count; ++k)
       assignment.axis_of_pair[static_cast<std::size_t>(axis + axes * k)] = axis;
   }
-  return assignment;
-}
-/// Height and width alternate over the fast pairs, and the slow pairs go to time: 1 2 1 2 ... 0 0, with axes
-/// (time, height, width).
-///
-///     const axis_assignment ernie = height_width_then_time(22, 20);
-///     const axis_assignment video_rope = height_width_then_time(24, 16);
-///
-/// Ernie 4.5 VL's [22, 22, 20] lists height, width, time, and VideoRoPE's [16, 24, 24] time, height, width.
-///
-/// \param spatial_pairs  pairs of height, and as many of width
-/// \param time_pairs     pairs of time
-///
-/// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
-/// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
-///          arXiv:2502.05173
-inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
-  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
-                             3};
-  for (Index i = 0; i < 2 * spatial_pairs; ++i)
-    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
   return assignment;
 }
 /// One schedule whose pairs are assigned to axes: pair i keeps its frequency and rotates by one axis.
@@ -1509,6 +1428,28 @@ using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
 #endif  // ROPE_BASE_OWNED_ARRAY_HPP
 /// Rarer ways to assign one schedule to several axes, used like those of axes.hpp.
 namespace rope::inline ROPE_ABI {
+/// Height and width alternate over the fast pairs, and the slow pairs go to time: 1 2 1 2 ... 0 0, with axes
+/// (time, height, width).
+///
+///     const axis_assignment ernie = height_width_then_time(22, 20);
+///     const axis_assignment video_rope = height_width_then_time(24, 16);
+///
+/// Ernie 4.5 VL's [22, 22, 20] lists height, width, time, and VideoRoPE's [16, 24, 24] time, height, width.
+///
+/// \param spatial_pairs  pairs of height, and as many of width
+/// \param time_pairs     pairs of time
+///
+/// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
+/// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
+///          arXiv:2502.05173
+inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
+  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
+                             3};
+  for (Index i = 0; i < 2 * spatial_pairs; ++i)
+    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
+  return assignment;
+}
 /// Interleaved sections (time, height, width, extra) as in ggml. Like interleaved_sections, but the remaining
 /// pairs go to the extra axis, whose position is 0 for text. The two differ if there are remaining pairs: of
 /// [24, 20, 20, 0], pairs 61 and 62 rotate by time in Hugging Face transformers and do not rotate in ggml.
@@ -1552,12 +1493,13 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
     detail::throw_invalid("spread_sections",
                           "sections must be (time, height, width), time at least 1, or (height, width), got ",
                           axes, " of them", axes > 0 ? " and " : "", axes > 0 ? sections[0] : Index{0});
-  axis_assignment assignment{{}, static_cast<Index>(axes)};
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0),
+                             static_cast<Index>(axes)};
   std::vector<Index> all = sections, placed(axes, 0);
   if (time_ends) --all[0];
   std::size_t last = axes;  // the axis of the previous pair; initially none
   const auto left = [&](std::size_t axis) { return all[axis] > placed[axis]; };
-  while (static_cast<Index>(assignment.axis_of_pair.size()) < pairs - (time_ends ? 1 : 0)) {
+  for (Index pair = 0; pair < pairs - (time_ends ? 1 : 0); ++pair) {
     std::size_t next = axes;
     for (std::size_t axis = 0; axis < axes; ++axis) {
       if (!left(axis) || axis == last) continue;
@@ -1566,10 +1508,9 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
     }
     if (next == axes) next = last;
     ++placed[next];
-    assignment.axis_of_pair.push_back(static_cast<Index>(next));
+    assignment.axis_of_pair[static_cast<std::size_t>(pair)] = static_cast<Index>(next);
     last = next;
   }
-  if (time_ends) assignment.axis_of_pair.push_back(0);
   return assignment;
 }
 /// One schedule, each pair along its own direction in the space of coordinates.
@@ -1612,7 +1553,7 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 
 #ifndef ROPE_MODELS_MODEL_ROPE_HPP
 #define ROPE_MODELS_MODEL_ROPE_HPP
-#include <optional>
+#include <span>
 #include <string_view>
 
 #ifndef ROPE_ATTENTION_OPTIONS_HPP
@@ -1623,7 +1564,7 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 
 #ifndef ROPE_BASE_INTEGER_LIST_HPP
 #define ROPE_BASE_INTEGER_LIST_HPP
-#include <iterator>  // std::data, std::end
+#include <cstring>  // std::memcpy
 
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
@@ -1855,6 +1796,106 @@ struct integer_in<X> {
 };
 template <class X>
 using integer_of = typename integer_in<X>::type;
+/// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
+/// outside every table too.
+template <whole_number Integer>
+std::int64_t as_position(Integer value) {
+  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
+    return static_cast<std::int64_t>(
+        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
+  else
+    return static_cast<std::int64_t>(value);
+}
+/// A vector of integers of any type in memory, each read as std::int64_t. The type of the list does not
+/// depend on that of its integers, so code that reads it is compiled once.
+///
+/// Requires:  the integers outlive the list
+class any_integers {
+ public:
+  any_integers() = default;
+  /// Throws:  std::invalid_argument if the list is a matrix
+  template <integers_in_memory X>
+  any_integers(const X& list) : any_integers("counts and offsets", list) {}
+  template <whole_number Integer>
+  any_integers(const Integer* data, std::size_t size)
+      : data_(data), size_(size), step_(8 * std::int64_t{sizeof(Integer)} + kind_of<Integer>) {
+    static_assert(sizeof(Integer) <= sizeof(std::int64_t),
+                  "counts and offsets: integers have at most 64 bits");
+  }
+  bool empty() const { return size_ == 0; }
+  std::size_t size() const { return size_; }
+  /// Integer i, or the largest std::int64_t if it is larger. Not inline, to keep callers small: most calls of
+  /// attention have no list.
+  EIGEN_DONT_INLINE std::int64_t operator[](std::size_t i) const { return read(i); }
+  /// Integers `index` and index + 1 of a list.
+  struct neighbours {
+    std::size_t index;
+    std::int64_t first, next;
+  };
+  /// The last integer that is at most `value`, and the one after it.
+  ///
+  /// Requires:  the integers do not decrease, the first is at most `value`, and the last is larger
+  EIGEN_DONT_INLINE neighbours around(std::int64_t value) const {
+    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual one
+      return search(value, [this](std::size_t i) { return as<std::int64_t>(address(i)); });
+    return search(value, [this](std::size_t i) { return read(i); });
+  }
+ protected:
+  /// \param name  the name of the list in errors
+  template <integers_in_memory X>
+  any_integers(const char* name, const X& list) {
+    const auto vector = vector_of(name, list);
+    *this = any_integers(vector.data, static_cast<std::size_t>(vector.size()));
+    step_ += 8 * (vector.column_stride - 1) * std::int64_t{sizeof(integer_of<X>)};
+  }
+ private:
+  /// Size and sign of a type of integers, in three bits.
+  template <whole_number Integer>
+  static constexpr int kind_of = std::countr_zero(sizeof(Integer)) + (std::is_signed_v<Integer> ? 4 : 0);
+  template <class Integer>
+  static std::int64_t as(const char* at) {
+    Integer value;
+    std::memcpy(&value, at, sizeof(value));
+    return as_position(value);
+  }
+  template <class Read>
+  neighbours search(std::int64_t value, const Read& read_at) const {
+    std::size_t first = 0, count = size_ - 1;  // the last integer is larger
+    while (count > 1) {
+      const std::size_t half = count / 2;
+      first = read_at(first + half) <= value ? first + half : first;
+      count -= half;
+    }
+    return {first, read_at(first), read_at(first + 1)};
+  }
+  const char* address(std::size_t i) const {
+    return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * (step_ >> 3);
+  }
+  std::int64_t read(std::size_t i) const {
+    const char* at = address(i);
+    switch (step_ & 7) {
+      case kind_of<std::int8_t>:
+        return as<std::int8_t>(at);
+      case kind_of<std::int16_t>:
+        return as<std::int16_t>(at);
+      case kind_of<std::int32_t>:
+        return as<std::int32_t>(at);
+      case kind_of<std::int64_t>:
+        return as<std::int64_t>(at);
+      case kind_of<std::uint8_t>:
+        return as<std::uint8_t>(at);
+      case kind_of<std::uint16_t>:
+        return as<std::uint16_t>(at);
+      case kind_of<std::uint32_t>:
+        return as<std::uint32_t>(at);
+      default:
+        return as<std::uint64_t>(at);
+    }
+  }
+  const void* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::int64_t step_ = 0;  // 8 times the bytes from one integer to the next, plus their kind
+};
 /// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
 /// other values, for example random numbers.
 template <class Integer>
@@ -1949,6 +1990,13 @@ concept dense_in_any_order = requires(const X& x) {
 /// An object that score_matrix accepts.
 template <class X>
 concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
+/// Returned in place of a view after an error at compile time, so that its sentence is the only one.
+struct no_scores {
+  template <class X>
+  operator score_view<X>() const {
+    return {};
+  }
+};
 /// A view of the entries of such an object, by its indices.
 template <scores_in_memory X>
 auto scores_by_index(const X& x) {
@@ -1999,6 +2047,8 @@ auto score_matrix(const X& x) {
                             detail::shape_text({view.queries, view.keys}),
                             "; leave the option out where there is no matrix");
     return view;
+  } else {
+    return detail::no_scores{};
   }
 }
 /// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.
@@ -2039,14 +2089,16 @@ auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
 #ifndef ROPE_BASE_QUANTIZED_CHANNELS_HPP
 #define ROPE_BASE_QUANTIZED_CHANNELS_HPP
 
+#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+
 #ifndef ROPE_BASE_SIMD_PACKET_HPP
 #define ROPE_BASE_SIMD_PACKET_HPP
 #include <complex>
-#include <cstring>  // std::memcpy
 
 #ifndef ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 #define ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
-/// Converts 16-bit and 8-bit channels to float and back, in scalars and in x86 registers.
+/// Rounds channels to 16 bits, and converts half in x86 registers.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
@@ -2143,63 +2195,6 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
 }
 #endif
-// A bfloat16 is the upper half of a float.
-#if defined(EIGEN_VECTORIZE_SSE)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
-  return _mm_castsi128_ps(
-      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
-  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
-                                                     _mm_unpackhi_epi16(zero, packed), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(
-      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Four integers in the lanes of a register.
-EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
-  std::int32_t four;
-  std::memcpy(&four, from, sizeof four);
-  const __m128i packed = _mm_cvtsi32_si128(four);
-#if defined(EIGEN_VECTORIZE_SSE4_1)
-  return _mm_cvtepi8_epi32(packed);
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
-#endif
-}
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
-  return _mm_cvtepi32_ps(load_four(from));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-#else
-  return _mm256_cvtepi32_ps(
-      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
@@ -2268,7 +2263,7 @@ inline constexpr bool has_packets = has_packets_of<T, P>();
 template <class T>
 using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
                                     T, arithmetic<T>>;
-/// Loads lanes<P> channels. 16-bit and 8-bit channels are widened.
+/// Loads lanes<P> channels. Narrower channels are widened: bfloat16 and int8 by simd/channel_rows.hpp on x86.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE P load(const T* from) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
@@ -2460,10 +2455,147 @@ EIGEN_ALWAYS_INLINE void prefetch_to_l2(std::uintptr_t address) {
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_HPP
+/// Rows of channels: widened, rounded, and sums of their products in double.
+ROPE_DETAIL_QUIET_BEGIN
+namespace rope::inline ROPE_ABI::detail {
+// A bfloat16 is the upper half of a float.
+#if defined(EIGEN_VECTORIZE_SSE)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
+  return _mm_castsi128_ps(
+      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
+  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
+#else
+  const __m128i zero = _mm_setzero_si128();
+  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
+                                                     _mm_unpackhi_epi16(zero, packed), 1));
+#endif
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Four integers in the lanes of a register.
+EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
+  std::int32_t four;
+  std::memcpy(&four, from, sizeof four);
+  const __m128i packed = _mm_cvtsi32_si128(four);
+#if defined(EIGEN_VECTORIZE_SSE4_1)
+  return _mm_cvtepi8_epi32(packed);
+#else
+  const __m128i zero = _mm_setzero_si128();
+  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
+#endif
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
+  return _mm_cvtepi32_ps(load_four(from));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  return _mm256_cvtepi32_ps(
+      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
+#endif
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Loads lanes<P> channels, widened.
+template <class P>
+EIGEN_ALWAYS_INLINE P load(const Eigen::bfloat16* from) {
+  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P load(const std::int8_t* from) {
+  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+}
+#endif
+}  // namespace rope::inline ROPE_ABI::detail
+ROPE_DETAIL_QUIET_END
+namespace rope::inline ROPE_ABI::detail {
+/// Converts channels to the arithmetic type, exactly.
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (has_packets<T, P>)
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
+}
+/// Rounds channels from the arithmetic type to T, each once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
+/// Channels that a loop processes per step.
+inline constexpr int channels_per_step = 16;
+/// The sum of first(d) second(d) over [0, count). Products with the same d modulo channels_per_step are
+/// summed, then these sums are added in pairs. This order depends on neither packets nor addresses.
+/// multiply_add decides about fusing a product with the sum, because a compiler may decide differently in
+/// each copy of the loop.
+///
+/// \tparam exact  whether double holds every product exactly. Then fused or not is the same number, and the
+///                compiler may choose the faster way
+template <bool exact = false, class First, class Second>
+EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
+  double sums[channels_per_step] = {};
+  Index d = 0;
+  for (; d + channels_per_step <= count; d += channels_per_step) {
+    double a[channels_per_step], b[channels_per_step];  // three loops: GCC does not vectorise one
+    for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
+    for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
+    for (int l = 0; l < channels_per_step; ++l)
+      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
+  }
+  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
+  for (int width = channels_per_step / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+/// Whether products of such channels are exact in double.
+template <class X, class Y>
+inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
+/// The sum of x[d] y[d] over [0, count), in the order of sum_of_products.
+template <class X, class Y>
+double sum_of_products(const X* x, const Y* y, Index count) {
+  return sum_of_products<exact_products<X, Y>>(
+      count, [x](Index d) { return static_cast<double>(x[d]); },
+      [y](Index d) { return static_cast<double>(y[d]); });
+}
+/// The sum of x[d]^2 over [0, count), in the order of sum_of_products.
+template <class X>
+double sum_of_squares(const X* x, Index count) {
+  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
+  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
 
 #ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
 #define ROPE_BASE_SIMD_PACKET_MATH_HPP
-#include <cfloat>  // FLT_EVAL_METHOD
+#include <cfloat>     // FLT_EVAL_METHOD
+#include <iterator>  // std::size
 /// Packet operations that attention needs: sums, maxima and transposes of lanes, and tanh.
 ///
 /// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
@@ -2686,6 +2818,24 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
 #if defined(_M_FP_FAST)
 #pragma float_control(pop)
 #endif
+/// x, or the largest finite number of its sign if x is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = bit_cast<bits>(x);
+  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
+}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 /// Converts the channels of a head to 8-bit integers with one scale, and back.
@@ -2734,7 +2884,7 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
   const auto digits = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(most)));
   const std::int32_t smallest = (127 - 125 + digits) << 23;
   if (largest >= infinity || largest < smallest) {
-    std::fill_n(out, count, Integer{0});
+    for (Index i = 0; i < count; ++i) out[i] = 0;
     return bit_cast<float>(largest < smallest ? std::int32_t{0} : std::int32_t{0x7fc00000});
   }
   const float scale = as_computed(bit_cast<float>(largest) / static_cast<float>(most)),
@@ -2753,6 +2903,41 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
 
 #ifndef ROPE_POSITIONS_KEY_RANGES_HPP
 #define ROPE_POSITIONS_KEY_RANGES_HPP
+
+#ifndef ROPE_BASE_LISTS_HPP
+#define ROPE_BASE_LISTS_HPP
+/// Small operations on lists. They are templates to save compile time: the algorithms of the standard library
+/// are constexpr, and a compiler instantiates those wherever they are named, even in an unused template. It
+/// instantiates these templates only if they are called.
+namespace rope::inline ROPE_ABI::detail {
+/// Whether an element of the list equals x.
+template <class T, class X>
+bool contains(const std::vector<T>& list, const X& x) {
+  return std::find(list.begin(), list.end(), x) != list.end();
+}
+/// Adds an element at the end of the list.
+template <class T>
+void append(std::vector<T>& list, const T& x) {
+  list.push_back(x);
+}
+/// Sorts [first, last) in increasing order.
+template <class T>
+void sort(T* first, T* last) {
+  std::sort(first, last);
+}
+/// Sorts a list in increasing order and keeps one of equal elements.
+template <class T>
+void sort_distinct(std::vector<T>& list) {
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+}
+/// Elements [first, first + count).
+template <class T>
+std::span<T> part_of(std::span<T> list, Index first, Index count) {
+  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_LISTS_HPP
 
 #ifndef ROPE_POSITIONS_POSITIONS_HPP
 #define ROPE_POSITIONS_POSITIONS_HPP
@@ -2842,16 +3027,6 @@ struct position_range {
   }
   bool empty() const { return largest < smallest; }
 };
-/// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
-/// outside every table too.
-template <position_integer Integer>
-std::int64_t as_position(Integer value) {
-  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
-    return static_cast<std::int64_t>(
-        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
-  else
-    return static_cast<std::int64_t>(value);
-}
 /// start + steps, clamped to the int64 range: a sum that wraps around could be inside a table.
 inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
   using limits = std::numeric_limits<std::int64_t>;
@@ -3058,13 +3233,13 @@ namespace detail {
 /// One range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
 ///
 /// Throws:  std::invalid_argument
-template <class RangeOf>
-std::vector<key_range> ranges_of_row(const char* function, const row_tokens& row, const RangeOf& range_of) {
+template <class Range, class RangeOf>
+std::vector<Range> ranges_of_row(const char* function, const row_tokens& row, const RangeOf& range_of) {
   if (row.queries < 0 || row.queries > row.keys)
     throw_invalid(function,
                   "queries are the newest tokens of a row, so they must be in [0, keys = ", row.keys,
                   "], got ", row.queries);
-  std::vector<key_range> ranges;
+  std::vector<Range> ranges;
   ranges.reserve(static_cast<std::size_t>(row.queries));
   for (Index token = row.keys - row.queries; token < row.keys; ++token) ranges.push_back(range_of(token));
   return ranges;
@@ -3082,11 +3257,12 @@ std::vector<key_range> ranges_of_row(const char* function, const row_tokens& row
 /// Throws:  std::invalid_argument if prefix is not in [0, keys], or queries not in [0, keys]
 /// Cost:    O(queries)
 /// Source:  Raffel et al. 2019, arXiv:1910.10683, figure 4
-inline std::vector<key_range> prefix_ranges(Index prefix, const row_tokens& row) {
+template <class Range = key_range>
+std::vector<Range> prefix_ranges(Index prefix, const row_tokens& row) {
   if (prefix < 0 || prefix > row.keys)
     detail::throw_invalid("prefix_ranges", "prefix must be in [0, keys = ", row.keys, "], got ", prefix);
-  return detail::ranges_of_row("prefix_ranges", row, [&](Index token) {
-    return key_range{0, (std::max)(prefix, token + 1)};
+  return detail::ranges_of_row<Range>("prefix_ranges", row, [&](Index token) {
+    return Range{0, (std::max)(prefix, token + 1)};
   });
 }
 /// The ranges of block diffusion: every query attends to its whole block and to all blocks before.
@@ -3100,11 +3276,12 @@ inline std::vector<key_range> prefix_ranges(Index prefix, const row_tokens& row)
 /// Throws:  std::invalid_argument if block is not positive, or queries not in [0, keys]
 /// Cost:    O(queries)
 /// Source:  Arriola et al. 2025, Block Diffusion, arXiv:2503.09573
-inline std::vector<key_range> block_causal_ranges(Index block, const row_tokens& row) {
+template <class Range = key_range>
+std::vector<Range> block_causal_ranges(Index block, const row_tokens& row) {
   if (block <= 0) detail::throw_invalid("block_causal_ranges", "block must be positive, got ", block);
-  return detail::ranges_of_row("block_causal_ranges", row, [&](Index token) {
+  return detail::ranges_of_row<Range>("block_causal_ranges", row, [&](Index token) {
     const Index first = token - token % block;  // first + block may overflow
-    return key_range{0, first + (std::min)(block, row.keys - first)};
+    return Range{0, first + (std::min)(block, row.keys - first)};
   });
 }
 /// The ranges of chunked attention: every query attends to the tokens of its chunk up to its own (the layers
@@ -3118,10 +3295,11 @@ inline std::vector<key_range> block_causal_ranges(Index block, const row_tokens&
 ///
 /// Throws:  std::invalid_argument if chunk is not positive, or queries not in [0, keys]
 /// Cost:    O(queries)
-inline std::vector<key_range> chunk_ranges(Index chunk, const row_tokens& row) {
+template <class Range = key_range>
+std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
   if (chunk <= 0) detail::throw_invalid("chunk_ranges", "chunk must be positive, got ", chunk);
-  return detail::ranges_of_row("chunk_ranges", row, [&](Index token) {
-    return key_range{token - token % chunk, token % chunk + 1};
+  return detail::ranges_of_row<Range>("chunk_ranges", row, [&](Index token) {
+    return Range{token - token % chunk, token % chunk + 1};
   });
 }
 /// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, if causal only up
@@ -3144,8 +3322,8 @@ inline std::vector<key_range> chunk_ranges(Index chunk, const row_tokens& row) {
 /// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given,
 ///          have one entry per segment, in [0, tokens of the segment]
 /// Cost:    O(tokens)
-template <position_list X, position_list Y = std::vector<std::int64_t>>
-std::vector<key_range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
+template <position_list X, position_list Y = std::vector<std::int64_t>, class Range = key_range>
+std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
   constexpr const char* function = "segment_ranges";
   const auto bounds = detail::vector_of(function, offsets);
   const auto counts = detail::vector_of(function, lengths);
@@ -3160,11 +3338,12 @@ std::vector<key_range> segment_ranges(const X& offsets, bool causal, const Y& le
     if (const auto length = detail::as_position(counts[s]); length < 0 || length > bound(s + 1) - bound(s))
       detail::throw_invalid(function, "the length of segment ", s, " must be in [0, ",
                             bound(s + 1) - bound(s), "], got ", length);
-  std::vector<key_range> ranges;
+  std::vector<Range> ranges;
   for (Index s = 0; s < segment_count; ++s) {
     const auto first = static_cast<Index>(bound(s)), tokens = static_cast<Index>(bound(s + 1)) - first,
                length = counts.size() == 0 ? tokens : static_cast<Index>(detail::as_position(counts[s]));
-    for (Index t = 0; t < tokens; ++t) ranges.push_back({first, t >= length ? 0 : causal ? t + 1 : length});
+    for (Index t = 0; t < tokens; ++t)
+      detail::append(ranges, {first, t >= length ? 0 : causal ? t + 1 : length});
   }
   return ranges;
 }
@@ -3250,21 +3429,21 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 ///
 /// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent
 /// Cost:    O(batch * tokens)
-template <position_list X>
-padded_rows positions_of_mask(const X& mask, bool causal = true) {
+template <position_list X, class Rows = padded_rows>
+Rows positions_of_mask(const X& mask, bool causal = true) {
   const auto kept = detail::mask_list(mask);
   const auto& list = detail::as_list(kept);
   const Index batch = detail::rows_of_mask(mask), tokens = batch == 0 ? 0 : list.size() / batch;
-  padded_rows rows;
+  Rows rows;
   for (Index b = 0; b < batch; ++b) {
     // A matrix of one column is stored as a list.
     const key_range real = detail::unpadded_tokens(
         b, tokens, [&](Index t) { return list.rows > 1 ? list(b, t) : list[b * tokens + t]; });
-    rows.counts.push_back(real.count);
+    detail::append(rows.counts, std::int64_t{real.count});
     for (Index t = 0; t < tokens; ++t) {
       const bool is_token = t >= real.first && t < real.first + real.count;
-      rows.positions.push_back(is_token ? t - real.first : 0);
-      rows.key_ranges.push_back({real.first, is_token ? causal ? t - real.first + 1 : real.count : 0});
+      detail::append(rows.positions, std::int64_t{is_token ? t - real.first : 0});
+      detail::append(rows.key_ranges, {real.first, is_token ? causal ? t - real.first + 1 : real.count : 0});
     }
   }
   return rows;
@@ -3468,16 +3647,17 @@ void check_products(const char* function, product_precision products, Index head
                   "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "
                   "product_precision::full");
 }
-/// A list of std::int64_t. A list of other integers gives a compile error with the fix.
+/// Positions, a list of std::int64_t. A list of other integers gives a compile error with the fix.
 struct int64_list : std::span<const std::int64_t> {
   using std::span<const std::int64_t>::span;
   int64_list() = default;
   int64_list(std::span<const std::int64_t> list) : std::span<const std::int64_t>(list) {}
   template <integers_in_memory X>
   requires(!std::is_convertible_v<const X&, std::span<const std::int64_t>>) int64_list(const X& /*list*/) {
-    static_assert(std::is_convertible_v<const X&, std::span<const std::int64_t>>,
-                  "attention_options: positions, counts and offsets are lists of std::int64_t, such as "
-                  "std::vector<std::int64_t>; copy a list of another integer type to one");
+    static_assert(
+        std::is_convertible_v<const X&, std::span<const std::int64_t>>,
+        "attention_options: positions are lists of std::int64_t, such as std::vector<std::int64_t>; copy a "
+        "list of another integer type to one");
   }
 };
 }  // namespace detail
@@ -3488,7 +3668,8 @@ struct int64_list : std::span<const std::int64_t> {
 /// counts are given, `keys` is key_counts[b] and `queries` is query_counts[b]. Prompts padded on the right
 /// need both: in self-attention, the same list twice. Prompts padded on the left need no counts, but a mask
 /// that is false at the padding: only distances matter. Explicit positions replace the rule and may be in any
-/// order, as in a ring buffer. attention<Layout> rotates by the same positions.
+/// order, as in a ring buffer. attention<Layout> rotates by the same positions. Positions are std::int64_t,
+/// counts and offsets any integers, at any stride.
 ///
 /// Throws if a row or segment has fewer keys than queries but at least one, positions matter (causal, window,
 /// rotation) and query_positions is empty: the first query would be at a negative position.
@@ -3533,16 +3714,16 @@ struct attention_options {
   /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding without
   /// visible keys: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts if
   /// positions matter and query_positions is empty.
-  detail::int64_list query_counts = {};
+  detail::any_integers query_counts = {};
   /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1. The rest of the row is not read.
-  detail::int64_list key_counts = {};
+  detail::any_integers key_counts = {};
   /// [segments + 1] or empty, for a batch of 1: packed sequences (`cu_seqlens`). Queries query_offsets[s] ..
   /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions are
   /// counted in each segment as in a row. For several packed rows, and for padded segments, see
   /// segment_ranges.
-  detail::int64_list query_offsets = {};
+  detail::any_integers query_offsets = {};
   /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
-  detail::int64_list key_offsets = {};
+  detail::any_integers key_offsets = {};
   /// Probability in [0, 1) of dropping an attention probability; kept ones are divided by 1 - dropout. Which
   /// ones are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
   double dropout = 0;
@@ -3597,12 +3778,12 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
                   shape_text({shape.batch, shape.heads, shape.queries, shape.keys}), ", got ",
                   shape_text({x.batch, x.heads, x.queries, x.keys}));
 }
-inline void check_counts_of_rows(const char* function, const char* name, std::span<const std::int64_t> counts,
+inline void check_counts_of_rows(const char* function, const char* name, const any_integers& counts,
                                  Index batch, Index tokens) {
   require_length(function, name, counts.size(), batch, batch);
-  for (const std::int64_t count : counts)
-    if (count < 0 || count > tokens)
-      throw_invalid(function, name, " must be in [0, ", tokens, "], got ", count);
+  for (std::size_t b = 0; b < counts.size(); ++b)
+    if (counts[b] < 0 || counts[b] > tokens)
+      throw_invalid(function, name, " must be in [0, ", tokens, "], got ", counts[b]);
 }
 /// Rejects a call in which query positions matter (causal rule, window or rotation) but do not follow from
 /// query_positions or from the counts of queries and keys.
@@ -3737,7 +3918,7 @@ inline void check_segments(const char* function, const attention_options& option
   if (key_offsets.size() != options.query_offsets.size())
     throw_invalid(function, "query_offsets and key_offsets must have the same length, got ",
                   options.query_offsets.size(), " and ", key_offsets.size());
-  const auto check_list = [&](const char* name, std::span<const std::int64_t> list, Index tokens) {
+  const auto check_list = [&](const char* name, const any_integers& list, Index tokens) {
     check_offsets(function, name, static_cast<Index>(list.size()), tokens,
                   [&](Index s) { return list[static_cast<std::size_t>(s)]; });
   };
@@ -3825,34 +4006,6 @@ inline const char* name_of(layout_kind layout) {
 namespace detail {
 /// The default of layout parameters, so that a static_assert can report a missing layout.
 struct unnamed_layout {};
-/// Whether two layouts pair the same channels in the same order.
-template <class Layout, class Other>
-bool same_layout(Index pairs) {
-  for (Index i = 0; i < pairs; ++i)
-    if (Layout::first(i, pairs) != Other::first(i, pairs) ||
-        Layout::second(i, pairs) != Other::second(i, pairs))
-      return false;
-  return true;
-}
-/// Equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for interleaved, a
-/// hash of the channels for others. It is no type or address, because a cache may be passed to a shared
-/// library, where these differ.
-template <class Layout>
-std::uint64_t layout_fingerprint(Index pairs) {
-  if constexpr (std::is_same_v<Layout, half_split>) {
-    return 1;
-  } else if constexpr (std::is_same_v<Layout, interleaved>) {
-    return pairs == 1 ? 1 : 2;
-  } else {
-    if (same_layout<Layout, half_split>(pairs)) return layout_fingerprint<half_split>(pairs);
-    if (same_layout<Layout, interleaved>(pairs)) return layout_fingerprint<interleaved>(pairs);
-    std::uint64_t hash = 2;
-    for (Index i = 0; i < pairs; ++i)
-      hash = mix(mix(hash, static_cast<std::uint64_t>(Layout::first(i, pairs))),
-                 static_cast<std::uint64_t>(Layout::second(i, pairs)));
-    return hash;
-  }
-}
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_LAYOUT_HPP
@@ -3931,7 +4084,6 @@ struct layer_group {
 
 #ifndef ROPE_BASE_PARALLEL_HPP
 #define ROPE_BASE_PARALLEL_HPP
-#include <atomic>
 /// Threads of a call. The caller provides them, and the library never creates one.
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -4011,24 +4163,6 @@ void run_pieces(const Threads& threads, Index pieces, double cost, const Run& ru
       for (Index piece = first; piece < last; ++piece) run(piece);
     });
   }
-}
-/// Calls body(task) for tasks of unequal size, at least `work` operations each on average. A thread takes the
-/// next task when it is free. Small calls use the calling thread only.
-template <class Threads, class Body>
-void parallel_tasks(const Threads& threads, Index tasks, double work, const Body& body) {
-  constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
-  const Index pieces = (std::min)(available_threads(threads), tasks);
-  const Index least = tasks > 0 ? smallest / tasks : smallest;
-  if (pieces <= 1 || work < static_cast<double>(least)) {
-    for (Index task = 0; task < tasks; ++task) body(task);
-    return;
-  }
-  std::atomic<Index> next{0};
-  run_pieces(threads, pieces, work, [&](Index /*piece*/) {
-    for (Index task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
-         task = next.fetch_add(1, std::memory_order_relaxed))
-      body(task);
-  });
 }
 /// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but no piece so small that
 /// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
@@ -4187,34 +4321,6 @@ head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
   detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
-/// Heads as rows, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
-/// has the heads of key head h in row b of `x`. A cache of such rows has different tokens for each head.
-///
-///     const auto rows = heads_as_batch(k, kv_heads);  // [batch * kv_heads, tokens, 1, head_dim]
-///     rotate<Layout>(rows, table, start);
-///
-/// \param x         keys, values, queries or outputs, as in bhsd, or of a batch of 1
-/// \param kv_heads  the heads of keys and values, for queries and outputs too
-///
-/// Throws:  std::invalid_argument unless kv_heads divides the heads and batch_stride is heads * head_stride
-/// Cost:    nothing is copied
-template <class T>
-head_view<T> heads_as_batch(const head_view<T>& x, Index kv_heads) {
-  constexpr auto name = "heads_as_batch";
-  detail::check_extents(name, x.data, x.batch, x.tokens, x.heads, x.head_dim);
-  if (kv_heads < 1 || x.heads % kv_heads != 0)
-    detail::throw_invalid(name, "kv_heads must be at least 1 and divide ", x.heads, " heads, got ", kv_heads);
-  if (!detail::product_fits({(std::max)(x.batch, Index{1}), kv_heads}))
-    detail::throw_length(name, "", x.batch, " * ", kv_heads, " rows exceed the address space");
-  const Index group = x.heads / kv_heads;
-  if (x.batch > 1 && group > 0 && kv_heads > 1 && x.batch_stride != x.heads * x.head_stride)
-    detail::throw_invalid(name, "the batch_stride must be that of ", x.heads, " heads, as in bhsd, got ",
-                          x.batch_stride, " and a head_stride of ", x.head_stride,
-                          "; copy to bhsd order, or call it for one row at a time: batch_range(b, 1)");
-  return {x.data,         x.batch * kv_heads, x.tokens,
-          group,          x.head_dim,         kv_heads > 1 ? group * x.head_stride : x.batch_stride,
-          x.token_stride, x.head_stride};
-}
 namespace detail {
 /// The letters of the indices of a tensor, as a template argument.
 template <std::size_t size>
@@ -4224,79 +4330,71 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
-/// The view of a tensor whose indices have these letters, which the caller has checked. For types that are
-/// not tensors, a static_assert has already failed: the empty view avoids a second error message.
-template <index_letters letters, class X>
-auto view_of_tensor(const char* name, X& x) {
-  constexpr auto rank = static_cast<int>(sizeof(letters)) - 1;
-  if constexpr (tensor<X, rank>) {
-    using value = std::remove_pointer_t<decltype(x.data())>;
-    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    head_view<value> view = {x.data(), 1, 1, 1, 1, 1, 1, 1};
-    Index stride = 1, reach = 1;  // reach counts an extent of 0 as 1
-    char before = 0;
-    for (int i = rank; i-- > 0;) {  // from the fastest index to the slowest
-      const char c = letters.letter[is_row_major_tensor<std::remove_cvref_t<X>> ? i : rank - 1 - i];
-      const Index extent = extents[static_cast<std::size_t>(i)], most = (std::max)(extent, Index{1});
-      if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
-      if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(value))))
-        throw_length(name, "the tensor must not exceed the address space");
-      const auto take = [&](Index& of_letter, Index& to_next) {
-        if (c != before) to_next = stride;
-        of_letter *= extent;
-      };
-      if (c == 'b') take(view.batch, view.batch_stride);
-      if (c == 's') take(view.tokens, view.token_stride);
-      if (c == 'h') take(view.heads, view.head_stride);
-      if (c == 'd') view.head_dim *= extent;
-      stride *= extent;
-      reach *= most;
-      before = c;
-    }
-    return view;
-  } else {
-    return head_view<float>{};
-  }
-}
-/// The view of an mdspan whose indices have these letters. The first or the last letter is d, with a stride
-/// of 1. Other strides may be arbitrary, but indices with the same letter must be contiguous.
+/// The view of an object whose indices have these letters, `axis` from that of the channels on: of the extent
+/// extent_of(axis) and the stride stride_of(axis, entries of the axes before). Indices of one letter must be
+/// contiguous.
 ///
 /// Throws:  std::invalid_argument, or std::length_error if the extents exceed the address space
-template <index_letters letters, class X>
-auto view_of_span(const char* name, const X& x) {
-  using value = typename X::element_type;
+template <index_letters letters, class T, class Extent, class Stride>
+head_view<T> view_of_indices(const char* name, T* data, bool from_the_last, const Extent& extent_of,
+                             const Stride& stride_of) {
   constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  constexpr bool from_the_last = letters.letter[rank - 1] == 'd';
-  head_view<value> view = {x.data_handle(), 1, 1, 1, 1, 1, 1, 1};
-  Index channel_stride = 1, reach = 1;
-  char before = 0;
+  head_view<T> view = {data, 1, 1, 1, 1, 1, 1, 1};
+  Index channel_stride = 1, before = 1, reach = 1;  // reach counts an extent of 0 as 1
+  char letter_before = 0;
   for (int n = 0; n < rank; ++n) {
     const int axis = from_the_last ? rank - 1 - n : n;
-    const char c = letters.letter[axis];
-    const Index extent = span_extent(x, axis), stride = span_stride(x, axis);
+    const char letter = letters.letter[axis];
+    const Index extent = extent_of(axis), stride = stride_of(axis, before);
     const Index most = (std::max)(extent, Index{1});
     if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
-    if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(value))))
-      throw_length(name, "the mdspan must not exceed the address space");
-    reach *= most;
+    if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
+      throw_length(name, "the elements must not exceed the address space");
     const auto take = [&](Index& of_letter, Index& of_stride) {
-      if (c != before || of_letter == 1)
+      if (letter != letter_before || of_letter == 1)
         of_stride = stride;
       else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
         throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
                       of_letter, " entries and then ", stride);
       of_letter *= extent;
     };
-    if (c == 'b') take(view.batch, view.batch_stride);
-    if (c == 's') take(view.tokens, view.token_stride);
-    if (c == 'h') take(view.heads, view.head_stride);
-    if (c == 'd') take(view.head_dim, channel_stride);
-    before = c;
+    if (letter == 'b') take(view.batch, view.batch_stride);
+    if (letter == 's') take(view.tokens, view.token_stride);
+    if (letter == 'h') take(view.heads, view.head_stride);
+    if (letter == 'd') take(view.head_dim, channel_stride);
+    before *= extent;
+    reach *= most;
+    letter_before = letter;
   }
   if (view.head_dim > 1 && channel_stride != 1)
     throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
                   "; copy the mdspan to one with the channels side by side");
   return view;
+}
+/// The view of a tensor. The caller has checked the letters. For types that are not tensors a static_assert
+/// has already failed: the empty view avoids a second error message.
+template <index_letters letters, class X>
+auto view_of_tensor(const char* name, X& x) {
+  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
+  if constexpr (tensor<X, rank>) {
+    constexpr bool row_major = is_row_major_tensor<std::remove_cvref_t<X>>;
+    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+    return view_of_indices<letters>(
+        name, x.data(), row_major,
+        [&](int axis) { return extents[std::size_t(row_major ? axis : rank - 1 - axis)]; },
+        [](int /*axis*/, Index before) { return before; });
+  } else {
+    return head_view<float>{};
+  }
+}
+/// The view of an mdspan, of which the first or the last letter is a d. Other strides than that of the
+/// channels are the caller's.
+template <index_letters letters, class X>
+auto view_of_span(const char* name, const X& x) {
+  return view_of_indices<letters>(
+      name, x.data_handle(), letters.letter[sizeof(letters) - 2] == 'd',
+      [&](int axis) { return span_extent(x, axis); },
+      [&](int axis, Index /*before*/) { return span_stride(x, axis); });
 }
 /// The view of a matrix [batch * tokens, heads * head_dim] with a row stride of `row` elements.
 template <class T>
@@ -4540,8 +4638,7 @@ concept rotation_table = requires(const Table& table) {
 /// (detail/table_rows.hpp).
 ///
 /// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
-/// Words of 64 bits give the entries of double tables. Words of 128 bits decide the rounding of a float entry
-/// that is close to the middle between two floats.
+/// Words of 64 bits give the entries of double tables, words of 128 bits the nearest floats.
 namespace rope::inline ROPE_ABI::detail {
 /// 2^exponent, a normal number.
 constexpr double scale_of_bits(int exponent) {
@@ -4649,16 +4746,6 @@ constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
   if (dropped > 128) return 0;
   const std::uint64_t twice = (product >> (dropped - 1)).lo;
   return static_cast<double>(static_cast<std::int64_t>((twice + 1) >> 1)) * scale_of_bits(unit);
-}
-/// Whether all numbers that differ from x by at most `places` ulp of double round to the same float. Computed
-/// from the bits of x, which -ffast-math does not affect.
-///
-/// Requires:  places is a power of two
-constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
-  const std::uint64_t bits = bit_cast<std::uint64_t>(x), middle = std::uint64_t{1} << 28;
-  const bool near_middle = ((bits - middle + places) & (2 * middle - 1) & ~(2 * places - 1)) == 0;
-  const bool subnormal = (bits >> 52 & 0x7ff) < 1023 - 126;
-  return !near_middle && !subnormal;
 }
 }  // namespace rope::inline ROPE_ABI::detail
 namespace rope::inline ROPE_ABI {
@@ -4813,31 +4900,22 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle
   return {detail::bit_cast<double>(c ^ exchanged ^ ((angle.quadrant + 1) << 62 & sign_bit)),
           detail::bit_cast<double>(s ^ exchanged ^ (angle.quadrant << 62 & sign_bit))};
 }
-/// cos and sin of an angle of at most an eighth of a turn, computed in words of 64 bits.
-EIGEN_ALWAYS_INLINE constexpr cos_sin double_cos_sin(uint192 turn) {
-  if (turn == uint192{}) return {1, 0};
-  const auto [sine, exponent, half_versine] = fixed_sine_cosine<std::uint64_t>(turn);
-  const auto rounded = [](std::uint64_t x) { return static_cast<double>(static_cast<std::int64_t>(x >> 1)); };
-  return {rounded((std::uint64_t{1} << 63) - half_versine) * 0x1p-62,
-          rounded(sine) * scale_of_bits(exponent + 1)};
-}
-/// m cos and m sin of an angle in (0, pi / 4] as the nearest floats, computed in words of 128 bits.
-constexpr cos_sin nearest_float_cos_sin(uint192 turn, double m) {
-  const auto [sine, exponent, half_versine] = fixed_sine_cosine<uint128>(turn);
-  // One unit less than computed: cos x is less than 1, however small x is.
-  constexpr uint128 below_one = {~std::uint64_t{0} >> 1, ~std::uint64_t{0}};
-  return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
-}
-/// m cos and m sin of an angle of at most an eighth of a turn, not yet rounded to S. A double has a relative
-/// error of 2^-52. If that does not determine the nearest float, 128-bit words do.
+/// m cos and m sin of an angle of at most an eighth of a turn: the nearest floats, or doubles with a relative
+/// error of 2^-52.
 template <class S>
 EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
-  const cos_sin value = double_cos_sin(turn);
-  const double cos = m * value.cos, sin = m * value.sin;
-  if (std::is_same_v<S, double> || turn == uint192{} ||
-      (rounds_to_one_float(cos, 4) && rounds_to_one_float(sin, 4)))
-    return {cos, sin};
-  return nearest_float_cos_sin(turn, m);
+  if (turn == uint192{}) return {m, 0};
+  if constexpr (std::is_same_v<S, float>) {
+    const auto [sine, exponent, half_versine] = fixed_sine_cosine<uint128>(turn);
+    // One unit less than computed: cos x is less than 1, however small x is.
+    constexpr uint128 below_one = {~std::uint64_t{0} >> 1, ~std::uint64_t{0}};
+    return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
+  } else {
+    const auto [sine, exponent, half_versine] = fixed_sine_cosine<std::uint64_t>(turn);
+    const auto half = [](std::uint64_t x) { return static_cast<double>(static_cast<std::int64_t>(x >> 1)); };
+    return {m * (half((std::uint64_t{1} << 63) - half_versine) * 0x1p-62),
+            m * (half(sine) * scale_of_bits(exponent + 1))};
+  }
 }
 }  // namespace detail
 /// cos and sin of a phase: the nearest floats (S = float), or doubles.
@@ -5165,11 +5243,6 @@ EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, d
     write_small(product, m, cos, sin);
   }
 }
-template <class S>
-void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
-  write_product(
-      inv_freq, coordinate, m, [=] { return phase_of(inv_freq, coordinate); }, cos, sin);
-}
 /// Writes m cos and m sin of the angle of one pair. Products on several axes are added as phases.
 template <class Row, class S>
 EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const Row& coordinates, double m,
@@ -5353,12 +5426,15 @@ class frequency_table {
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
-  /// Reports a rotary_dim instead of frequencies, at compile time.
-  template <std::integral RotaryDim, std::integral... Counts>
-  frequency_table(RotaryDim, Counts...) : frequency_table(frequencies(2), 0) {
+  /// Reports a rotary_dim or a model in place of frequencies, at compile time.
+  template <class X, std::integral... Counts>
+  requires(!std::is_convertible_v<const X&, const frequencies&> && sizeof...(Counts) > 0)
+      frequency_table(const X& /*x*/, Counts...)
+      : frequency_table(frequencies(2), 0) {
     static_assert(
-        sizeof(RotaryDim) == 0,
-        "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count)");
+        sizeof(X) == 0,
+        "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count); "
+        "the tables of a model are model_tables(model, count)");
   }
   /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to theirs.
   ///
@@ -5635,9 +5711,17 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 /// The arguments whose bits are set in `places` are views. Other arguments may come first or between them.
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AT(function, places) \
   ROPE_DETAIL_ASK(function, #function, (detail::has_memory_at<places, Arguments...>()), false)
-/// The first `views` arguments are views, and a later one is a table.
-#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
-  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
+/// The first `views` arguments are views, and a later one is a table. A layout that is a value, such as an
+/// enumerator, gets a message too.
+#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                                     \
+  template <auto layout, class... Arguments>                                                     \
+  void function(Arguments&&...) {                                                                \
+    static_assert(std::is_void_v<decltype(layout)>,                                              \
+                  #function ": a layout is a type, " #function "<half_split>(...) or " #function \
+                            "<interleaved>(...); for one that is known at run "                  \
+                            "time, write both calls");                                           \
+  }                                                                                              \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()),              \
                   detail::lacks_table<Arguments...>)
 namespace rope::inline ROPE_ABI::detail {
 /// Throws if an extent is negative or the view exceeds the address space.
@@ -5848,6 +5932,22 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
                     positions(0, 0), " for row 0");
   }
 }
+/// Throws std::out_of_range for a position outside of the table's [first, last). The message has a table that
+/// includes it.
+///
+/// \param given  the positions of the call, if they follow from a start
+inline void throw_outside(const char* function, std::int64_t position, std::int64_t first, std::int64_t last,
+                          table_source source, const std::string& given) {
+  const std::int64_t from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
+  std::string advice = ", one for each token, and row r is position r";
+  if (source == table_source::entries)
+    advice = "; give it a row for this position";
+  else if (source != table_source::coordinates)
+    advice = ", make it with frequency_table(frequencies, " + (from == 0 ? "" : std::to_string(from) + ", ") +
+             std::to_string(to) + ")";
+  throw_out_of_range(function, "position ", position, " is outside the table's [", first, ", ", last, ")",
+                     given, "; the table has ", last - first, " rows", advice);
+}
 /// Checks a rotation of [batch, tokens, heads, head_dim]: channels, positions and layout, but not memory.
 ///
 /// Throws:  std::invalid_argument; std::out_of_range if a position is outside the table
@@ -5859,9 +5959,8 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   const position_range range = positions.range(function, batch, tokens);
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
-    throw_out_of_range(function, "position ", table.contains(range.smallest) ? range.largest : range.smallest,
-                       " is outside the table's [", table.first(), ", ", table.last(), ")",
-                       as_given(positions, tokens));
+    throw_outside(function, table.contains(range.smallest) ? range.largest : range.smallest, table.first(),
+                  table.last(), table.source(), as_given(positions, tokens));
   check_layout<Layout>(function, table.pairs());
 }
 /// Checks the view as well, before anything is written.
@@ -6359,6 +6458,8 @@ class model_rope : public model_facts {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_MODEL_ROPE_HPP
+/// The frequency tables of a whole model.
+///
 /// Frequencies on several axes, from the M-RoPE sections of a layer group.
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -6412,8 +6513,104 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
   };
   return on_axes(group.frequencies, assignment());
 }
+/// One table for all layers that rotate alike: two for the 34 layers of Gemma 3, whose sliding layers have
+/// another base.
+///
+///     const model_rope model = import_hugging_face(json);
+///     const model_tables tables(model, 8192);
+///     if (const auto table = tables.of_layer(layer))  // none: the layer does not rotate
+///       with_layout(model.group_of_layer(layer)->layout, [&](auto layout) {
+///         rotate<decltype(layout)>(queries, *table);  // the channels that this layer rotates
+///       });
+///
+/// \tparam S  float or double: the type of an entry
+///
+/// Invariant: immutable; safe to share between threads. It has no tables after a move.
+/// Cost:      size() tables, for any number of layers
+template <class S = float>
+class model_tables {
+ public:
+  /// Positions 0 .. count - 1 in every table.
+  ///
+  /// Throws:  as frequency_table; std::invalid_argument if the model has no group of layers
+  template <std::integral Count>
+  model_tables(const model_rope& model, Count count) : model_tables(model) {
+    build([count](const frequencies& f) { return frequency_table<S>(f, count); });
+  }
+  /// Positions first .. last - 1 in every table.  Throws: as above
+  template <std::integral First, std::integral Last>
+  model_tables(const model_rope& model, First first, Last last) : model_tables(model) {
+    build([first, last](const frequencies& f) { return frequency_table<S>(f, first, last); });
+  }
+  model_tables(const model_tables&) = default;
+  model_tables(model_tables&&) = default;
+  /// Assigns all tables, or throws and changes nothing.
+  model_tables& operator=(const model_tables& other) { return *this = model_tables(other); }
+  model_tables& operator=(model_tables&&) = default;
+  /// Number of tables.
+  Index size() const { return static_cast<Index>(tables_.size()); }
+  /// The model that the tables were made from.
+  const model_rope& model() const { return model_; }
+  /// The table of a layer, placed at the first rotated channel, or nothing if the layer does not rotate. It
+  /// is valid while this object lives and is not assigned to.
+  ///
+  /// Throws:  std::out_of_range if there is no such layer or its rotation is unknown
+  std::optional<placed_table<S>> of_layer(Index layer) const {
+    if (model_.rotation_of_layer(layer) == layer_rotation::not_known) {
+      const Index count = model_.layer_count();
+      if (layer >= 0 && (count == 0 || layer < count))
+        detail::throw_out_of_range("model_tables", "how layer ", layer,
+                                   " rotates is not known from this file; call model().rotation_of_layer "
+                                   "before, and rotate such a layer by a table of your own");
+      ROPE_THROW(std::out_of_range,
+                 count > 0
+                     ? detail::message("model_tables: layer must be from 0 to ", count - 1, ", got ", layer)
+                     : detail::message("model_tables: layer must not be negative, got ", layer));
+    }
+    const layer_group* group = model_.group_of_layer(layer);
+    if (!group) return std::nullopt;
+    return of_group(detail::to_index(group - model_.groups().data()));
+  }
+  /// The table of a group of layers, by its number in model_rope::groups, placed as above.
+  ///
+  /// Throws:  std::out_of_range if there is no such group
+  placed_table<S> of_group(Index group) const {
+    if (group < 0 || group >= static_cast<Index>(table_of_group_.size()))
+      detail::throw_out_of_range("model_tables", "group must be in [0, ", table_of_group_.size(), "), got ",
+                                 group);
+    const auto at = static_cast<std::size_t>(group);
+    return tables_[static_cast<std::size_t>(table_of_group_[at])].at_channel(
+        model_.groups()[at].first_channel);
+  }
+ private:
+  explicit model_tables(const model_rope& model) : model_(model) {
+    if (model.groups().empty() && model.instead_of_rope().empty())  // it was moved from
+      detail::throw_invalid("model_tables", "the model must have a group of layers, got 0");
+  }
+  template <class Make>
+  void build(const Make& make) {
+    tables_.reserve(model_.groups().size());
+    for (const layer_group& group : model_.groups()) {
+      const auto& f = group.frequencies;
+      const auto alike = std::find_if(tables_.begin(), tables_.end(), [&](const frequency_table<S>& table) {
+        if (table.pairs() != f.pairs() || table.axes() != f.axes() ||
+            !detail::equal(table.attention_factor(), f.attention_factor()))
+          return false;
+        for (Index a = 0; a < f.axes(); ++a)
+          for (Index i = 0; i < f.pairs(); ++i)
+            if (!detail::equal(table.inv_freq(i, a), f.inv_freq(i, a))) return false;
+        return true;
+      });
+      table_of_group_.push_back(detail::to_index(alike - tables_.begin()));
+      if (alike == tables_.end()) tables_.push_back(make(f));
+    }
+  }
+  model_rope model_;
+  std::vector<Index> table_of_group_;
+  std::vector<frequency_table<S>> tables_;
+};
 }  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_MODELS_AXES_HPP
+#endif  // ROPE_MODELS_TABLES_HPP
 
 #ifndef ROPE_MODELS_DESCRIBE_HPP
 #define ROPE_MODELS_DESCRIBE_HPP
@@ -6429,9 +6626,9 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
 /// for a field outside its range.
 ///
 /// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
-/// the original one. Below 1 it multiplies them by 1 / s with the same formula: the angle between neighbours
-/// is larger than in training, as if a shorter context were stretched over the original one. transformers
-/// (with a warning), ggml and MLX accept such factors too.
+/// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
+/// than in training, as where a shorter context is stretched over the original one. transformers (with a
+/// warning), ggml and MLX accept such factors too.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 // The pairs at which a rule changes from one schedule to another. Each is given by its number of full turns
@@ -6470,6 +6667,11 @@ inline wide_real ramp(Index pair, wide_real low, wide_real high) {
 inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
 }
+/// \param field  the rule and its field
+inline void require_positive(const char* field, double value) {
+  if (!is_finite(value) || value <= 0)
+    ROPE_THROW(std::invalid_argument, message(field, " must be positive, got ", value));
+}
 /// Multiplies the base by multiplier. The product must be above 1.
 ///
 /// \param field  for the message: the rule and its field, whose `value` gave the multiplier
@@ -6501,30 +6703,8 @@ struct linear_scaling {
   ///
   /// Throws:  std::invalid_argument unless factor is finite and positive
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0, "linear_scaling: factor must be positive",
-                          factor);
+    detail::require_positive("linear_scaling: factor", factor);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factor;
-  }
-};
-/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
-/// which have the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
-///
-///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
-///
-/// Source: ggml, `freq_factors` of ggml_rope_ext.
-struct pair_factor_scaling {
-  std::vector<double> factors;  // [pairs], positive
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
-  void apply(schedule& axis) const {
-    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
-      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
-                            axis.inv_freq.size(), ", got ", factors.size());
-    for (const double factor : factors)
-      detail::require_field(detail::is_finite(factor) && factor > 0,
-                            "pair_factor_scaling: a factor must be positive", factor);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
   }
 };
 /// NTK-aware scaling: the schedule of base b * s^(d / (d - 2)). Hunyuan's `alpha` is this factor.
@@ -6539,39 +6719,8 @@ struct ntk_scaling {
   /// Throws:  std::invalid_argument unless factor is finite, positive and so large that b s^(d / (d - 2)) is
   ///          above 1, and rotary_dim at least 4
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0, "ntk_scaling: factor must be positive",
-                          factor);
+    detail::require_positive("ntk_scaling: factor", factor);
     detail::stretch_base(axis, factor, "ntk_scaling", "ntk_scaling: factor");
-  }
-};
-/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
-/// of `length`: keys rotated for one length do not fit queries rotated for another.
-///
-///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
-///     const frequencies f(128, 10000.0, rule);
-///
-/// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
-struct dynamic_ntk_scaling {
-  double factor;        // s > 0
-  double max_position;  // positive
-  double length;        // tokens in the sequence, not negative
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
-  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
-  void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0,
-                          "dynamic_ntk_scaling: factor must be positive", factor);
-    detail::require_field(detail::is_finite(max_position) && max_position > 0,
-                          "dynamic_ntk_scaling: max_position must be positive", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "dynamic_ntk_scaling: length must not be negative", length);
-    if (length > max_position) {
-      // 1 + s (L - max_position) / max_position, which has no cancellation.
-      const wide_real limit = wide_real(max_position);
-      const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
-      detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
-    }
   }
 };
 /// YaRN: pairs with more than beta_fast full turns over L0 positions keep their frequency, pairs with fewer
@@ -6630,12 +6779,9 @@ struct yarn_scaling {
   ///          positive, 0 < beta_slow <= beta_fast, both finite, and what is given of the last three fields
   ///          finite and not negative; or as bounds()
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0, "yarn_scaling: factor must be positive",
-                          factor);
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
-                          "yarn_scaling: original_max_position must be positive", original_max_position);
-    detail::require_field(detail::is_finite(beta_slow) && beta_slow > 0,
-                          "yarn_scaling: beta_slow must be positive", beta_slow);
+    detail::require_positive("yarn_scaling: factor", factor);
+    detail::require_positive("yarn_scaling: original_max_position", original_max_position);
+    detail::require_positive("yarn_scaling: beta_slow", beta_slow);
     detail::require_field(detail::is_finite(beta_fast) && beta_fast >= beta_slow,
                           "yarn_scaling: beta_fast must be at least beta_slow", beta_fast);
     for (const auto& field : {attention_factor, mscale, mscale_all_dim})
@@ -6652,15 +6798,6 @@ struct yarn_scaling {
  private:
   wide_real wide_growth(double k) const { return factor < 1 ? 1 : k * log(wide_real(factor)) / 10 + 1; }
 };
-/// The factor of DeepSeek's models on the softmax scale 1 / sqrt(head_dim), in addition to YaRN:
-///
-///     g(mscale_all_dim)^2 with the g of yarn_scaling, and 1 without mscale_all_dim
-///
-/// It is never part of a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
-inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
-  const double g = scaling.growth(scaling.mscale_all_dim.value_or(0));
-  return g * g;
-}
 /// Llama 3.1: frequencies with wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated,
 /// those with wavelengths below L0 / high_freq_factor are kept, and those between are blended.
 ///
@@ -6682,15 +6819,12 @@ struct llama3_scaling {
   /// Throws:  std::invalid_argument unless factor is finite and positive, 0 < low_freq_factor <=
   ///          high_freq_factor, both finite, and original_max_position finite and positive
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0, "llama3_scaling: factor must be positive",
-                          factor);
-    detail::require_field(detail::is_finite(low_freq_factor) && low_freq_factor > 0,
-                          "llama3_scaling: low_freq_factor must be positive", low_freq_factor);
+    detail::require_positive("llama3_scaling: factor", factor);
+    detail::require_positive("llama3_scaling: low_freq_factor", low_freq_factor);
     detail::require_field(detail::is_finite(high_freq_factor) && high_freq_factor >= low_freq_factor,
                           "llama3_scaling: high_freq_factor must be at least low_freq_factor",
                           high_freq_factor);
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
-                          "llama3_scaling: original_max_position must be positive", original_max_position);
+    detail::require_positive("llama3_scaling: original_max_position", original_max_position);
     const wide_real width = wide_real(high_freq_factor) - low_freq_factor;
     for (wide_real& f : axis.inv_freq) {
       const wide_real turns = wide_real(original_max_position) * f / (2 * wide_real::pi());  // L0 / w_i
@@ -6698,6 +6832,59 @@ struct llama3_scaling {
                                  ? wide_real(turns >= low_freq_factor ? 1 : 0)
                                  : std::clamp((turns - low_freq_factor) / width, wide_real(0), wide_real(1));
       f *= (1 - kept) / factor + kept;
+    }
+  }
+};
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_FREQUENCIES_SCALING_HPP
+
+#ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
+#define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
+/// The rarer frequency rules, used like those of scaling.hpp. Some, such as resonance_scaling, are applied
+/// after another rule.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// The integer nearest to x, with ties to even.
+inline wide_real nearest_integer(wide_real x) {
+  const wide_real below = floor(x), rest = x - below;
+  const bool odd = floor(below / 2) * 2 != below;
+  return rest > 0.5 || (rest == wide_real(0.5) && odd) ? below + 1 : below;
+}
+/// sin x by Taylor's series.  Requires: x in [0, pi / 2]
+inline wide_real sine(wide_real x) {
+  wide_real sum = 0, term = x;
+  for (int n = 1; n < 44; n += 2) {
+    sum += term;
+    term *= -(x * x) / ((n + 1) * (n + 2));
+  }
+  return sum;
+}
+}  // namespace detail
+/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
+/// of `length`: keys rotated for one length do not fit queries rotated for another.
+///
+///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
+///     const frequencies f(128, 10000.0, rule);
+///
+/// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
+struct dynamic_ntk_scaling {
+  double factor;        // s > 0
+  double max_position;  // positive
+  double length;        // tokens in the sequence, not negative
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
+  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
+  void apply(schedule& axis) const {
+    detail::require_positive("dynamic_ntk_scaling: factor", factor);
+    detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
+    detail::require_field(detail::is_finite(length) && length >= 0,
+                          "dynamic_ntk_scaling: length must not be negative", length);
+    if (length > max_position) {
+      // 1 + s (L - max_position) / max_position, which has no cancellation.
+      const wide_real limit = wide_real(max_position);
+      const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
+      detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
     }
   }
 };
@@ -6721,11 +6908,11 @@ struct proportional_scaling {
     detail::require_field(
         detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
         "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
-    detail::require_field(detail::is_finite(factor) && factor > 0,
-                          "proportional_scaling: factor must be positive", factor);
-    const auto turning = static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
+    detail::require_positive("proportional_scaling: factor", factor);
+    const auto rotating =
+        static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
     for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / factor : 0;
+      axis.inv_freq(i) = i < rotating ? axis.inv_freq(i) / factor : 0;
   }
 };
 /// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
@@ -6765,54 +6952,51 @@ struct longrope_scaling {
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
                           "longrope_scaling: original_max_position must be above 1", original_max_position);
-    detail::require_field(detail::is_finite(max_position) && max_position > 0,
-                          "longrope_scaling: max_position must be positive", max_position);
+    detail::require_positive("longrope_scaling: max_position", max_position);
     detail::require_field(detail::is_finite(length) && length >= 0,
                           "longrope_scaling: length must not be negative", length);
-    detail::require_field(detail::is_finite(factor.value_or(1)) && factor.value_or(1) > 0,
-                          "longrope_scaling: factor must be positive", factor.value_or(1));
-    detail::require_field(detail::is_finite(attention_factor.value_or(1)) && attention_factor.value_or(1) > 0,
-                          "longrope_scaling: attention_factor must be positive",
-                          attention_factor.value_or(1));
+    detail::require_positive("longrope_scaling: factor", factor.value_or(1));
+    detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
     for (const auto* list : {&short_factor, &long_factor}) {
       if (static_cast<Index>(list->size()) != axis.inv_freq.size())
         detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
                               " must have one value per pair, ", axis.inv_freq.size(), ", got ",
                               list->size());
-      for (const double value : *list)
-        detail::require_field(detail::is_finite(value) && value > 0,
-                              "longrope_scaling: a factor must be positive", value);
+      for (const double value : *list) detail::require_positive("longrope_scaling: a factor", value);
     }
     const std::vector<double>& list = uses_long() ? long_factor : short_factor;
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= list[static_cast<std::size_t>(i)];
     axis.attention_factor *= magnitude();
   }
 };
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_FREQUENCIES_SCALING_HPP
-
-#ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
-#define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
-/// The rarer frequency rules, used like those of scaling.hpp. Some, such as resonance_scaling, are applied
-/// after another rule.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// The integer nearest to x, with ties to even.
-inline wide_real nearest_integer(wide_real x) {
-  const wide_real below = floor(x), rest = x - below;
-  const bool odd = floor(below / 2) * 2 != below;
-  return rest > 0.5 || (rest == wide_real(0.5) && odd) ? below + 1 : below;
-}
-/// sin x by Taylor's series.  Requires: x in [0, pi / 2]
-inline wide_real sine(wide_real x) {
-  wide_real sum = 0, term = x;
-  for (int n = 1; n < 44; n += 2) {
-    sum += term;
-    term *= -(x * x) / ((n + 1) * (n + 2));
+/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
+/// which have the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
+///
+///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
+///
+/// Source: ggml, `freq_factors` of ggml_rope_ext.
+struct pair_factor_scaling {
+  std::vector<double> factors;  // [pairs], positive
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
+  void apply(schedule& axis) const {
+    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
+      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
+                            axis.inv_freq.size(), ", got ", factors.size());
+    for (const double factor : factors) detail::require_positive("pair_factor_scaling: a factor", factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
   }
-  return sum;
+};
+/// The factor of DeepSeek's models on the softmax scale 1 / sqrt(head_dim), in addition to YaRN:
+///
+///     g(mscale_all_dim)^2 with the g of yarn_scaling, and 1 without mscale_all_dim
+///
+/// It is never part of a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
+inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
+  const double g = scaling.growth(scaling.mscale_all_dim.value_or(0));
+  return g * g;
 }
-}  // namespace detail
 /// Hunyuan's `alpha`: the schedule of base b * alpha^(d / (d - 2)).
 ///
 ///     const frequencies f(128, 10000.0, alpha_scaling{.alpha = 1000});
@@ -6825,8 +7009,7 @@ struct alpha_scaling {
   /// Throws:  std::invalid_argument unless alpha is finite, positive and so large that the base stays above
   ///          1, and rotary_dim at least 4
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(alpha) && alpha > 0, "alpha_scaling: alpha must be positive",
-                          alpha);
+    detail::require_positive("alpha_scaling: alpha", alpha);
     detail::stretch_base(axis, alpha, "alpha_scaling", "alpha_scaling: alpha");
   }
 };
@@ -6846,8 +7029,7 @@ struct mixed_ntk_scaling {
   /// Throws:  std::invalid_argument unless factor is finite and positive and, without mixed_b, leaves a base
   ///          above 1, and mixed_b, if given, is finite and positive
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0,
-                          "mixed_ntk_scaling: factor must be positive", factor);
+    detail::require_positive("mixed_ntk_scaling: factor", factor);
     const wide_real s = wide_real(factor), pairs = wide_real(axis.inv_freq.size());
     if (!mixed_b) {
       detail::multiply_base(axis, s, "mixed_ntk_scaling: factor", s);
@@ -6855,8 +7037,7 @@ struct mixed_ntk_scaling {
       for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= divisor;
       return;
     }
-    detail::require_field(detail::is_finite(*mixed_b) && *mixed_b > 0,
-                          "mixed_ntk_scaling: mixed_b must be positive", *mixed_b);
+    detail::require_positive("mixed_ntk_scaling: mixed_b", *mixed_b);
     const wide_real b = wide_real(*mixed_b), log_s = log(s);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= exp(log_s * pow((i + 1) / pairs, b));
   }
@@ -6881,11 +7062,8 @@ struct ntk_by_parts_scaling {
   ///          original_max_position is finite and positive, both weights are in [0, 1], rotary_dim is at
   ///          least 4, and a pair lies in either blend
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0,
-                          "ntk_by_parts_scaling: factor must be positive", factor);
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
-                          "ntk_by_parts_scaling: original_max_position must be positive",
-                          original_max_position);
+    detail::require_positive("ntk_by_parts_scaling: factor", factor);
+    detail::require_positive("ntk_by_parts_scaling: original_max_position", original_max_position);
     for (const double weight : {ntk_factor, extrapolation_factor})
       detail::require_field(detail::is_finite(weight) && weight >= 0 && weight <= 1,
                             "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",
@@ -7070,7 +7248,7 @@ struct group_comparison {
   }
 };
 /// True if a pair rotates by minus the position.
-inline bool any_turns_back(const frequencies& of) {
+inline bool any_rotates_back(const frequencies& of) {
   for (Index a = 0; a < of.axes(); ++a)
     for (Index i = 0; i < of.pairs(); ++i)
       if (of.inv_freq(i, a) < 0) return true;
@@ -7532,12 +7710,12 @@ std::string code_text(const Model& model) {
 namespace rope::inline ROPE_ABI::detail {
 // The rotation in indexers of sparse attention. Its layout may differ from that of attention.
 /// The rotated channels in the head of an indexer, as many as in a head of attention, and their layout.
-enum class indexer_turn { no_indexer, first_half_split, first_interleaved, last_interleaved };
-inline indexer_rotation indexer_of(indexer_turn turn, Index head_dim, Index rotary_dim) {
+enum class indexer_kind { no_indexer, first_half_split, first_interleaved, last_interleaved };
+inline indexer_rotation indexer_of(indexer_kind kind, Index head_dim, Index rotary_dim) {
   return {
-      .layout = turn == indexer_turn::first_half_split ? layout_kind::half_split : layout_kind::interleaved,
+      .layout = kind == indexer_kind::first_half_split ? layout_kind::half_split : layout_kind::interleaved,
       .head_dim = head_dim,
-      .first_channel = turn == indexer_turn::last_interleaved ? head_dim - rotary_dim : 0,
+      .first_channel = kind == indexer_kind::last_interleaved ? head_dim - rotary_dim : 0,
       .rotary_dim = rotary_dim};
 }
 /// An error if the width of an indexer's head is invalid, or empty.
@@ -7621,6 +7799,9 @@ struct hugging_face_record {
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;        // false: layers of all other types have no attention
   std::string_view full_list = {};  // the key with the numbers of the layers of full_type
+  // Keys of lists that have 0 or 1 per layer: 1 for one of full_type; for one of other_type; for one that
+  // rotates, in place of no_rope_layers.
+  std::string_view full_ones = {}, slide_ones = {}, rope_ones = {};
   dictionary_form form = dictionary_form::one_or_by_type;
   // Defaults of a class with dictionaries per_type: full_type has filled_base and filled_factor (share of the
   // channels), other_type has local_base and other_factor.
@@ -7646,16 +7827,15 @@ struct hugging_face_record {
   double scale_number = 0;  // the default of the key that `scale` names. 0: the inverse root
   double softcap = 0;       // of attn_logit_softcapping
   query_growth queries = query_growth::none;
-  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that attend to selected keys
+  indexer_kind indexer = indexer_kind::no_indexer;  // of layers that attend to selected keys
   std::string_view indexer_key = "index_head_dim";  // the key with the width of an indexer's head
   which_slide slides = which_slide::by_type;
   bool slides_if_asked = false;  // layers slide only if use_sliding_window is true
   bool types_slide = false;      // layer_types gives the sliding layers, as in classes with windows by_type
   bool causal = true;            // false: an encoder
   bool sink_logits = false;      // a learned logit per query head, in the checkpoint
-  // MiMo-V2: hybrid_layer_pattern is 1 for a sliding layer. rope_theta and partial_rotary_factor are the
-  // defaults of dictionaries per_type. Sliding layers have their own swa_rope_theta, swa_head_dim,
-  // sliding_window_size and sink logits.
+  // MiMo-V2: rope_theta and partial_rotary_factor are the defaults of dictionaries per_type, and layers that
+  // slide have swa_rope_theta, swa_head_dim and sink logits of their own.
   bool swa_keys = false;
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
@@ -7665,9 +7845,9 @@ struct hugging_face_record {
   bool backwards = false;          // pairs rotate by minus the position
   bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
   bool own_rule = false;           // without a rope dictionary, the class uses one that is unknown here
-  // If turns_if is not empty: no layer rotates unless that key is true, turns_word, or a dictionary with
+  // If rotates_if is not empty: no layer rotates unless that key is true, rotates_word, or a dictionary with
   // rope_theta.
-  std::string_view turns_if = {}, turns_word = "rope";
+  std::string_view rotates_if = {}, rotates_word = "rope";
   std::string_view instead = "no positions";  // what the model has instead of rotation
   std::string_view note = {};                 // a warning about layers for which a description has no field
 };
@@ -7752,7 +7932,7 @@ struct gguf_record {
       0;               // in models with this number of layers the scale is by embedding_length / head_count
   double softcap = 0;  // in models with this number of layers, the scale is by embedding_length / head_count
   gguf_temperature temperature = gguf_temperature::none;
-  indexer_turn indexer = indexer_turn::no_indexer;  // of layers that select their keys
+  indexer_kind indexer = indexer_kind::no_indexer;  // of layers that select their keys
   log_multiplier multiplier = log_multiplier::ignored;
   yarn_keys yarn = yarn_keys::none;
   double beta_fast = 32;        // of YaRN, if the file does not have it
@@ -7905,7 +8085,7 @@ std::string describe_group(const Group& group, const view_distance& distance) {
   for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
   text += line("pairs", pairs_text(pairs));
   text += line("wavelengths", wavelengths_text(group, pairs));
-  if (detail::any_turns_back(group.frequencies)) text += line("direction", "by minus the position");
+  if (detail::any_rotates_back(group.frequencies)) text += line("direction", "by minus the position");
   if (distance.tokens > 0) {
     const double slowest = 2 * std::numbers::pi / distance.tokens;
     Index complete = 0;
@@ -8056,36 +8236,6 @@ std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
 
 #ifndef ROPE_MODELS_DETAIL_FILE_READERS_HPP
 #define ROPE_MODELS_DETAIL_FILE_READERS_HPP
-
-#ifndef ROPE_BASE_LISTS_HPP
-#define ROPE_BASE_LISTS_HPP
-/// Small operations on lists. They are templates to save compile time: the algorithms of the standard library
-/// are constexpr, and a compiler instantiates those wherever they are named, even in an unused template. It
-/// instantiates these templates only if they are called.
-namespace rope::inline ROPE_ABI::detail {
-/// Whether an element of the list equals x.
-template <class T, class X>
-bool contains(const std::vector<T>& list, const X& x) {
-  return std::find(list.begin(), list.end(), x) != list.end();
-}
-/// Sorts [first, last) in increasing order.
-template <class T>
-void sort(T* first, T* last) {
-  std::sort(first, last);
-}
-/// Sorts a list in increasing order and keeps one of equal elements.
-template <class T>
-void sort_distinct(std::vector<T>& list) {
-  std::sort(list.begin(), list.end());
-  list.erase(std::unique(list.begin(), list.end()), list.end());
-}
-/// Elements [first, first + count).
-template <class T>
-std::span<T> part_of(std::span<T> list, Index first, Index count) {
-  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_LISTS_HPP
 /// Typed access to the keys of a model file (config.json or GGUF), and the ranges of its numbers.
 namespace rope::inline ROPE_ABI::detail {
 // The ranges of numbers in model files, and the error for a number outside its range.
@@ -8112,7 +8262,7 @@ inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && 
                                    "must be a whole number, not negative and up to 1048576"};
 /// Tokens of a window. Some files write a large number for no window.
 inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 && equal(std::floor(x), x); },
-                                    "must be a whole number, not negative and up to 2^53"};
+                                    "must be a whole number up to 2^53, or 0 where no layer slides"};
 }  // namespace range
 /// Returns the value if it is finite and satisfies the rule. Otherwise throws with the names of the function
 /// and of the key.
@@ -8760,9 +8910,9 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
                                             Index layers, const std::vector<bool>& sliding) {
   std::vector<Index> without = gguf_layers_without_attention(reader, record, layers, sliding);
   constexpr const char* name = "attention.rope_pattern";
-  if (const auto turns = record.rope_pattern ? reader.numbers(name, range::zero_or_one)
-                                             : std::optional<std::vector<double>>()) {
-    const std::vector<double> list = gguf_layer_list(reader, name, layers, *turns);
+  if (const auto rotates = record.rope_pattern ? reader.numbers(name, range::zero_or_one)
+                                               : std::optional<std::vector<double>>()) {
+    const std::vector<double> list = gguf_layer_list(reader, name, layers, *rotates);
     for (std::size_t i = 0; i < list.size(); ++i)
       if (equal(list[i], 0)) without.push_back(static_cast<Index>(i));
   }
@@ -8927,7 +9077,11 @@ constexpr bool is_listed(std::string_view list, std::string_view word) {
 }
 /// Models that provide their own classes.
 inline constexpr std::string_view own_classes =
-    " baichuan chatglm ernie45moevl internlm2 kimik2 minicpm openpanguvl phi3v qwen telechat3 ";
+    " arctic baichuan bailingmoe bailingmoev2 chatglm deepseek dream ernie45moevl exaone grovemoe "
+    "hunyuan internlm internlm2 internlm3 iquestcoder iquestloopcoder kimik2 klear kormo lille130m "
+    "llada llada2moe longcatflashngram maincoder mimo minicpm minimaxm1 minimaxtext01 molmo molmo2 "
+    "nanbeige nemotronnas openelm openpanguvl orion panguembedded phi3v plamo plm qwen rnd1 sarvammoe "
+    "smallthinker telechat3 xverse ";
 /// Whether the class of the architecture reads sliding_window, so that some layers slide. In other classes
 /// all layers attend to all tokens, for any value of the key.
 constexpr bool reads_window(const hugging_face_record& record) {
@@ -8947,6 +9101,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"add_full_attention_sink_bias", " mimov2 mimov2flash "},
       {"add_swa_attention_sink_bias", " mimov2 mimov2flash "},
       {"attn_config", " dbrx "},
+      {"attn_type_list", " minimaxm1 minimaxtext01 "},
       {"attn_logit_softcapping", " gemma2 t5gemmamodule vaultgemma "},
       {"full_attention_interval", " qwen35 qwen35moe qwen38flashnext qwen3next qwen4exp "},
       {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
@@ -8961,15 +9116,19 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"no_rope_layers", " llama4 smollm3 "},
       {"per_layer_config", " diffusiongemma gemma4 gemma4unified "},
       {"prefix_dense_sliding_window_pattern", " cohere2moe "},
+      {"rope_freq_constant", " openelm "},
       {"rope_interleave", " axk1 deepseekv3 glm4moelite kimik2 mistral4 youtu "},
+      {"rope_layout", " smallthinker "},
       {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
       {"rope_pct", " stablelm "},
       {"rope_ratio", " chatglm "},
-      {"rotary_dim", " codegen gptj minimax minimaxm2 "},
+      {"rotary_dim",
+       " bailingmoe bailingmoev2 codegen gptj llada2moe minimax minimaxm1 minimaxm2 minimaxtext01 "},
       {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
+      {"sliding_window_layout", " smallthinker "},
       {"sliding_window_pattern", periods},
-      {"sliding_window_size", " mimov2 mimov2flash "},
+      {"sliding_window_size", " mimov2 mimov2flash smallthinker "},
       {"swa_head_dim", " mimov2 mimov2flash "},
       {"use_bidirectional_attention", look_ahead_if_asked},
   };
@@ -8986,7 +9145,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
     if (is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
   if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
   if (!reads_window(record)) hidden.emplace_back("sliding_window");
-  if (record.indexer == indexer_turn::no_indexer) hidden.emplace_back("indexer_rope_interleave");
+  if (record.indexer == indexer_kind::no_indexer) hidden.emplace_back("indexer_rope_interleave");
   return hidden;
 }
 /// The architectures whose classes read partial_rotary_factor under the default rule too. The others then
@@ -9148,6 +9307,7 @@ const Sizes* class_sizes_of(std::string_view architecture) {
       {"minicpm3", 2560, 40, 0, 62, 32768, 64, 32},
       {"minimax", 4096, 32, 8, 32, 131072},
       {"minimaxm2", 3072, 48, 8, 62, 196608},
+      {"minimaxtext01", 4096, 32, 8, 32, 131072},
       {"ministral", 4096, 32, 8, 32, 131072},
       {"ministral3", 4096, 32, 8, 34, 262144},
       {"mistral", 4096, 32, 8, 32, 131072},
@@ -9236,7 +9396,7 @@ void assume_sizes(json_reader<J>& text, std::string_view architecture) {
                                           "num_attention_groups", "decoder_num_key_value_heads"});
   assume(sizes->layers, {"num_hidden_layers", "n_layer", "n_layers", "num_layers",
                          "decoder_num_hidden_layers", "layer_types", "layers_block_type", "no_rope_layers",
-                         "layer_rope_theta", "hybrid_layer_pattern", "compress_ratios"});
+                         "layer_rope_theta", "hybrid_layer_pattern", "attn_type_list", "compress_ratios"});
   assume(sizes->context, {"max_position_embeddings", "n_positions", "seq_length", "max_seq_len"});
   assume(sizes->nope_channels, {"qk_nope_head_dim"});
   assume(sizes->rotated_channels, {"qk_rope_head_dim"});
@@ -9303,9 +9463,14 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.window == window_span::chunks && always_types) return "chunks are for rotated layers of any type";
   if (!r.full_list.empty() && r.others_attend)
     return "full_list is read where the other layers do not attend";
+  if (!r.full_ones.empty() && (r.others_attend || !r.full_list.empty()))
+    return "full_ones is read where the other layers do not attend, in place of full_list";
+  if (!r.slide_ones.empty() && (!r.others_attend || !has_pattern))
+    return "slide_ones is read where some layers may slide";
   if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
     return "no layer is given other_type, and every type but full_type attends to nothing";
-  if (r.turns_word != "rope" && r.turns_if.empty()) return "turns_word is what the key turns_if must be";
+  if (r.rotates_word != "rope" && r.rotates_if.empty())
+    return "rotates_word is what the key rotates_if must be";
   if (!is_zero(r.scale_number) && !scale_of_key)
     return "scale_number is the default of the key that scale names";
   if (r.max_window_layers > 0 && r.slides != which_slide::from_max_window_layers &&
@@ -9313,8 +9478,8 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "max_window_layers is where layers begin or end to slide";
   if (r.scaling_slides && (is_zero(r.local_base) || per_type || compressed || lists))
     return "scaling_slides is of layers that slide with a base of their own, and one dictionary for all";
-  if (r.instead != "no positions" && r.turns_if.empty()) return "instead needs turns_if";
-  if (r.own_rule && (per_type || lists || r.turns_if == "rope_parameters"))
+  if (r.instead != "no positions" && r.rotates_if.empty()) return "instead needs rotates_if";
+  if (r.own_rule && (per_type || lists || r.rotates_if == "rope_parameters"))
     return "own_rule is of a class that does without a rope dictionary";
   if (r.mrope_time_last && (r.mrope_interleaved || r.mrope_spread || r.mrope_side > 0))
     return "mrope_time_last has an order of axes, and sections, of its own";
@@ -9325,10 +9490,11 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   if (r.swa_keys && (!is_zero(r.base - 10000) || !is_zero(r.nested_base) ||
                      !is_one(r.partial_rotary_factor) || r.theta_unread))
     return "swa_keys have a base and a share for each type of layers";
+  if (r.swa_keys && r.slide_ones.empty()) return "swa_keys come with slide_ones";
   if (!reads_window(r) &&
       (r.needs_window || !r.full_rotate || r.slides_if_asked || !is_zero(r.nested_window)))
     return "where sliding_window is not read nothing depends on it";
-  if (r.indexer_key != "index_head_dim" && r.indexer == indexer_turn::no_indexer)
+  if (r.indexer_key != "index_head_dim" && r.indexer == indexer_kind::no_indexer)
     return "indexer_key is of layers with an indexer";
   return {};
 }
@@ -9409,7 +9575,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// same reason as hugging_face_record_of.
 template <class Record = gguf_record>
 const Record* gguf_record_of(std::string_view architecture) {
-  using enum indexer_turn;
+  using enum indexer_kind;
   using enum layout_kind;
   using enum sliding_rule;
   using enum gguf_scale;
@@ -9587,7 +9753,7 @@ const Record* gguf_record_of(std::string_view architecture) {
        .sinks_slide = true},
       {.architecture = "minicpm", .layout = interleaved},
       {.architecture = "minicpm3", .last_channels = true},
-      {.architecture = "minimax-01"},
+      {.architecture = "minimax-01", .attends_every = 8},
       {.architecture = "minimax-m2"},
       {.architecture = "minimax-m3", .indexer = first_half_split},
       {.architecture = "mistral3",
@@ -10239,10 +10405,10 @@ class gguf_importer {
     constexpr const char* name = "attention.indexer.key_length";
     const auto head_dim = reader_.number(name, range::count);
     if (record_.compressed && group.layer_type != "compressed_sparse_attention") return;
-    if (record_.indexer == indexer_turn::no_indexer || !head_dim) {
+    if (record_.indexer == indexer_kind::no_indexer || !head_dim) {
       if (head_dim)
         model_.warnings.push_back(reader_.key(name) + " is that of an indexer; what it rotates is not known");
-      else if (record_.indexer != indexer_turn::no_indexer)
+      else if (record_.indexer != indexer_kind::no_indexer)
         model_.warnings.push_back(reader_.key(name) +
                                   " is missing, so the rotation of the indexer is unknown");
       return;
@@ -10329,10 +10495,16 @@ struct gguf_options {
 ///          architecture is not known and no layout is named, or no layer rotates and options.without_rope
 ///          does not ask for the description of such a model
 /// Source:  llama.cpp, llama-model.cpp and llama-context.cpp; ggml, ggml_rope_ext
-template <gguf_lookup L>
+template <class L>
 model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
-  detail::checked(options.length, detail::range::not_negative, "import_gguf", "options.length");
-  return detail::gguf_importer<L>(lookup, options.length, options.layout, options.without_rope).result();
+  static_assert(
+      gguf_lookup<L>,
+      "import_gguf: lookup is an object that reads the file, not its path: a class with number(key), "
+      "text(key) and numbers(key), such as that of examples/gguf_file.hpp");
+  if constexpr (gguf_lookup<L>) {
+    detail::checked(options.length, detail::range::not_negative, "import_gguf", "options.length");
+    return detail::gguf_importer<L>(lookup, options.length, options.layout, options.without_rope).result();
+  }
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_GGUF_HPP
@@ -10369,7 +10541,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .others_attend = false,
        .scale = attention_multiplier,
        .scale_number = 1,
-       .turns_if = "position_embedding_type"},
+       .rotates_if = "position_embedding_type"},
       {.architecture = "lfm2",
        .base = 1e6,
        .other_type = "conv",
@@ -10388,13 +10560,27 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .others_attend = false,
        .full_every = 2,
        .slides = every},
+      {.architecture = "minimaxm1",
+       .base = 1e6,
+       .other_type = "linear_attention",
+       .others_attend = false,
+       .full_ones = "attn_type_list",
+       .full_every = 1,
+       .slides = every},
+      {.architecture = "minimaxtext01",
+       .base = 1e6,
+       .other_type = "linear_attention",
+       .others_attend = false,
+       .full_ones = "attn_type_list",
+       .full_every = 1,
+       .slides = every},
       {.architecture = "olmohybrid",
        .other_type = "linear_attention",
        .others_attend = false,
        .full_every = 4,
        .full_offset = 3,
        .last_full = true,
-       .turns_if = "rope_parameters"},
+       .rotates_if = "rope_parameters"},
       {.architecture = "qwen35",
        .partial_rotary_factor = 0.25,
        .head_dim = 256,
@@ -10421,7 +10607,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .others_attend = false,
        .full_every = 4,
        .full_offset = 3,
-       .indexer = indexer_turn::first_half_split,
+       .indexer = indexer_kind::first_half_split,
        .indexer_key = "indexer_head_dim",
        .mrope_interleaved = true,
        .mrope_side = 11,
@@ -10441,7 +10627,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .others_attend = false,
        .full_every = 4,
        .full_offset = 3,
-       .indexer = indexer_turn::first_half_split,
+       .indexer = indexer_kind::first_half_split,
        .indexer_key = "indexer_head_dim",
        .mrope_interleaved = true,
        .mrope_side = 11,
@@ -10451,7 +10637,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .full_type = "hybrid",
        .others_attend = false,
        .scale = half_head,
-       .turns_if = "use_mem_rope"},
+       .rotates_if = "use_mem_rope"},
   };
   static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
   for (const Record& record : records)
@@ -10509,7 +10695,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .filled_base = 160000,
        .more_in_lists = true,
        .sliding_window = 128,
-       .indexer = indexer_turn::last_interleaved,
+       .indexer = indexer_kind::last_interleaved,
        .sink_logits = true,
        .note = "keys are values too: the output of attention is un-rotated by the position of its query"},
       {.architecture = "diffusiongemma",
@@ -10630,6 +10816,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
       {.architecture = "mimov2",
        .local_base = 10000,
        .head_dim = 192,
+       .slide_ones = "hybrid_layer_pattern",
        .form = per_type,
        .filled_base = 5e6,
        .filled_factor = 0.334,
@@ -10644,6 +10831,7 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
       {.architecture = "mimov2flash",
        .local_base = 10000,
        .head_dim = 192,
+       .slide_ones = "hybrid_layer_pattern",
        .form = per_type,
        .filled_base = 5e6,
        .filled_factor = 0.334,
@@ -10687,6 +10875,11 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .full_every = 4,
        .full_offset = 3,
        .sliding_window = 4096},
+      {.architecture = "smallthinker",
+       .base = 0,
+       .slide_ones = "sliding_window_layout",
+       .rope_ones = "rope_layout",
+       .full_every = 1},
       {.architecture = "smollm3",
        .base = 2e6,
        .no_rope_every = 4,
@@ -10751,17 +10944,19 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
-/// Facts that a config.json leaves out because its architecture implies them: one record per architecture. A
-/// record has the defaults of the configuration and attention classes of Hugging Face transformers for absent
-/// keys. For models with their own classes, the defaults are those of vLLM's code (TeleChat 3, openPangu).
+/// What a config.json does not write down because its architecture implies it: one record per architecture,
+/// with what the configuration and attention classes of Hugging Face transformers fill in for an absent key.
+/// Models that bring their own classes have records by the code of vLLM, mlx-lm or mlx-vlm, or by their
+/// converter in llama.cpp. Where none of them has a default base, a file must give it.
 ///
-/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19
+/// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19, esmc and
+///         hy_v4 of October 2026; tests/recorded/models/hugging_face.json names the others
 namespace rope::inline ROPE_ABI::detail {
 /// The record of an architecture, or nullptr if there is none. Nothing is guessed then. It is a template, so
 /// that only programs which import a model compile the records.
 template <class Record = hugging_face_record>
 const Record* hugging_face_record_of(std::string_view architecture) {
-  using enum indexer_turn;
+  using enum indexer_kind;
   using enum layout_kind;
   using enum query_growth;
   using enum score_scale;
@@ -10769,10 +10964,13 @@ const Record* hugging_face_record_of(std::string_view architecture) {
   static constexpr Record records[] = {
       {.architecture = "apertus", .base = 1.2e7, .own_rule = true},
       {.architecture = "arcee"},
+      {.architecture = "arctic", .base = 0},
       {.architecture = "aria"},
       {.architecture = "axk1", .layout = interleaved, .latent = true},
       {.architecture = "axk2", .layout = interleaved, .latent = true, .indexer = first_half_split},
       {.architecture = "baichuan", .alibi_layers = 40},
+      {.architecture = "bailingmoe", .base = 0, .slides = not_known, .slides_if_asked = true},
+      {.architecture = "bailingmoev2", .slides = not_known, .slides_if_asked = true},
       {.architecture = "bitnet", .base = 500000},
       {.architecture = "bltglobaltransformer", .layout = interleaved, .base = 500000},
       {.architecture = "bltlocaldecoder", .layout = interleaved, .base = 500000},
@@ -10790,6 +10988,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "csm", .base = 500000},
       {.architecture = "csmdepthdecodermodel", .base = 500000},
       {.architecture = "dbrx"},
+      {.architecture = "deepseek"},
       {.architecture = "deepseekocr2"},
       {.architecture = "deepseekv2", .layout = interleaved, .latent = true},
       {.architecture = "deepseekv3", .layout = interleaved, .latent = true},
@@ -10804,6 +11003,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .sliding_window = 4096,
        .max_window_layers = 62,
        .slides = from_max_window_layers},
+      {.architecture = "dream", .base = 0, .slides = not_known, .slides_if_asked = true, .causal = false},
       {.architecture = "emu3", .base = 1e6},
       {.architecture = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
       {.architecture = "ernie45moe", .layout = interleaved, .base = 500000},
@@ -10811,11 +11011,13 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope_time_last = true},
       {.architecture = "esm",
        .causal = false,
-       .turns_if = "position_embedding_type",
-       .turns_word = "rotary",
+       .rotates_if = "position_embedding_type",
+       .rotates_word = "rotary",
        .instead = "learned positions or biases"},
+      {.architecture = "esmc", .causal = false},
       {.architecture = "eurobert", .causal = false},
       {.architecture = "evolla", .base = 500000},
+      {.architecture = "exaone", .base = 0},
       {.architecture = "falcon"},
       {.architecture = "falconh1", .scale = key_multiplier, .scale_number = 1},
       {.architecture = "flexolmo", .base = 500000},
@@ -10837,9 +11039,13 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "granite4vision", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "granitemoe", .scale = attention_multiplier, .scale_number = 1},
       {.architecture = "granitemoeshared", .scale = attention_multiplier, .scale_number = 1},
+      {.architecture = "grovemoe", .base = 0, .slides = not_known, .slides_if_asked = true},
       {.architecture = "helium", .layout = interleaved, .base = 100000, .head_dim = 128},
       {.architecture = "higgsaudiov2", .head_dim = 128, .own_rule = true},
       {.architecture = "hrm", .head_dim = 128},
+      {.architecture = "hunyuan",
+       .base = 0,
+       .note = "queries and keys are normalised after they rotated, and with use_cla layers share keys"},
       {.architecture = "hunyuanv1dense", .note = "queries and keys are normalised after rotation"},
       {.architecture = "hunyuanv1moe", .note = "queries and keys are normalised after rotation"},
       {.architecture = "hunyuanvl",
@@ -10849,15 +11055,37 @@ const Record* hugging_face_record_of(std::string_view architecture) {
            "and queries and keys are normalised after rotation"},
       {.architecture = "hyperclovax", .scale = attention_multiplier},
       {.architecture = "hyv3", .base = 11158840, .head_dim = 128},
+      {.architecture = "hyv4",
+       .layout = interleaved,
+       .latent = true,
+       .indexer = last_interleaved,
+       .sink_logits = true,
+       .note = "the class of transformers rotates halves, vLLM, SGLang and llama.cpp neighbours, as here"},
       {.architecture = "idefics",
        .note = "with qk_layer_norms queries and keys are normalised after rotation"},
+      {.architecture = "internlm"},
       {.architecture = "internlm2"},
+      {.architecture = "internlm3"},
+      {.architecture = "iquestcoder", .base = 0},
+      {.architecture = "iquestloopcoder",
+       .base = 500000,
+       .note = "layers run twice: the second time queries attend to the keys of the first, and to their own "
+               "within the last loop_window_size tokens"},
       {.architecture = "jais2"},
       {.architecture = "jetmoe", .head_dim = 128},
       {.architecture = "jinaembeddingsv3", .base = 20000, .causal = false},
       {.architecture = "kimik2", .layout = interleaved, .latent = true},
+      {.architecture = "klear", .base = 0},
+      {.architecture = "kormo", .base = 0},
       {.architecture = "kyutaispeechto", .sliding_window = 375, .slides = every},
       {.architecture = "lasrencoder", .causal = false},
+      {.architecture = "lille130m", .layout = interleaved, .base = 0},
+      {.architecture = "llada", .base = 0, .causal = false},
+      {.architecture = "llada2moe",
+       .base = 600000,
+       .partial_rotary_factor = 0.5,
+       .causal = false,
+       .note = "while it generates, a token sees its own block and those before it"},
       {.architecture = "llama"},
       {.architecture = "longcatflash",
        .layout = interleaved,
@@ -10865,7 +11093,15 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .latent = true,
        .note = "queries are multiplied by sqrt(hidden_size / q_lora_rank) before rotation, and latents that "
                "become keys and values by sqrt(hidden_size / kv_lora_rank)"},
+      {.architecture = "longcatflashngram",
+       .layout = interleaved,
+       .base = 1e7,
+       .latent = true,
+       .note = "queries are multiplied by sqrt(hidden_size / q_lora_rank) before they rotate, and latents "
+               "that become keys and values by sqrt(hidden_size / kv_lora_rank)"},
+      {.architecture = "maincoder", .layout = interleaved, .base = 0},
       {.architecture = "mimi", .sliding_window = 250, .slides = every},
+      {.architecture = "mimo", .slides = not_known, .slides_if_asked = true},
       {.architecture = "minicpm"},
       {.architecture = "minicpm3", .latent = true},
       {.architecture = "minimaxm2", .base = 5e6, .partial_rotary_factor = 0.5, .head_dim = 128},
@@ -10876,6 +11112,8 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "mistral4", .layout = interleaved, .latent = true, .queries = beta, .own_rule = true},
       {.architecture = "mixtral", .base = 1e6, .slides = every},
       {.architecture = "mllama", .base = 500000, .crosses = true},
+      {.architecture = "molmo", .base = 0},
+      {.architecture = "molmo2", .base = 0},
       {.architecture = "moonshine", .layout = interleaved, .partial_rotary_factor = 0.9},
       {.architecture = "moonshinestreaming", .layout = interleaved, .partial_rotary_factor = 0.8},
       {.architecture = "moshi", .sliding_window = 3000, .slides = every},
@@ -10885,11 +11123,15 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .sliding_window = 2048,
        .slides = every,
        .types_slide = true},
+      {.architecture = "nanbeige"},
       {.architecture = "nanochat",
        .base = 0,
        .backwards = true,
        .note = "queries and keys are normalised after rotation"},
       {.architecture = "nemotron", .partial_rotary_factor = 0.5},
+      {.architecture = "nemotronnas",
+       .base = 500000,
+       .note = "layers whose block_configs say no_op or replace_with_linear do not attend"},
       {.architecture = "nomicbert", .base = 1000, .causal = false},
       {.architecture = "olmo"},
       {.architecture = "olmo2"},
@@ -10904,12 +11146,15 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .causal = false,
        .sink_logits = true,
        .own_rule = true},
+      {.architecture = "openelm", .theta_unread = true},
       {.architecture = "openpanguvl",
        .base = 64e6,
        .slides = not_known,
        .slides_if_asked = true,
        .mrope_spread = true},
+      {.architecture = "orion"},
       {.architecture = "paddleocrvl", .base = 500000, .head_dim = 128},
+      {.architecture = "panguembedded", .base = 0},
       {.architecture = "peaudioencoder",
        .layout = interleaved,
        .base = 20000,
@@ -10931,6 +11176,8 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "phi3v", .original_max_position = 4096},
       {.architecture = "phi4multimodal", .original_max_position = 4096, .slides = every},
       {.architecture = "phimoe", .base = 1e6, .slides = every},
+      {.architecture = "plamo"},
+      {.architecture = "plm", .layout = interleaved, .base = 0, .latent = true},
       {.architecture = "qwen", .head_dim = 128, .queries = log_n, .stretches = true},
       {.architecture = "qwen2",
        .sliding_window = 4096,
@@ -10987,7 +11234,9 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .head_dim = 128,
        .mrope_interleaved = true,
        .mrope_side = 20},
+      {.architecture = "rnd1", .base = 0, .slides = not_known, .slides_if_asked = true, .causal = false},
       {.architecture = "roformer", .layout = interleaved, .causal = false},
+      {.architecture = "sarvammoe", .base = 0},
       {.architecture = "seedoss", .head_dim = 128},
       {.architecture = "solaropen", .base = 1e6, .head_dim = 128},
       {.architecture = "stablelm", .partial_rotary_factor = 0.25},
@@ -11006,7 +11255,9 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .slides = every},
       {.architecture = "voxtralrealtimeencoder", .head_dim = 64, .sliding_window = 750, .slides = every},
       {.architecture = "xcodec2", .head_dim = 64},
+      {.architecture = "xverse"},
       {.architecture = "youtu", .layout = interleaved, .latent = true},
+      {.architecture = "youtullm", .layout = interleaved, .base = 1600000, .latent = true},
   };
   static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
   for (const Record& record : records)
@@ -11035,11 +11286,11 @@ inline std::string plain_architecture(std::string name) {
 // Architectures without a record, for a known reason.
 /// Why an architecture has no record.
 enum class refusal {
-  in_doubt,    // files and class disagree, or too little is known: the caller's layout is used
-  axes,        // its tokens have several coordinates, so that the name of a layout is not enough
-  other_turn,  // it does not rotate queries and keys by one position, or no attention option gives its mask
-  parts,       // it has several parts, each with a dictionary of its own
-  no_turn      // no layer rotates
+  in_doubt,           // files and class disagree, or too little is known: the caller's layout is used
+  axes,               // its tokens have several coordinates, so that the name of a layout is not enough
+  rotates_otherwise,  // not queries and keys by one position, or no attention option gives its mask
+  parts,              // it has several parts, each with a dictionary of its own
+  never_rotates       // no layer rotates
 };
 struct refused_architecture {
   std::string_view architecture;  // as plain_architecture spells it
@@ -11110,53 +11361,80 @@ const Refused* refused_architecture_of(std::string_view architecture) {
       {.architecture = "sapiens2", .reason = "dino_v3_frequencies", .kind = axes},
       {.architecture = "step3p5vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
       {.architecture = "videollama3vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "clvpencoder", .reason = "rotates values too", .kind = other_turn},
+      {.architecture = "clvpencoder", .reason = "rotates values too", .kind = rotates_otherwise},
       {.architecture = "deepseekocr2encoder",
        .reason = "shows its first num_patches tokens to every token, the others to those after them: a mask "
                  "that no option of attention stands for",
-       .kind = other_turn},
+       .kind = rotates_otherwise},
       {.architecture = "deepseekv41",
        .reason = "is not that of DeepSeek V4: layers share the compressed keys of others, which no option of "
                  "attention stands for",
-       .kind = other_turn},
+       .kind = rotates_otherwise},
       {.architecture = "musicflamingo",
        .reason = "rotates features of sound by their time in seconds",
-       .kind = other_turn},
+       .kind = rotates_otherwise},
+      {.architecture = "phi3small",
+       .reason = "attends to blocks of keys by a pattern of every head: a mask that no option of attention "
+                 "stands for",
+       .kind = rotates_otherwise},
       {.architecture = "qwen25omnidit",
        .reason = "rotates the first head of every layer and no other",
-       .kind = other_turn},
+       .kind = rotates_otherwise},
       {.architecture = "seamlessm4t",
        .reason = "rotates hidden states, if any, before they become queries and keys",
-       .kind = other_turn},
+       .kind = rotates_otherwise},
       {.architecture = "vjepa2",
        .reason = "multiplies the two channels of a pair by cos and sin of two different angles",
-       .kind = other_turn},
+       .kind = rotates_otherwise},
       {.architecture = "wav2vec2bert",
        .reason = "rotates hidden states, if any, before they become queries and keys",
-       .kind = other_turn},
+       .kind = rotates_otherwise},
       {.architecture = "wav2vec2conformer",
        .reason = "rotates hidden states, if any, before they become queries and keys",
-       .kind = other_turn},
-      {.architecture = "bert", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "bloom", .reason = "ALiBi biases", .kind = no_turn},
-      {.architecture = "gpt2", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "gptbigcode", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "gptneo", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "glm5next", .reason = "no positions", .kind = no_turn},
-      {.architecture = "inkling", .reason = "relative biases", .kind = no_turn},
-      {.architecture = "inklingmmmodel", .reason = "relative biases", .kind = no_turn},
-      {.architecture = "jamba", .reason = "no positions", .kind = no_turn},
-      {.architecture = "kimik3", .reason = "no positions", .kind = no_turn},
-      {.architecture = "kimilinear", .reason = "no positions", .kind = no_turn},
-      {.architecture = "mamba", .reason = "no attention", .kind = no_turn},
-      {.architecture = "mamba2", .reason = "no attention", .kind = no_turn},
-      {.architecture = "mpt", .reason = "ALiBi biases", .kind = no_turn},
-      {.architecture = "nemotronh", .reason = "no positions", .kind = no_turn},
-      {.architecture = "opt", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "parakeetencoder", .reason = "relative positions", .kind = no_turn},
-      {.architecture = "roberta", .reason = "learned positions", .kind = no_turn},
-      {.architecture = "t5", .reason = "biases by distance", .kind = no_turn},
-      {.architecture = "whisper", .reason = "learned positions", .kind = no_turn},
+       .kind = rotates_otherwise},
+      {.architecture = "albert", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "bart", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "bert", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "bloom", .reason = "ALiBi biases", .kind = never_rotates},
+      {.architecture = "camembert", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "deberta", .reason = "relative positions", .kind = never_rotates},
+      {.architecture = "debertav2", .reason = "relative positions", .kind = never_rotates},
+      {.architecture = "distilbert", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "electra", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "falconmamba", .reason = "no attention", .kind = never_rotates},
+      {.architecture = "glm5next", .reason = "no positions", .kind = never_rotates},
+      {.architecture = "gpt2", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "gptbigcode", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "gptneo", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "inkling", .reason = "relative biases", .kind = never_rotates},
+      {.architecture = "inklingmmmodel", .reason = "relative biases", .kind = never_rotates},
+      {.architecture = "jamba", .reason = "no positions", .kind = never_rotates},
+      {.architecture = "kimik3", .reason = "no positions", .kind = never_rotates},
+      {.architecture = "kimilinear", .reason = "no positions", .kind = never_rotates},
+      {.architecture = "longt5", .reason = "biases by distance", .kind = never_rotates},
+      {.architecture = "m2m100", .reason = "sinusoidal positions", .kind = never_rotates},
+      {.architecture = "mamba", .reason = "no attention", .kind = never_rotates},
+      {.architecture = "mamba2", .reason = "no attention", .kind = never_rotates},
+      {.architecture = "marian", .reason = "sinusoidal positions", .kind = never_rotates},
+      {.architecture = "mbart", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "moshidepth", .reason = "no positions", .kind = never_rotates},
+      {.architecture = "mpt", .reason = "ALiBi biases", .kind = never_rotates},
+      {.architecture = "mt5", .reason = "biases by distance", .kind = never_rotates},
+      {.architecture = "nemotronh", .reason = "no positions", .kind = never_rotates},
+      {.architecture = "openaigpt", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "opt", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "parakeetencoder", .reason = "relative positions", .kind = never_rotates},
+      {.architecture = "pegasus", .reason = "sinusoidal positions", .kind = never_rotates},
+      {.architecture = "roberta", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "rwkv", .reason = "no attention", .kind = never_rotates},
+      {.architecture = "rwkv7", .reason = "no attention", .kind = never_rotates},
+      {.architecture = "t5", .reason = "biases by distance", .kind = never_rotates},
+      {.architecture = "umt5", .reason = "biases by distance", .kind = never_rotates},
+      {.architecture = "whisper", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "xglm", .reason = "sinusoidal positions", .kind = never_rotates},
+      {.architecture = "xlmroberta", .reason = "learned positions", .kind = never_rotates},
+      {.architecture = "xlnet", .reason = "relative positions", .kind = never_rotates},
+      {.architecture = "zamba", .reason = "no positions", .kind = never_rotates},
   };
   for (const Refused& one : refused)
     if (one.architecture == architecture) return &one;
@@ -11286,14 +11564,14 @@ void add_inner_keys(const J& value, const std::string& path, const Speaks& speak
 }
 // Models in which no layer rotates: all models of some architectures, and others with a certain value in the
 // file.
-/// Whether the key record.turns_if means that layers rotate.
+/// Whether the key record.rotates_if means that layers rotate.
 template <class J>
-bool says_that_layers_turn(json_reader<J>& text, const hugging_face_record& record) {
-  const J* value = text.find(std::string(record.turns_if).c_str());
+bool says_that_layers_rotate(json_reader<J>& text, const hugging_face_record& record) {
+  const J* value = text.find(std::string(record.rotates_if).c_str());
   if (!value) return false;
   if (value->is_boolean()) return value->template get<bool>();
-  if (value->is_string()) return value->template get<std::string>() == record.turns_word;
-  const bool dictionary = value->is_object() && record.turns_if == "rope_parameters";
+  if (value->is_string()) return value->template get<std::string>() == record.rotates_word;
+  const bool dictionary = value->is_object() && record.rotates_if == "rope_parameters";
   return dictionary && json_reader<J>(value, "").has("rope_theta");
 }
 /// Throws if a file specifies a rotation in an architecture without any.
@@ -11315,7 +11593,7 @@ template <class J>
 unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& architecture) {
   const std::string name = plain_architecture(architecture);
   if (const refused_architecture* refused = refused_architecture_of(name);
-      refused && refused->kind == refusal::no_turn) {
+      refused && refused->kind == refusal::never_rotates) {
     check_that_nothing_rotates(text, name, architecture);
     return {
         std::string(refused->reason), "model_type",
@@ -11323,10 +11601,10 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
   }
   const hugging_face_record* known = hugging_face_record_of(name);
   const hugging_face_record record = known ? *known : hugging_face_record{};
-  if (!record.turns_if.empty() && !says_that_layers_turn(text, record))
-    return {std::string(record.instead), std::string(record.turns_if),
+  if (!record.rotates_if.empty() && !says_that_layers_rotate(text, record))
+    return {std::string(record.instead), std::string(record.rotates_if),
             "does not say that layers rotate, and without it no layer of " + architecture +
-                " does: it must be true, \"" + std::string(record.turns_word) +
+                " does: it must be true, \"" + std::string(record.rotates_word) +
                 "\" or a dictionary with rope_theta"};
   if (record.needs_window && text.is_null("sliding_window"))
     return {"no positions", "sliding_window",
@@ -11686,19 +11964,29 @@ std::optional<double> context_of(json_reader<J>& config, const number_rule& rule
     if (const auto context = config.number(key, rule)) return context;
   return {};
 }
-/// The context length in training, before extension: the key next to the rope dictionary, or the key inside,
-/// or the default of the class, or the longest context. Warnings name assumed values, and keys that are not
-/// used.
+/// The context length in training, before it was extended: the key beside the rope dictionary, else the key
+/// inside, else the default of the class, else the longest context. Of dictionaries for types of layers no
+/// class reads the key beside them. Warnings name what is assumed or overruled.
+///
+/// \param by_type  whether the dictionary is one of those
 ///
 /// Source:  Hugging Face transformers, standardize_rope_params; models/phi3/configuration_phi3.py
 template <class J>
 double original_max_position(json_reader<J>& config, json_reader<J>& rope,
-                             const hugging_face_record& defaults, model_draft& model,
+                             const hugging_face_record& defaults, model_draft& model, bool by_type,
                              const std::string& needed) {
   constexpr const char* key = "original_max_position_embeddings";
   const auto inside = rope.number(key, range::above_one), beside = config.number(key, range::above_one);
   const double by_class = defaults.original_max_position;
-  if (beside) {
+  if (beside && by_type) {
+    if (!inside)
+      model.warn_once(config.path() + key +
+                      " is not read beside dictionaries for types of layers; write it into " +
+                      rope.path().substr(0, rope.path().size() - 1));
+    else if (!equal(*inside, *beside))
+      model.warn_once(config.path() + key + " is overruled by " + rope.path() + key);
+  }
+  if (beside && !by_type) {
     if (inside && !equal(*inside, *beside))
       model.warn_once(rope.path() + key + " is overruled by " + config.path() + key);
     return *beside;
@@ -11710,7 +11998,7 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope,
                       exact_digits(by_class));
     return *inside;
   }
-  const std::string assumed = config.path() + key + " is not given; assumed ";
+  const std::string assumed = (by_type ? rope.path() : config.path()) + key + " is not given; assumed ";
   if (by_class > 0) {
     model.warn_once(assumed + exact_digits(by_class) + ", the default of " + model.architecture);
     return by_class;
@@ -11735,10 +12023,11 @@ double alpha_of_doublings(json_reader<J>& config, double length) {
 template <class J>
 class schedule_reader {
  public:
-  /// \param config  the keys next to the dictionary
+  /// \param config   the keys beside the dictionary
+  /// \param by_type  whether the dictionary is one of several for types of layers
   schedule_reader(json_reader<J>& config, json_reader<J>& rope, const hugging_face_record& defaults,
-                  model_draft& model)
-      : config_(config), rope_(rope), defaults_(defaults), model_(model) {}
+                  model_draft& model, bool by_type)
+      : config_(config), rope_(rope), defaults_(defaults), model_(model), by_type_(by_type) {}
   /// \param type    its present name
   /// \param length  tokens of the sequence, for the rules that depend on it
   derived derive_as(const std::string& type, Index rotary_dim, double base, double length) {
@@ -11779,7 +12068,7 @@ class schedule_reader {
     if (!context) config_.missing("max_position_embeddings", needed_);
     return *context;
   }
-  double original() { return original_max_position(config_, rope_, defaults_, model_, needed_); }
+  double original() { return original_max_position(config_, rope_, defaults_, model_, by_type_, needed_); }
   yarn_scaling yarn(const std::string& type) {
     // 0 means the default, as in transformers: `beta_fast or 32`.
     const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
@@ -11850,6 +12139,7 @@ class schedule_reader {
   json_reader<J>&config_, &rope_;
   const hugging_face_record& defaults_;
   model_draft& model_;
+  bool by_type_;
   std::string needed_ = {};  // why a key is required
 };
 }  // namespace rope::inline ROPE_ABI::detail
@@ -11889,12 +12179,13 @@ void add_query_scaling(json_reader<J>& text, const hugging_face_record& defaults
 /// The rule inside the rope dictionary: that of Ministral 3 and Mistral 4.
 template <class J>
 void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
-                                     const hugging_face_record& defaults, model_draft& model) {
+                                     const hugging_face_record& defaults, model_draft& model, bool by_type) {
   if (defaults.queries != query_growth::beta) return;
   constexpr const char* key = "llama_4_scaling_beta";
   const auto beta = rope.number(key, range::not_negative);
   if (!beta) return;
-  const double original = original_max_position(text, rope, defaults, model, rope.path() + key + " needs it");
+  const double original =
+      original_max_position(text, rope, defaults, model, by_type, rope.path() + key + " needs it");
   model.query_rule.rule =
       llama4_query_scaling{.floor_scale = original, .attention_scale = *beta, .offset = 0};
   model.scaled = scaled_queries::every_layer;
@@ -11904,6 +12195,7 @@ struct group_terms {
   std::optional<double> base = {}, factor = {};  // for a dictionary without a base or partial_rotary_factor
   const char *base_key = "", *factor_key = "";   // their keys, or empty
   std::optional<double> overruling_base = {};    // instead of a base in the dictionary
+  bool by_type = false;  // the class reads the dictionary as one of several for types of layers
 };
 /// Adds groups to the model.
 template <class J>
@@ -11934,8 +12226,8 @@ class hugging_face_group_maker {
     if (model_.groups.empty()) name_assumed(share, type, terms);
     allowance_.take("import_hugging_face",
                     given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
-    derived rule =
-        schedule_reader<J>(text_, rope, defaults_, model_).derive_as(type, rotary_dim, base, length_);
+    derived rule = schedule_reader<J>(text_, rope, defaults_, model_, terms.by_type)
+                       .derive_as(type, rotary_dim, base, length_);
     if ((rule.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
       warn(path + "rope_type " + type +
            " depends on the length of the sequence; these frequencies are for a short one");
@@ -11961,7 +12253,7 @@ class hugging_face_group_maker {
         .numbers = std::move(rule.numbers)};
     add_sections(text_, rope, defaults_, model_, group);
     add_indexer(group);
-    add_query_scaling_of_dictionary(text_, rope, defaults_, model_);
+    add_query_scaling_of_dictionary(text_, rope, defaults_, model_, terms.by_type);
     rope.each_unasked([&](const std::string& key, const J& value) {
       if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
         model_.scaled = scaled_queries::not_known;
@@ -12067,7 +12359,7 @@ class hugging_face_group_maker {
       json_reader<J> reader(attention, text_.path() + "attn_config.");
       found = {reader.number("rope_theta", range::above_one), reader.path() + "rope_theta"};
     }
-    for (const char* key : {"rope_theta", "rotary_emb_base"}) {
+    for (const char* key : {"rope_theta", "rotary_emb_base", "rope_freq_constant"}) {
       if (key == std::string("rope_theta") && (defaults_.theta_unread || list)) continue;
       const auto base = text_.number(key, range::above_one);
       if (!base) continue;
@@ -12111,7 +12403,7 @@ class hugging_face_group_maker {
                    text_.path() + "rope_theta * rope_ratio");
   }
   void add_indexer(layer_group& group) {
-    if (defaults_.indexer == indexer_turn::no_indexer) {
+    if (defaults_.indexer == indexer_kind::no_indexer) {
       for (const char* name : {"index_head_dim", "indexer_head_dim"})
         if (text_.index(name))
           model_.warn_once(text_.path() + name + " is that of an indexer; what it rotates is not known");
@@ -12161,27 +12453,35 @@ std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_f
   if (!broken.empty()) text.refuse(key, broken);
   return list;
 }
-/// The types of layers from a list with 1 for a sliding layer.
+/// The key of a list that has 0 or 1 per layer for its type; empty if the class reads none.
+inline std::string pattern_key(const hugging_face_record& defaults) {
+  return std::string(defaults.full_ones.empty() ? defaults.slide_ones : defaults.full_ones);
+}
+/// The types of layers by that list.
 template <class J>
 std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
                                                          const hugging_face_record& defaults,
                                                          std::optional<Index> layers) {
-  constexpr const char* key = "hybrid_layer_pattern";
-  if (!defaults.swa_keys) return {};
-  const auto slides = fitting_list(text, defaults, key, layers, text.numbers(key, range::zero_or_one));
-  if (!slides) return {};
+  const std::string key = pattern_key(defaults);
+  if (key.empty()) return {};
+  const auto given =
+      fitting_list(text, defaults, key.c_str(), layers, text.numbers(key.c_str(), range::zero_or_one));
+  if (!given) return {};
   std::vector<std::string> types;
-  for (const double one : *slides)
-    types.emplace_back(equal(one, 1) ? defaults.other_type : defaults.full_type);
+  for (const double one : *given)
+    types.emplace_back(equal(one, 1) == defaults.full_ones.empty() ? defaults.other_type
+                                                                   : defaults.full_type);
   return types;
 }
 /// Whether layers of this type attend to all tokens, or to those that an indexer chooses among all. If the
 /// other layers do not attend, files have two names for this type.
 ///
-/// Source: Hugging Face transformers, remap_legacy_layer_types; models/qwen4_exp, models/deepseek_v32
+/// Source: Hugging Face transformers, remap_legacy_layer_types; models/qwen4_exp, models/deepseek_v32,
+///         models/hy_v4
 inline bool is_full(const hugging_face_record& defaults, const std::string& type) {
-  const bool chosen = defaults.indexer != indexer_turn::no_indexer &&
-                      (type == "qwen_sparse_attention" || type == "deepseek_sparse_attention");
+  const bool chosen =
+      defaults.indexer != indexer_kind::no_indexer &&
+      (type == "qwen_sparse_attention" || type == "deepseek_sparse_attention" || type == "indexed_attention");
   return type == defaults.full_type || chosen ||
          (!defaults.others_attend && defaults.full_type == "full_attention" && type == "attention");
 }
@@ -12263,17 +12563,17 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
 }
 /// For each layer, whether it rotates because it is dense, with any window (Cohere 2 MoE).
 template <class J>
-std::vector<bool> dense_layers_that_turn(json_reader<J>& text, const hugging_face_record& defaults,
-                                         std::size_t layers) {
-  std::vector<bool> turn(layers, false);
+std::vector<bool> dense_layers_that_rotate(json_reader<J>& text, const hugging_face_record& defaults,
+                                           std::size_t layers) {
+  std::vector<bool> rotates(layers, false);
   if (!defaults.dense_first || text.index("prefix_dense_sliding_window_pattern").value_or(1) != 1)
-    return turn;
+    return rotates;
   const auto count = static_cast<Index>(layers);
   const auto kinds = fitting_list(text, defaults, "mlp_layer_types", count, text.texts("mlp_layer_types"));
   const Index dense = dense_layers_of(text, defaults);
   for (std::size_t i = 0; i < layers; ++i)
-    turn[i] = kinds ? (*kinds)[i] == "dense" : static_cast<Index>(i) < dense;
-  return turn;
+    rotates[i] = kinds ? (*kinds)[i] == "dense" : static_cast<Index>(i) < dense;
+  return rotates;
 }
 /// The base of each layer, if a file lists them. 0: the layer does not rotate.
 template <class J>
@@ -12296,12 +12596,14 @@ std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_r
       if (equal((*bases)[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
   }
-  const auto given = text.numbers("no_rope_layers", range::zero_or_one);
+  const std::string list(defaults.rope_ones.empty() ? "no_rope_layers" : defaults.rope_ones);
+  const char* const key = list.c_str();
+  const auto given = text.numbers(key, range::zero_or_one);
   if (given && !given->empty()) {
-    const std::vector<double> rotates = *fitting_list(text, defaults, "no_rope_layers", layers, given);
+    const std::vector<double> rotates = *fitting_list(text, defaults, key, layers, given);
     if (types > 0 && rotates.size() != types)
-      text.refuse("no_rope_layers", "must have as many values as layer_types, " + std::to_string(types) +
-                                        ", got " + std::to_string(rotates.size()));
+      text.refuse(key, "must have as many values as layer_types, " + std::to_string(types) + ", got " +
+                           std::to_string(rotates.size()));
     for (std::size_t i = 0; i < rotates.size(); ++i)
       if (equal(rotates[i], 0)) without.push_back(static_cast<Index>(i));
     return without;
@@ -12327,7 +12629,7 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
                                   .value_or(std::vector<double>{3, 8, 13, 18, 23, 28, 33, 38}))
       if (layer < static_cast<double>(types.empty() ? layers.value_or(max_layers) : to_index(types.size())))
         without.push_back(static_cast<Index>(layer));
-  const std::vector<bool> dense = dense_layers_that_turn(text, defaults, types.size());
+  const std::vector<bool> dense = dense_layers_that_rotate(text, defaults, types.size());
   for (std::size_t i = 0; i < types.size(); ++i) {
     const bool full = is_full(defaults, types[i]);
     if ((full && !defaults.full_rotate && slides && !dense[i]) || (!full && !defaults.others_attend))
@@ -12341,7 +12643,8 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
 /// The key with the window of sliding layers.
 template <class J>
 const char* window_key(json_reader<J>& text, const hugging_face_record& defaults) {
-  const bool other = defaults.swa_keys && !text.has("sliding_window") && text.has("sliding_window_size");
+  const bool other =
+      !defaults.slide_ones.empty() && !text.has("sliding_window") && text.has("sliding_window_size");
   return other ? "sliding_window_size" : "sliding_window";
 }
 /// Whether a token sees only tokens before it. Gemma 4 has "all" for true, and "vision", with which this
@@ -12451,8 +12754,9 @@ std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& def
   const std::string does = defaults.others_attend ? " attends fully" : " attends, and no other";
   if (!defaults.full_list.empty() && text.has(std::string(defaults.full_list).c_str())) return {};
   if (defaults.full_every == 0) return defaults.others_attend ? "" : "no layer attends";
-  for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers",
-                          "hybrid_layer_pattern"})
+  const std::string pattern = pattern_key(defaults);
+  for (const char* key :
+       {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers", pattern.c_str()})
     if (text.has(key)) return {};
   if (!defaults.others_attend && text.has("full_attention_interval")) return {};
   if (defaults.full_every == 1) return "every layer attends fully";
@@ -12541,7 +12845,7 @@ class hugging_face_groups {
     }
     maker_.add("full_attention", given, path, global_terms());
     maker_.add("sliding_attention", defaults_.scaling_slides ? given : nullptr, path,
-               {.base = local ? *local : maker_.assumed("local", defaults_.local_base)});
+               {.base = local ? *local : maker_.assumed("local", defaults_.local_base), .by_type = true});
   }
  private:
   /// rope_scaling. nullptr also if it is empty, which transformers treats as absent.
@@ -12558,7 +12862,7 @@ class hugging_face_groups {
   }
   group_terms global_terms() {
     constexpr const char* key = "global_rope_theta";
-    return {.base = text_.number(key, range::above_one), .base_key = key};
+    return {.base = text_.number(key, range::above_one), .base_key = key, .by_type = true};
   }
   /// The base of a dictionary of this type without rope_theta, if the architecture has two.
   group_terms terms_of(const std::string& type, const J& given) {
@@ -12812,21 +13116,22 @@ class hugging_face_groups {
     if (!is_nested(given)) return false;
     bool named = false;
     for (const auto& item : given.items()) named = named || (item.value().is_object() && is_type(item.key()));
-    std::vector<std::string> beside, unturned;
+    std::vector<std::string> beside, unrotated;
     for (const auto& item : given.items()) {
       const std::string key = item.key();
       if (!item.value().is_object() || (named && !is_type(key) && !is_usual_type(key))) {
-        (item.value().is_null() ? unturned : beside).push_back(key);
+        (item.value().is_null() ? unrotated : beside).push_back(key);
         continue;
       }
       check_name(key, path.substr(0, path.size() - 1));
       const bool has_base = defaults_.form == dictionary_form::per_type;
-      maker_.add(key, &item.value(), path + key + ".",
-                 has_base ? group_terms{} : terms_of(key, item.value()));
+      group_terms terms = has_base ? group_terms{} : terms_of(key, item.value());
+      terms.by_type = true;
+      maker_.add(key, &item.value(), path + key + ".", terms);
     }
     if (defaults_.form == dictionary_form::base_per_layer && text_.has("layer_rope_theta"))
       text_.refuse("layer_rope_theta", "must not be next to a dictionary for each type of layers");
-    for (const std::string& key : unturned) leave_out(key);
+    for (const std::string& key : unrotated) leave_out(key);
     for (const std::string& key : beside)
       maker_.warn(path + key + " is next to the layer types and has no effect");
     return true;
@@ -12907,8 +13212,7 @@ class hugging_face_importer {
         warn(text_.path() + key + " is not read by the class of " + model_.architecture +
              " and has no effect");
       else if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos)
-        warn(text_.path() + key +
-             (is_overruled(key) ? " is overruled by " + text_.path() + "layer_types" : because));
+        note_text_key(key, because);
     }
     for (std::size_t i = 0; i < outer_.size(); ++i)
       for (const std::string& key : outer_[i].unasked())
@@ -12920,11 +13224,22 @@ class hugging_face_importer {
            model_.architecture);
     });
   }
-  /// Whether a key repeats as a period the contents of layer_types.
-  bool is_overruled(const std::string& key) {
+  /// Warns of a key of the text model that was not read. A period is overruled by a list of all layers.
+  void note_text_key(const std::string& key, const std::string& because) {
     constexpr std::string_view periods =
         " _sliding_window_pattern full_attention_interval global_attn_every_n_layers sliding_window_pattern ";
-    return is_listed(periods, key) && text_.has("layer_types");
+    std::string by;
+    if (is_listed(periods, key) && text_.has("layer_types")) by = "layer_types";
+    if (key == "no_rope_layer_interval" && text_.has("no_rope_layers")) by = "no_rope_layers";
+    if (by == "no_rope_layers" && is_interval_of_unrotated(key)) return;
+    warn(text_.path() + key + (by.empty() ? because : " is overruled by " + text_.path() + by));
+  }
+  /// Whether the last of every so many layers does not rotate, and each other one does.
+  bool is_interval_of_unrotated(const std::string& key) {
+    const Index period = text_.index(key.c_str()).value_or(0);
+    std::vector<Index> without;
+    for (Index i = period - 1; period > 0 && i < layers_.value_or(0); i += period) without.push_back(i);
+    return without == model_.layers_without_rope;
   }
   /// Warns about keys without effect in all dictionaries except rope dictionaries, once for each other part
   /// of the model. Scales in quantization_config are scales of weights, and get no warning.
@@ -12983,7 +13298,7 @@ class hugging_face_importer {
         text_.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"})
             .value_or(0);
     auto key_heads = text_.index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
-                                     "decoder_num_key_value_heads"});
+                                     "decoder_num_key_value_heads", "n_kv_heads"});
     if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
       key_heads = json_reader<J>(attention, text_.path() + "attn_config.").index("kv_n_heads");
     model_.key_heads = key_heads.value_or(model_.query_heads);
@@ -13003,7 +13318,7 @@ class hugging_face_importer {
     add_sizes();
     model_.windows.resize(static_cast<std::size_t>(count_of_layers().value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
-    constexpr const char* because = " has no effect, because nothing rotates";
+    constexpr const char* because = " is not described, because nothing rotates";
     std::vector<std::string> keys;  // of the dictionary with this information
     if (const J* reason = text_.find(none.key.c_str()))
       add_inner_keys(*reason, text_.path() + none.key + ".", speaks_of_rope, keys);
@@ -13019,6 +13334,9 @@ class hugging_face_importer {
     const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
                         (!text_.is_null(key) && window.value_or(defaults_.sliding_window) > 0);
     model_.layers = layer_types_of(text_, defaults_, layers, slides);
+    if (const auto by_pattern = types_by_pattern(text_, defaults_, layers_);
+        by_pattern && *by_pattern != model_.layers)
+      warn(text_.path() + pattern_key(defaults_) + " is overruled by " + text_.path() + "layer_types");
     end_with_full_layer();
     model_.layers_without_rope = layers_without_rope_of(text_, defaults_, layers, model_.layers, slides);
     model_.windows = windows_of(text_, defaults_, model_.layers, layers, model_.layers_without_rope);
@@ -13077,9 +13395,6 @@ class hugging_face_importer {
                window = text_.number("sliding_window", range::window);
     if (size && window && !detail::equal(*size, *window))
       warn(text_.path() + "sliding_window_size is overruled by " + text_.path() + "sliding_window");
-    const auto by_pattern = types_by_pattern(text_, defaults_, layers_);
-    if (by_pattern && text_.has("layer_types") && *by_pattern != model_.layers)
-      warn(text_.path() + "hybrid_layer_pattern is overruled by " + text_.path() + "layer_types");
   }
   /// Warns if layer_types lists sliding layers and the class does not use it.
   void note_unread_types() {
@@ -13208,12 +13523,23 @@ struct hugging_face_options {
 ///          wrong type or is out of range, the rope type or the layout of the architecture is not known, or
 ///          no layer rotates and options.without_rope does not ask for the description of such a model
 /// Source:  Hugging Face transformers, modeling_rope_utils.py
-template <json_like J>
+template <class J>
 model_rope import_hugging_face(const J& config, const hugging_face_options& options = {}) {
-  if (!config.is_object()) detail::throw_invalid("import_hugging_face", "config must be a dictionary");
-  detail::checked(options.length, detail::range::not_negative, "import_hugging_face", "options.length");
-  return detail::hugging_face_importer<J>(config, options.length, options.layout, options.without_rope)
-      .result();
+  static_assert(json_like<J>,
+                "import_hugging_face: config is a parsed file, not its path or text: "
+                "import_hugging_face(nlohmann::json::parse(std::ifstream(path)))");
+  if constexpr (json_like<J>) {
+    if (!config.is_object())
+      detail::throw_invalid("import_hugging_face", "config must be a dictionary, got ",
+                            config.is_string()
+                                ? "a string: parse the file, nlohmann::json::parse(std::ifstream(path))"
+                            : config.is_array() ? "a list"
+                            : config.is_null()  ? "null"
+                                                : "a number or a truth value");
+    detail::checked(options.length, detail::range::not_negative, "import_hugging_face", "options.length");
+    return detail::hugging_face_importer<J>(config, options.length, options.layout, options.without_rope)
+        .result();
+  }
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_HUGGING_FACE_HPP
@@ -13221,111 +13547,40 @@ model_rope import_hugging_face(const J& config, const hugging_face_options& opti
 #ifndef ROPE_MODELS_ROTATE_LAYER_HPP
 #define ROPE_MODELS_ROTATE_LAYER_HPP
 
-#ifndef ROPE_MODELS_TABLES_HPP
-#define ROPE_MODELS_TABLES_HPP
-/// The frequency tables of a whole model.
-namespace rope::inline ROPE_ABI {
-/// One table for all layers that rotate alike: two for the 34 layers of Gemma 3, whose sliding layers have
-/// another base.
-///
-///     const model_rope model = import_hugging_face(json);
-///     const model_tables tables(model, 8192);
-///     if (const auto table = tables.of_layer(layer))  // none: the layer does not rotate
-///       with_layout(model.group_of_layer(layer)->layout, [&](auto layout) {
-///         rotate<decltype(layout)>(queries, *table);  // the channels that this layer turns
-///       });
-///
-/// \tparam S  float or double: the type of an entry
-///
-/// Invariant: immutable; safe to share between threads. It has no tables after a move.
-/// Cost:      size() tables, for any number of layers
-template <class S = float>
-class model_tables {
- public:
-  /// Positions 0 .. count - 1 in every table.
-  ///
-  /// Throws:  as frequency_table; std::invalid_argument if the model has no group of layers
-  template <std::integral Count>
-  model_tables(const model_rope& model, Count count) : model_tables(model) {
-    build([count](const frequencies& f) { return frequency_table<S>(f, count); });
-  }
-  /// Positions first .. last - 1 in every table.  Throws: as above
-  template <std::integral First, std::integral Last>
-  model_tables(const model_rope& model, First first, Last last) : model_tables(model) {
-    build([first, last](const frequencies& f) { return frequency_table<S>(f, first, last); });
-  }
-  model_tables(const model_tables&) = default;
-  model_tables(model_tables&&) = default;
-  /// Assigns all tables, or throws and changes nothing.
-  model_tables& operator=(const model_tables& other) { return *this = model_tables(other); }
-  model_tables& operator=(model_tables&&) = default;
-  /// Number of tables.
-  Index size() const { return static_cast<Index>(tables_.size()); }
-  /// The model that the tables were made from.
-  const model_rope& model() const { return model_; }
-  /// The table of a layer, placed at the first rotated channel, or nothing if the layer does not rotate. It
-  /// is valid while this object lives and is not assigned to.
-  ///
-  /// Throws:  std::out_of_range if there is no such layer or its rotation is unknown
-  std::optional<placed_table<S>> of_layer(Index layer) const {
-    if (model_.rotation_of_layer(layer) == layer_rotation::not_known) {
-      const Index count = model_.layer_count();
-      if (layer >= 0 && (count == 0 || layer < count))
-        detail::throw_out_of_range("model_tables", "how layer ", layer,
-                                   " rotates is not known from this file; call model().rotation_of_layer "
-                                   "before, and rotate such a layer by a table of your own");
-      ROPE_THROW(std::out_of_range,
-                 count > 0
-                     ? detail::message("model_tables: layer must be from 0 to ", count - 1, ", got ", layer)
-                     : detail::message("model_tables: layer must not be negative, got ", layer));
-    }
-    const layer_group* group = model_.group_of_layer(layer);
-    if (!group) return std::nullopt;
-    return of_group(detail::to_index(group - model_.groups().data()));
-  }
-  /// The table of a group of layers, by its number in model_rope::groups, placed as above.
-  ///
-  /// Throws:  std::out_of_range if there is no such group
-  placed_table<S> of_group(Index group) const {
-    if (group < 0 || group >= static_cast<Index>(table_of_group_.size()))
-      detail::throw_out_of_range("model_tables", "group must be in [0, ", table_of_group_.size(), "), got ",
-                                 group);
-    const auto at = static_cast<std::size_t>(group);
-    return tables_[static_cast<std::size_t>(table_of_group_[at])].at_channel(
-        model_.groups()[at].first_channel);
-  }
- private:
-  explicit model_tables(const model_rope& model) : model_(model) {
-    if (model.groups().empty() && model.instead_of_rope().empty())  // it was moved from
-      detail::throw_invalid("model_tables", "the model must have a group of layers, got 0");
-  }
-  template <class Make>
-  void build(const Make& make) {
-    tables_.reserve(model_.groups().size());
-    for (const layer_group& group : model_.groups()) {
-      const auto& f = group.frequencies;
-      const auto alike = std::find_if(tables_.begin(), tables_.end(), [&](const frequency_table<S>& table) {
-        if (table.pairs() != f.pairs() || table.axes() != f.axes() ||
-            !detail::equal(table.attention_factor(), f.attention_factor()))
-          return false;
-        for (Index a = 0; a < f.axes(); ++a)
-          for (Index i = 0; i < f.pairs(); ++i)
-            if (!detail::equal(table.inv_freq(i, a), f.inv_freq(i, a))) return false;
-        return true;
-      });
-      table_of_group_.push_back(detail::to_index(alike - tables_.begin()));
-      if (alike == tables_.end()) tables_.push_back(make(f));
-    }
-  }
-  model_rope model_;
-  std::vector<Index> table_of_group_;
-  std::vector<frequency_table<S>> tables_;
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_MODELS_TABLES_HPP
-
 #ifndef ROPE_ROTATION_ROTATE_HPP
 #define ROPE_ROTATION_ROTATE_HPP
+
+#ifndef ROPE_BASE_INSTANCES_HPP
+#define ROPE_BASE_INSTANCES_HPP
+/// Compiles the usual kernels once in a program, in place of once in every file that calls them.
+///
+/// Define ROPE_EXTERN_TEMPLATES before the first include of the library in every file of a target (or with
+/// -D), and write ROPE_INSTANTIATE in one source file of the same target:
+///
+///     #include <rope/rope.hpp>  // or rope_single.hpp
+///     ROPE_INSTANTIATE
+///
+/// With CMake, `target_link_libraries(app PRIVATE rope::instantiations)` does both. Usual are channels of
+/// float, half and bfloat16, interleaved and half_split, tables of float, and keys of the type of the
+/// queries: `rotate`, `unrotate`, `attention`, and `kv_cache` with `append` and `attention`. All other calls
+/// are compiled where they are made.
+///
+/// The macro instantiates what the headers before it declare: with <rope/rotation.hpp> alone, rotations. All
+/// files need the flags of that source file, because the instruction set is part of every name: a file with
+/// others does not link. Results have the same bits as without the two macros.
+#define ROPE_DETAIL_FOR_USUAL_CHANNELS(list, declared) \
+  namespace rope::inline ROPE_ABI::detail {            \
+  list(declared, float);                               \
+  list(declared, Eigen::half);                         \
+  list(declared, Eigen::bfloat16);                     \
+  }
+#define ROPE_DETAIL_INSTANTIATE(list) ROPE_DETAIL_FOR_USUAL_CHANNELS(list, template)
+#ifdef ROPE_EXTERN_TEMPLATES
+#define ROPE_DETAIL_DECLARE_INSTANCES(list) ROPE_DETAIL_FOR_USUAL_CHANNELS(list, extern template)
+#else
+#define ROPE_DETAIL_DECLARE_INSTANCES(list) static_assert(true)
+#endif
+#endif  // ROPE_BASE_INSTANCES_HPP
 
 #ifndef ROPE_BASE_SCRATCH_HPP
 #define ROPE_BASE_SCRATCH_HPP
@@ -13406,7 +13661,7 @@ class scratch_piece {
     check_block("scratch", count, size);
     if (bytes_ < count * size) {
       release();
-      memory_ = cache_line_allocator<unsigned char>{}.allocate(count * size);
+      memory_ = allocate_block("scratch", count, size);
       bytes_ = count * size;
     }
     return memory_;
@@ -13435,11 +13690,11 @@ class scratch_piece {
   }
 #endif
   void release() {
-    cache_line_allocator<unsigned char>{}.deallocate(memory_, bytes_);
+    free_block(memory_);
     memory_ = nullptr;
     bytes_ = 0;
   }
-  unsigned char* memory_ = nullptr;
+  void* memory_ = nullptr;
   std::size_t bytes_ = 0;
   scratch_piece* next_;
 #if ROPE_DETAIL_SCRATCH_IN_KEY
@@ -13531,24 +13786,6 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
     A even[lanes<P>], odd[lanes<P>];
     for (int i = 0; i < lanes<P>; ++i) even[i] = from[2 * i], odd[i] = from[2 * i + 1];
     return {load<P>(even), load<P>(odd)};
-  }
-}
-/// The inverse of load_even_odd in the arithmetic type.
-template <class P, class A>
-EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (std::is_same_v<A, float> && lanes<P> == 16) {
-    const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    const __m512i high = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);
-    _mm512_storeu_ps(to, _mm512_permutex2var_ps(__m512(even), low, __m512(odd)));
-    _mm512_storeu_ps(to + 16, _mm512_permutex2var_ps(__m512(even), high, __m512(odd)));
-  } else
-#endif
-  {
-    A numbers[2 * lanes<P>];
-    store(numbers, even);
-    store(numbers + lanes<P>, odd);
-    for (int i = 0; i < lanes<P>; ++i) to[2 * i] = numbers[i], to[2 * i + 1] = numbers[lanes<P> + i];
   }
 }
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -14428,7 +14665,7 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
           for (Index i = 0; i < count; ++i)
             for (Index h = 0; h < x.heads; ++h)
               channels_map<T>(out.at(b, t + i, h), x.head_dim) =
-                  const_channels_map<float>(wide.at(0, i, h), x.head_dim).template cast<T>();
+                  const_channels_map<arithmetic<T>>(wide.at(0, i, h), x.head_dim).template cast<T>();
         });
       });
 }
@@ -14602,6 +14839,24 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 }  // namespace rope::inline ROPE_ABI
+#define ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, Positions)                                           \
+  declared void rotate_checked<Layout, false>(const char*, const head_view<const T>&, const head_view<T>&, \
+                                              const placed_table<float>&, const Positions&,                \
+                                              const this_thread&, reverse_rotation);                       \
+  declared void rotate_both_checked<Layout, false>(const char*, const head_view<T>&, const head_view<T>&,  \
+                                                   const placed_table<float>&, const Positions&,           \
+                                                   const this_thread&, reverse_rotation)
+#define ROPE_DETAIL_ROTATIONS_OF(declared, T, Layout)        \
+  declared class rotation_plan<Layout, false, T, float>;     \
+  declared class rotation_plan<Layout, true, T, float>;      \
+  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, braced_ids); \
+  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, std::int64_t)
+#define ROPE_DETAIL_ROTATIONS(declared, T)            \
+  ROPE_DETAIL_ROTATIONS_OF(declared, T, interleaved); \
+  ROPE_DETAIL_ROTATIONS_OF(declared, T, half_split)
+ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ROTATIONS);
+/// Defines the kernels of base/instances.hpp. Modules above add their own.
+#define ROPE_INSTANTIATE ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ROTATIONS)
 #endif  // ROPE_ROTATION_ROTATE_HPP
 /// Prepares the queries and keys of a layer of an imported model for attention, in one call.
 namespace rope::inline ROPE_ABI {

@@ -4,9 +4,9 @@
 
 #ifndef ROPE_ROTATION_HPP
 #define ROPE_ROTATION_HPP
-/// Everything that a program which only rotates needs: frequencies with the common schedules and axes,
-/// positions, tables, layouts, views of heads, rotation, its inverse and its gradient. rotation_extras.hpp
-/// has the rest of rotation/.
+/// What a program that only rotates needs: frequencies with the common schedules, positions, tables, layouts,
+/// views of heads, rotation, its inverse and its gradient. Axes of images and videos are in frequencies.hpp,
+/// the rest of rotation/ in rotation_extras.hpp.
 
 #ifndef ROPE_CONFIG_HPP
 #define ROPE_CONFIG_HPP
@@ -203,7 +203,6 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #ifndef ROPE_BASE_PARALLEL_HPP
 #define ROPE_BASE_PARALLEL_HPP
 #include <algorithm>  // std::min
-#include <atomic>
 #include <concepts>
 /// Threads of a call. The caller provides them, and the library never creates one.
 namespace rope::inline ROPE_ABI {
@@ -285,24 +284,6 @@ void run_pieces(const Threads& threads, Index pieces, double cost, const Run& ru
     });
   }
 }
-/// Calls body(task) for tasks of unequal size, at least `work` operations each on average. A thread takes the
-/// next task when it is free. Small calls use the calling thread only.
-template <class Threads, class Body>
-void parallel_tasks(const Threads& threads, Index tasks, double work, const Body& body) {
-  constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
-  const Index pieces = (std::min)(available_threads(threads), tasks);
-  const Index least = tasks > 0 ? smallest / tasks : smallest;
-  if (pieces <= 1 || work < static_cast<double>(least)) {
-    for (Index task = 0; task < tasks; ++task) body(task);
-    return;
-  }
-  std::atomic<Index> next{0};
-  run_pieces(threads, pieces, work, [&](Index /*piece*/) {
-    for (Index task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
-         task = next.fetch_add(1, std::memory_order_relaxed))
-      body(task);
-  });
-}
 /// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but no piece so small that
 /// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
 template <class Threads, class Body>
@@ -322,18 +303,18 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_PARALLEL_HPP
 
-#ifndef ROPE_FREQUENCIES_AXES_HPP
-#define ROPE_FREQUENCIES_AXES_HPP
+#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
+#define ROPE_FREQUENCIES_FREQUENCIES_HPP
+#include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #ifndef ROPE_BASE_MESSAGE_HPP
 #define ROPE_BASE_MESSAGE_HPP
 #include <initializer_list>
-#include <span>
 
 #ifndef ROPE_BASE_NUMBERS_HPP
 #define ROPE_BASE_NUMBERS_HPP
@@ -383,15 +364,6 @@ template <class T>
 using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
-/// x, or the largest finite number of its sign if x is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = bit_cast<bits>(x);
-  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
 /// Calls body(i) for each i in [first, last), 16 in a loop of constant length. g++ -O2 vectorises only those.
 template <class Body>
 EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& body) {
@@ -411,15 +383,6 @@ bool all_finite(const X* x, Index count) {
     largest = (std::max)(largest, bit_cast<bits>(static_cast<A>(x[i])) & exponent);
   });
   return largest != exponent;
-}
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
 }
 /// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
 /// of SplitMix64).
@@ -504,13 +467,13 @@ std::string message(Parts... parts) {
   return joined({message_part(parts)...});
 }
 /// Extents as messages show them: "[2, 16, 8, 128]".
-inline std::string shape_text(std::span<const Index> extents) {
+inline std::string shape_text(const Index* extents, std::size_t count) {
   std::string text;
-  for (const Index extent : extents) text += (text.empty() ? "[" : ", ") + std::to_string(extent);
+  for (std::size_t i = 0; i < count; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(extents[i]);
   return text + "]";
 }
 inline std::string shape_text(std::initializer_list<Index> extents) {
-  return shape_text(std::span(extents.begin(), extents.size()));
+  return shape_text(extents.begin(), extents.size());
 }
 /// The extents of a view.
 template <class View>
@@ -550,17 +513,12 @@ inline void check_equal(const char* function, const char* names, const char* ext
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_MESSAGE_HPP
 
-#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
-#define ROPE_FREQUENCIES_FREQUENCIES_HPP
-#include <cmath>
-#include <numbers>
-
 #ifndef ROPE_BASE_NUMBER_ARRAY_HPP
 #define ROPE_BASE_NUMBER_ARRAY_HPP
 
-#ifndef ROPE_BASE_STORAGE_HPP
-#define ROPE_BASE_STORAGE_HPP
-#include <new>          // std::align_val_t
+#ifndef ROPE_BASE_MEMORY_HPP
+#define ROPE_BASE_MEMORY_HPP
+#include <new>  // std::align_val_t
 /// Memory of tables, caches and scratch. It is aligned to a cache line under all compiler flags, and is not
 /// initialised.
 namespace rope::inline ROPE_ABI::detail {
@@ -572,59 +530,17 @@ inline void check_block(const char* name, std::size_t count, std::size_t size) {
   if (count > static_cast<std::size_t>(-1) / size)
     throw_length(name, count, " elements of ", size, " bytes exceed the address space");
 }
-/// Allocates blocks that begin at a cache line, and does not initialise elements without an initial value.
-template <class T>
-struct cache_line_allocator {
-  using value_type = T;
-  // All allocators are equal, so containers always take over memory and never move element by element.
-  using propagate_on_container_copy_assignment = std::true_type;
-  using propagate_on_container_move_assignment = std::true_type;
-  using propagate_on_container_swap = std::true_type;
-  using is_always_equal = std::true_type;
-  cache_line_allocator() = default;
-  template <class U>
-  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
-  T* allocate(std::size_t count) {
-    check_block("storage", count, sizeof(T));
-    return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
-  }
-  void deallocate(T* data, std::size_t /*count*/) noexcept {
-    ::operator delete (data, std::align_val_t{cache_line});
-  }
-  /// Leaves the element indeterminate, unlike std::allocator, which would zero it: the owner writes all
-  /// elements.
-  template <class U>
-  void construct(U* place) noexcept {
-    ::new (static_cast<void*>(place)) U;
-  }
-  template <class U, class... Arguments>
-  void construct(U* place, Arguments&&... arguments) {
-    ::new (static_cast<void*>(place)) U(static_cast<Arguments&&>(arguments)...);
-  }
-  friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
-};
-/// A vector whose new elements are indeterminate until written.
-template <class T>
-using storage = std::vector<T, cache_line_allocator<T>>;
-/// An Index that is moved with the memory it counts. It is 0 in an object that was moved from.
-class moved_index {
- public:
-  moved_index(Index value) noexcept : value_(value) {}
-  moved_index(const moved_index&) = default;
-  moved_index(moved_index&& other) noexcept : value_(std::exchange(other.value_, Index{0})) {}
-  moved_index& operator=(const moved_index&) = default;
-  moved_index& operator=(moved_index&& other) noexcept {
-    const Index value = std::exchange(other.value_, Index{0});
-    value_ = value;
-    return *this;
-  }
-  ~moved_index() = default;
-  operator Index() const noexcept { return value_; }
- private:
-  Index value_;
-};
+/// `count` elements of `size` bytes each.
+///
+/// Throws:  std::length_error if they exceed the address space
+inline void* allocate_block(const char* name, std::size_t count, std::size_t size) {
+  check_block(name, count, size);
+  return ::operator new (count* size, std::align_val_t{cache_line});
+}
+/// Frees a block of allocate_block, or none if `block` is null.
+inline void free_block(void* block) noexcept { ::operator delete (block, std::align_val_t{cache_line}); }
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_STORAGE_HPP
+#endif  // ROPE_BASE_MEMORY_HPP
 /// Arrays of numbers that the library keeps. They are not Eigen arrays, for two reasons.
 ///
 /// Eigen's allocation functions have the same names for every instruction set but differ: some call malloc,
@@ -648,7 +564,7 @@ namespace rope::inline ROPE_ABI {
 ///            assignment that throws changes nothing.
 template <class Scalar>
 class number_array {
-  static_assert(std::is_trivially_copyable_v<Scalar> && std::is_trivially_destructible_v<Scalar>,
+  static_assert(std::is_trivially_copyable_v<Scalar>,
                 "number_array: the numbers are copied as they lie in memory");
  public:
   /// The numbers as an Eigen array [rows, columns], to read and write.
@@ -662,12 +578,12 @@ class number_array {
   ///
   /// Throws:  std::length_error if they exceed the address space
   explicit number_array(Index rows, Index columns = 1)
-      : data_(allocated(checked_size(rows, columns))), rows_(rows), columns_(columns) {}
+      : numbers_{allocated(checked_size(rows, columns)), rows, columns} {}
   /// Numbers that are all `value`.
   ///
   /// Throws:  std::length_error if they exceed the address space
   number_array(Index rows, Index columns, Scalar value) : number_array(rows, columns) {
-    std::fill_n(data(), size(), value);
+    for (Scalar& number : *this) number = value;
   }
   /// A copy of an Eigen expression with the same scalar.
   template <class Derived>
@@ -683,52 +599,42 @@ class number_array {
   /// copy of the array has its own memory.
   static number_array over(Scalar* data, Index rows, Index columns) noexcept {
     number_array array;
-    array.data_ = data;
-    array.rows_ = rows;
-    array.columns_ = columns;
-    array.owned_ = false;
+    array.numbers_ = {data, rows, columns, false};
     return array;
   }
   /// A copy of the shape and the numbers.
-  number_array(const number_array& other) : number_array(other.rows_, other.columns_) {
-    for (Index i = 0; i < size(); ++i) data_[i] = other.data_[i];
+  number_array(const number_array& other) : number_array(other.rows(), other.cols()) {
+    for (Index i = 0; i < size(); ++i) data()[i] = other.data()[i];
   }
   /// Takes over the memory of `other`, which is then empty.
-  number_array(number_array&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)),
-        rows_(std::exchange(other.rows_, 0)),
-        columns_(std::exchange(other.columns_, 0)),
-        owned_(std::exchange(other.owned_, true)) {}
+  number_array(number_array&& other) noexcept : numbers_(other.numbers_) { other.numbers_ = {}; }
   /// Copies the shape and the numbers. If it throws, nothing changes.
   number_array& operator=(const number_array& other) { return *this = number_array(other); }
   /// Takes over the memory of `other`, which is then empty.
   number_array& operator=(number_array&& other) noexcept {
-    number_array taken(std::move(other));
-    std::swap(data_, taken.data_);
-    std::swap(rows_, taken.rows_);
-    std::swap(columns_, taken.columns_);
-    std::swap(owned_, taken.owned_);
+    const memory taken = other.numbers_;
+    other.numbers_ = {};
+    release();
+    numbers_ = taken;
     return *this;
   }
-  ~number_array() {
-    if (owned_ && data_ != nullptr) detail::cache_line_allocator<Scalar>{}.deallocate(data_, 0);
-  }
+  ~number_array() { release(); }
   /// Gives the array another shape and new memory. The numbers are then indeterminate.
   ///
   /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
   void resize(Index rows, Index columns = 1) { *this = number_array(rows, columns); }
   /// Number of rows.
-  Index rows() const { return rows_; }
+  Index rows() const { return numbers_.rows; }
   /// Number of columns.
-  Index cols() const { return columns_; }
+  Index cols() const { return numbers_.columns; }
   /// Number of elements: rows() * cols().
-  Index size() const { return rows_ * columns_; }
+  Index size() const { return rows() * cols(); }
   /// Whether size() is 0.
   bool empty() const { return size() == 0; }
   /// The first number; number (r, c) is data()[r + c * rows()].
-  Scalar* data() { return data_; }
+  Scalar* data() { return numbers_.data; }
   /// The first number, read-only.
-  const Scalar* data() const { return data_; }
+  const Scalar* data() const { return numbers_.data; }
   /// Begin of the numbers in the order of memory.
   Scalar* begin() { return data(); }
   /// End of the numbers in the order of memory.
@@ -742,9 +648,9 @@ class number_array {
   /// Number i in the order of memory, read-only.
   const Scalar& operator()(Index i) const { return data()[i]; }
   /// One number.  Requires: row in [0, rows()), column in [0, cols())
-  Scalar& operator()(Index row, Index column) { return data()[row + column * rows_]; }
+  Scalar& operator()(Index row, Index column) { return data()[row + column * rows()]; }
   /// One number, read-only.
-  const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows_]; }
+  const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows()]; }
   /// Multiplies every number by `factor`.
   number_array& operator*=(Scalar factor) {
     for (Scalar& number : *this) number *= factor;
@@ -760,8 +666,17 @@ class number_array {
   /// The numbers as a read-only Eigen array.
   const_map_type map() const { return {data(), rows(), cols()}; }
  private:
+  struct memory {
+    Scalar* data = nullptr;
+    Index rows = 0, columns = 0;
+    bool owned = true;
+  };
+  void release() noexcept {
+    if (numbers_.owned) detail::free_block(numbers_.data);
+  }
   static Scalar* allocated(std::size_t size) {
-    return size == 0 ? nullptr : detail::cache_line_allocator<Scalar>{}.allocate(size);
+    return size == 0 ? nullptr
+                     : static_cast<Scalar*>(detail::allocate_block("number_array", size, sizeof(Scalar)));
   }
   static std::size_t checked_size(Index rows, Index columns) {
     constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
@@ -770,9 +685,7 @@ class number_array {
                            " must not be negative nor exceed the address space");
     return static_cast<std::size_t>(rows * columns);
   }
-  Scalar* data_ = nullptr;
-  Index rows_ = 0, columns_ = 0;
-  bool owned_ = true;
+  memory numbers_;
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP
@@ -1320,202 +1233,6 @@ class frequencies {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_FREQUENCIES_HPP
-/// Frequencies with more than one axis: (height, width) of an image, (time, height, width) of a video.
-///
-/// Every multi-axis embedding is one matrix inv_freq [pairs, axes]. A table of coordinates [rows, axes]
-/// rotates pair i of row r by
-///
-///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
-///
-/// and the functions here differ only in the entries that are not 0. For three pairs on two axes:
-///
-///     axial                 on_axes               along_directions
-///     one block per axis,   one schedule, dealt   one schedule, each pair
-///     each its own f, g     out to the axes       along its own direction
-///       f0  .                 f0  .                 f0 u00  f0 u01
-///       f1  .                 .   f1                f1 u10  f1 u11
-///       .   g0                f2  .                 f2 u20  f2 u21
-///
-/// For any other scheme, frequencies::custom(inv_freq) is enough. axes_variants.hpp has along_directions and
-/// rarer assignments, and vision_axes.hpp the schemes of released models.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
-  if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
-}
-/// The checked sum of the sections: at least one section, none negative, and a sum below 2^31.
-inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
-  if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
-  constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
-  Index sum = 0;
-  for (const Index pairs : sections) {
-    if (pairs < 0 || pairs > most) throw_invalid(function, "a section must be in [0, 2^31), got ", pairs);
-    if (pairs > most - sum)
-      throw_invalid(function, "sections must add up to less than 2^31, got ", sum, " + ", pairs);
-    sum += pairs;
-  }
-  return sum;
-}
-/// `axial` of `count` blocks. Block b is blocks[b * step], so a step of 0 uses the first one for all axes.
-inline frequencies axial_of(const frequencies* blocks, Index count, Index step) {
-  if (count == 0) throw_invalid("axial", "give one block per axis, got none");
-  const double factor = blocks->attention_factor();
-  Index pairs = 0, axes = 0;
-  for (Index b = 0; b < count; ++b) {
-    const frequencies& block = blocks[b * step];
-    if (!equal(block.attention_factor(), factor))
-      throw_invalid("axial", "all blocks must have the same attention_factor, got ", factor, " and ",
-                    block.attention_factor());
-    pairs += block.pairs();
-    axes += block.axes();
-  }
-  number_array<double> inv_freq(pairs, axes, 0.0);
-  pairs = axes = 0;
-  for (Index b = 0; b < count; ++b) {
-    const frequencies& block = blocks[b * step];
-    for (Index a = 0; a < block.axes(); ++a)
-      for (Index i = 0; i < block.pairs(); ++i) inv_freq(pairs + i, axes + a) = block.inv_freq(i, a);
-    pairs += block.pairs();
-    axes += block.axes();
-  }
-  return frequencies::custom(std::move(inv_freq), factor);
-}
-}  // namespace detail
-/// Blocks of pairs, each rotated by its own axes: pairs 0 .. n - 1 by the axes of the first block, the next
-/// ones by those of the second, ... A block is any `frequencies`, so every axis may have its own width, base,
-/// scaling or unit.
-///
-///     const frequencies time(16, 256), height(56, 256), width(56, 256);
-///     const frequencies f = axial({time, height, width});
-///
-/// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
-///
-/// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
-/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
-inline frequencies axial(const std::vector<frequencies>& blocks) {
-  return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
-}
-/// The same block for each of `axes` axes. rotary_dim() is axes * block.rotary_dim().
-///
-///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
-///
-/// Throws:  std::invalid_argument unless axes is positive
-inline frequencies axial(const frequencies& block, Index axes) {
-  if (axes <= 0) detail::throw_invalid("axial", "axes must be positive, got ", axes);
-  return detail::axial_of(&block, axes, 0);
-}
-/// Axial blocks of the original schedule: widths[a] channels rotate by axis a with base^(-2 i / widths[a]).
-///
-///     const frequencies f = axial_blocks({16, 56, 56}, 256);  // HunyuanVideo; Flux, Qwen-Image: base 10000
-///
-/// \param widths  channels per axis, each even and positive; their sum is rotary_dim
-///
-/// Throws:  std::invalid_argument unless there are widths, all even and positive, and base is above 1
-inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 10000.0) {
-  std::vector<frequencies> blocks;
-  for (const Index width : widths) blocks.emplace_back(width, base);
-  return axial(blocks);
-}
-/// The axis that rotates each pair. Your own assignment works wherever the functions below do.
-///
-///     const axis_assignment in_turn = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
-///     const frequencies f = on_axes(frequencies(8), in_turn);
-struct axis_assignment {
-  std::vector<Index> axis_of_pair;  // [pairs], each in [0, axes)
-  Index axes;                       // number of axes
-};
-/// Axis 0 for the first sections[0] pairs, axis 1 for the next sections[1], ...
-///
-///     const axis_assignment axes = contiguous_sections({16, 24, 24});  // time, height, width
-///
-/// Throws:  std::invalid_argument if sections is empty, one is negative, or their sum is not below 2^31
-/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
-///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
-inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
-  const Index pairs = detail::sum_of_sections("contiguous_sections", sections);
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0),
-                             static_cast<Index>(sections.size())};
-  std::size_t pair = 0;
-  for (Index axis = 0; axis < assignment.axes; ++axis)
-    for (Index i = 0; i < sections[static_cast<std::size_t>(axis)]; ++i)
-      assignment.axis_of_pair[pair++] = axis;
-  return assignment;
-}
-/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The remaining pairs go to axis 0.
-///
-///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
-///
-/// \param sections  pairs per axis, (time, height, width) in Qwen3-VL
-///
-/// Throws:  as contiguous_sections; std::invalid_argument if an axis other than 0 does not find all its pairs
-///          among i = axis, axis + axes, ...: implementations that slice ([16, 24, 24]) then silently give it
-///          fewer
-/// Source:  `apply_interleaved_mrope` of Hugging Face transformers (Qwen3-VL, Qwen3.5)
-inline axis_assignment interleaved_sections(const std::vector<Index>& sections) {
-  const Index pairs = detail::sum_of_sections("interleaved_sections", sections);
-  const auto axes = static_cast<Index>(sections.size());
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0), axes};
-  for (Index axis = 1; axis < axes; ++axis) {
-    const Index count = sections[static_cast<std::size_t>(axis)];
-    if (count > 0 && axis + axes * (count - 1) >= pairs)
-      detail::throw_invalid("interleaved_sections", "axis ", axis, " must find its pairs at ", axis, ", ",
-                            axis + axes, ", ... below ", pairs, ", got a section of ", count);
-    for (Index k = 0; k < count; ++k)
-      assignment.axis_of_pair[static_cast<std::size_t>(axis + axes * k)] = axis;
-  }
-  return assignment;
-}
-/// Height and width alternate over the fast pairs, and the slow pairs go to time: 1 2 1 2 ... 0 0, with axes
-/// (time, height, width).
-///
-///     const axis_assignment ernie = height_width_then_time(22, 20);
-///     const axis_assignment video_rope = height_width_then_time(24, 16);
-///
-/// Ernie 4.5 VL's [22, 22, 20] lists height, width, time, and VideoRoPE's [16, 24, 24] time, height, width.
-///
-/// \param spatial_pairs  pairs of height, and as many of width
-/// \param time_pairs     pairs of time
-///
-/// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
-/// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
-///          arXiv:2502.05173
-inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
-  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
-                             3};
-  for (Index i = 0; i < 2 * spatial_pairs; ++i)
-    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
-  return assignment;
-}
-/// One schedule whose pairs are assigned to axes: pair i keeps its frequency and rotates by one axis.
-///
-///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
-///
-///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
-///
-/// If all coordinates of a token are equal, as for text, the rotation has the same bits as that of the
-/// schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
-///
-/// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
-///          pair ("sections do not add up") or one outside its range
-inline frequencies on_axes(const frequencies& schedule, const axis_assignment& assignment) {
-  detail::require_one_axis_schedule("on_axes", schedule);
-  const auto& axis_of_pair = assignment.axis_of_pair;
-  if (static_cast<Index>(axis_of_pair.size()) != schedule.pairs())
-    detail::throw_invalid("on_axes", "the sections must add up to the ", schedule.pairs(),
-                          " pairs of the schedule, got ", axis_of_pair.size());
-  number_array<double> inv_freq(schedule.pairs(), (std::max)(assignment.axes, Index{0}), 0.0);
-  for (Index i = 0; i < schedule.pairs(); ++i) {
-    const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
-    if (axis < 0 || axis >= assignment.axes)
-      detail::throw_invalid("on_axes", "an axis must be in [0, ", assignment.axes, "), got ", axis,
-                            " for pair ", i);
-    inv_freq(i, axis) = schedule.inv_freq(i, 0);
-  }
-  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_FREQUENCIES_AXES_HPP
 
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP
@@ -1526,9 +1243,9 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 /// for a field outside its range.
 ///
 /// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
-/// the original one. Below 1 it multiplies them by 1 / s with the same formula: the angle between neighbours
-/// is larger than in training, as if a shorter context were stretched over the original one. transformers
-/// (with a warning), ggml and MLX accept such factors too.
+/// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
+/// than in training, as where a shorter context is stretched over the original one. transformers (with a
+/// warning), ggml and MLX accept such factors too.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 // The pairs at which a rule changes from one schedule to another. Each is given by its number of full turns
@@ -1567,6 +1284,11 @@ inline wide_real ramp(Index pair, wide_real low, wide_real high) {
 inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
 }
+/// \param field  the rule and its field
+inline void require_positive(const char* field, double value) {
+  if (!is_finite(value) || value <= 0)
+    ROPE_THROW(std::invalid_argument, message(field, " must be positive, got ", value));
+}
 /// Multiplies the base by multiplier. The product must be above 1.
 ///
 /// \param field  for the message: the rule and its field, whose `value` gave the multiplier
@@ -1598,30 +1320,8 @@ struct linear_scaling {
   ///
   /// Throws:  std::invalid_argument unless factor is finite and positive
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0, "linear_scaling: factor must be positive",
-                          factor);
+    detail::require_positive("linear_scaling: factor", factor);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factor;
-  }
-};
-/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
-/// which have the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
-///
-///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
-///
-/// Source: ggml, `freq_factors` of ggml_rope_ext.
-struct pair_factor_scaling {
-  std::vector<double> factors;  // [pairs], positive
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
-  void apply(schedule& axis) const {
-    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
-      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
-                            axis.inv_freq.size(), ", got ", factors.size());
-    for (const double factor : factors)
-      detail::require_field(detail::is_finite(factor) && factor > 0,
-                            "pair_factor_scaling: a factor must be positive", factor);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
   }
 };
 /// NTK-aware scaling: the schedule of base b * s^(d / (d - 2)). Hunyuan's `alpha` is this factor.
@@ -1636,39 +1336,8 @@ struct ntk_scaling {
   /// Throws:  std::invalid_argument unless factor is finite, positive and so large that b s^(d / (d - 2)) is
   ///          above 1, and rotary_dim at least 4
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0, "ntk_scaling: factor must be positive",
-                          factor);
+    detail::require_positive("ntk_scaling: factor", factor);
     detail::stretch_base(axis, factor, "ntk_scaling", "ntk_scaling: factor");
-  }
-};
-/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
-/// of `length`: keys rotated for one length do not fit queries rotated for another.
-///
-///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
-///     const frequencies f(128, 10000.0, rule);
-///
-/// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
-struct dynamic_ntk_scaling {
-  double factor;        // s > 0
-  double max_position;  // positive
-  double length;        // tokens in the sequence, not negative
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
-  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
-  void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0,
-                          "dynamic_ntk_scaling: factor must be positive", factor);
-    detail::require_field(detail::is_finite(max_position) && max_position > 0,
-                          "dynamic_ntk_scaling: max_position must be positive", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "dynamic_ntk_scaling: length must not be negative", length);
-    if (length > max_position) {
-      // 1 + s (L - max_position) / max_position, which has no cancellation.
-      const wide_real limit = wide_real(max_position);
-      const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
-      detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
-    }
   }
 };
 /// YaRN: pairs with more than beta_fast full turns over L0 positions keep their frequency, pairs with fewer
@@ -1727,12 +1396,9 @@ struct yarn_scaling {
   ///          positive, 0 < beta_slow <= beta_fast, both finite, and what is given of the last three fields
   ///          finite and not negative; or as bounds()
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0, "yarn_scaling: factor must be positive",
-                          factor);
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
-                          "yarn_scaling: original_max_position must be positive", original_max_position);
-    detail::require_field(detail::is_finite(beta_slow) && beta_slow > 0,
-                          "yarn_scaling: beta_slow must be positive", beta_slow);
+    detail::require_positive("yarn_scaling: factor", factor);
+    detail::require_positive("yarn_scaling: original_max_position", original_max_position);
+    detail::require_positive("yarn_scaling: beta_slow", beta_slow);
     detail::require_field(detail::is_finite(beta_fast) && beta_fast >= beta_slow,
                           "yarn_scaling: beta_fast must be at least beta_slow", beta_fast);
     for (const auto& field : {attention_factor, mscale, mscale_all_dim})
@@ -1749,15 +1415,6 @@ struct yarn_scaling {
  private:
   wide_real wide_growth(double k) const { return factor < 1 ? 1 : k * log(wide_real(factor)) / 10 + 1; }
 };
-/// The factor of DeepSeek's models on the softmax scale 1 / sqrt(head_dim), in addition to YaRN:
-///
-///     g(mscale_all_dim)^2 with the g of yarn_scaling, and 1 without mscale_all_dim
-///
-/// It is never part of a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
-inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
-  const double g = scaling.growth(scaling.mscale_all_dim.value_or(0));
-  return g * g;
-}
 /// Llama 3.1: frequencies with wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated,
 /// those with wavelengths below L0 / high_freq_factor are kept, and those between are blended.
 ///
@@ -1779,15 +1436,12 @@ struct llama3_scaling {
   /// Throws:  std::invalid_argument unless factor is finite and positive, 0 < low_freq_factor <=
   ///          high_freq_factor, both finite, and original_max_position finite and positive
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0, "llama3_scaling: factor must be positive",
-                          factor);
-    detail::require_field(detail::is_finite(low_freq_factor) && low_freq_factor > 0,
-                          "llama3_scaling: low_freq_factor must be positive", low_freq_factor);
+    detail::require_positive("llama3_scaling: factor", factor);
+    detail::require_positive("llama3_scaling: low_freq_factor", low_freq_factor);
     detail::require_field(detail::is_finite(high_freq_factor) && high_freq_factor >= low_freq_factor,
                           "llama3_scaling: high_freq_factor must be at least low_freq_factor",
                           high_freq_factor);
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
-                          "llama3_scaling: original_max_position must be positive", original_max_position);
+    detail::require_positive("llama3_scaling: original_max_position", original_max_position);
     const wide_real width = wide_real(high_freq_factor) - low_freq_factor;
     for (wide_real& f : axis.inv_freq) {
       const wide_real turns = wide_real(original_max_position) * f / (2 * wide_real::pi());  // L0 / w_i
@@ -1798,102 +1452,17 @@ struct llama3_scaling {
     }
   }
 };
-/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the others are not rotated. Unlike with
-/// partial rotation, the pairs extend over the whole rotary_dim.
-///
-///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
-///
-///     const frequencies f(512, 1e6, proportional_scaling{.partial_rotary_factor = 0.25});  // Gemma 4
-///
-/// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of Hugging Face transformers
-///         (Gemma 4).
-struct proportional_scaling {
-  double partial_rotary_factor;  // in (0, 1]
-  double factor = 1;             // s > 0
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless partial_rotary_factor is in (0, 1], and factor finite and
-  ///          positive
-  void apply(schedule& axis) const {
-    detail::require_field(
-        detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
-        "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
-    detail::require_field(detail::is_finite(factor) && factor > 0,
-                          "proportional_scaling: factor must be positive", factor);
-    const auto turning = static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / factor : 0;
-  }
-};
-/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
-///
-///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
-///     s = factor if given; else max_position / L0
-///
-/// m does not depend on the list. If a cached sequence grows beyond L0, it must keep its first list.
-///
-///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
-///                                    .original_max_position = 4096, .max_position = 131072,
-///                                    .length = prompt_length};
-///     const frequencies f(96, 10000.0, rule);  // Phi-3
-///
-/// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
-struct longrope_scaling {
-  std::vector<double> short_factor;             // e [pairs] for length <= L0, positive
-  std::vector<double> long_factor;              // e [pairs] for longer ones, positive
-  double original_max_position;                 // L0 > 1
-  double max_position;                          // of the extended context, positive
-  double length;                                // tokens in the sequence, not negative
-  std::optional<double> factor = {};            // s, positive
-  std::optional<double> attention_factor = {};  // m itself, positive
-  /// Whether the long list is used.
-  bool uses_long() const { return length > original_max_position; }
-  /// m of the formula above.  Requires: fields in their ranges
-  double magnitude() const {
-    if (attention_factor) return *attention_factor;
-    const double s = factor.value_or(max_position / original_max_position);
-    if (s <= 1) return 1;
-    return static_cast<double>(pow(1 + log(wide_real(s)) / log(wide_real(original_max_position)), 0.5));
-  }
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless both lists have one finite and positive value per pair, and the
-  ///          other fields are finite and in the ranges above
-  void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
-                          "longrope_scaling: original_max_position must be above 1", original_max_position);
-    detail::require_field(detail::is_finite(max_position) && max_position > 0,
-                          "longrope_scaling: max_position must be positive", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "longrope_scaling: length must not be negative", length);
-    detail::require_field(detail::is_finite(factor.value_or(1)) && factor.value_or(1) > 0,
-                          "longrope_scaling: factor must be positive", factor.value_or(1));
-    detail::require_field(detail::is_finite(attention_factor.value_or(1)) && attention_factor.value_or(1) > 0,
-                          "longrope_scaling: attention_factor must be positive",
-                          attention_factor.value_or(1));
-    for (const auto* list : {&short_factor, &long_factor}) {
-      if (static_cast<Index>(list->size()) != axis.inv_freq.size())
-        detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
-                              " must have one value per pair, ", axis.inv_freq.size(), ", got ",
-                              list->size());
-      for (const double value : *list)
-        detail::require_field(detail::is_finite(value) && value > 0,
-                              "longrope_scaling: a factor must be positive", value);
-    }
-    const std::vector<double>& list = uses_long() ? long_factor : short_factor;
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= list[static_cast<std::size_t>(i)];
-    axis.attention_factor *= magnitude();
-  }
-};
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_SCALING_HPP
 
 #ifndef ROPE_POSITIONS_POSITIONS_HPP
 #define ROPE_POSITIONS_POSITIONS_HPP
+#include <span>
+#include <vector>
 
 #ifndef ROPE_BASE_INTEGER_LIST_HPP
 #define ROPE_BASE_INTEGER_LIST_HPP
-#include <iterator>  // std::data, std::end
+#include <cstring>  // std::memcpy
 
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
@@ -2125,6 +1694,106 @@ struct integer_in<X> {
 };
 template <class X>
 using integer_of = typename integer_in<X>::type;
+/// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
+/// outside every table too.
+template <whole_number Integer>
+std::int64_t as_position(Integer value) {
+  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
+    return static_cast<std::int64_t>(
+        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
+  else
+    return static_cast<std::int64_t>(value);
+}
+/// A vector of integers of any type in memory, each read as std::int64_t. The type of the list does not
+/// depend on that of its integers, so code that reads it is compiled once.
+///
+/// Requires:  the integers outlive the list
+class any_integers {
+ public:
+  any_integers() = default;
+  /// Throws:  std::invalid_argument if the list is a matrix
+  template <integers_in_memory X>
+  any_integers(const X& list) : any_integers("counts and offsets", list) {}
+  template <whole_number Integer>
+  any_integers(const Integer* data, std::size_t size)
+      : data_(data), size_(size), step_(8 * std::int64_t{sizeof(Integer)} + kind_of<Integer>) {
+    static_assert(sizeof(Integer) <= sizeof(std::int64_t),
+                  "counts and offsets: integers have at most 64 bits");
+  }
+  bool empty() const { return size_ == 0; }
+  std::size_t size() const { return size_; }
+  /// Integer i, or the largest std::int64_t if it is larger. Not inline, to keep callers small: most calls of
+  /// attention have no list.
+  EIGEN_DONT_INLINE std::int64_t operator[](std::size_t i) const { return read(i); }
+  /// Integers `index` and index + 1 of a list.
+  struct neighbours {
+    std::size_t index;
+    std::int64_t first, next;
+  };
+  /// The last integer that is at most `value`, and the one after it.
+  ///
+  /// Requires:  the integers do not decrease, the first is at most `value`, and the last is larger
+  EIGEN_DONT_INLINE neighbours around(std::int64_t value) const {
+    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual one
+      return search(value, [this](std::size_t i) { return as<std::int64_t>(address(i)); });
+    return search(value, [this](std::size_t i) { return read(i); });
+  }
+ protected:
+  /// \param name  the name of the list in errors
+  template <integers_in_memory X>
+  any_integers(const char* name, const X& list) {
+    const auto vector = vector_of(name, list);
+    *this = any_integers(vector.data, static_cast<std::size_t>(vector.size()));
+    step_ += 8 * (vector.column_stride - 1) * std::int64_t{sizeof(integer_of<X>)};
+  }
+ private:
+  /// Size and sign of a type of integers, in three bits.
+  template <whole_number Integer>
+  static constexpr int kind_of = std::countr_zero(sizeof(Integer)) + (std::is_signed_v<Integer> ? 4 : 0);
+  template <class Integer>
+  static std::int64_t as(const char* at) {
+    Integer value;
+    std::memcpy(&value, at, sizeof(value));
+    return as_position(value);
+  }
+  template <class Read>
+  neighbours search(std::int64_t value, const Read& read_at) const {
+    std::size_t first = 0, count = size_ - 1;  // the last integer is larger
+    while (count > 1) {
+      const std::size_t half = count / 2;
+      first = read_at(first + half) <= value ? first + half : first;
+      count -= half;
+    }
+    return {first, read_at(first), read_at(first + 1)};
+  }
+  const char* address(std::size_t i) const {
+    return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * (step_ >> 3);
+  }
+  std::int64_t read(std::size_t i) const {
+    const char* at = address(i);
+    switch (step_ & 7) {
+      case kind_of<std::int8_t>:
+        return as<std::int8_t>(at);
+      case kind_of<std::int16_t>:
+        return as<std::int16_t>(at);
+      case kind_of<std::int32_t>:
+        return as<std::int32_t>(at);
+      case kind_of<std::int64_t>:
+        return as<std::int64_t>(at);
+      case kind_of<std::uint8_t>:
+        return as<std::uint8_t>(at);
+      case kind_of<std::uint16_t>:
+        return as<std::uint16_t>(at);
+      case kind_of<std::uint32_t>:
+        return as<std::uint32_t>(at);
+      default:
+        return as<std::uint64_t>(at);
+    }
+  }
+  const void* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::int64_t step_ = 0;  // 8 times the bytes from one integer to the next, plus their kind
+};
 /// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
 /// other values, for example random numbers.
 template <class Integer>
@@ -2243,16 +1912,6 @@ struct position_range {
   }
   bool empty() const { return largest < smallest; }
 };
-/// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
-/// outside every table too.
-template <position_integer Integer>
-std::int64_t as_position(Integer value) {
-  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
-    return static_cast<std::int64_t>(
-        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
-  else
-    return static_cast<std::int64_t>(value);
-}
 /// start + steps, clamped to the int64 range: a sum that wraps around could be inside a table.
 inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
   using limits = std::numeric_limits<std::int64_t>;
@@ -2499,34 +2158,6 @@ inline const char* name_of(layout_kind layout) {
 namespace detail {
 /// The default of layout parameters, so that a static_assert can report a missing layout.
 struct unnamed_layout {};
-/// Whether two layouts pair the same channels in the same order.
-template <class Layout, class Other>
-bool same_layout(Index pairs) {
-  for (Index i = 0; i < pairs; ++i)
-    if (Layout::first(i, pairs) != Other::first(i, pairs) ||
-        Layout::second(i, pairs) != Other::second(i, pairs))
-      return false;
-  return true;
-}
-/// Equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for interleaved, a
-/// hash of the channels for others. It is no type or address, because a cache may be passed to a shared
-/// library, where these differ.
-template <class Layout>
-std::uint64_t layout_fingerprint(Index pairs) {
-  if constexpr (std::is_same_v<Layout, half_split>) {
-    return 1;
-  } else if constexpr (std::is_same_v<Layout, interleaved>) {
-    return pairs == 1 ? 1 : 2;
-  } else {
-    if (same_layout<Layout, half_split>(pairs)) return layout_fingerprint<half_split>(pairs);
-    if (same_layout<Layout, interleaved>(pairs)) return layout_fingerprint<interleaved>(pairs);
-    std::uint64_t hash = 2;
-    for (Index i = 0; i < pairs; ++i)
-      hash = mix(mix(hash, static_cast<std::uint64_t>(Layout::first(i, pairs))),
-                 static_cast<std::uint64_t>(Layout::second(i, pairs)));
-    return hash;
-  }
-}
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_LAYOUT_HPP
@@ -2666,34 +2297,6 @@ head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
   detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
-/// Heads as rows, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
-/// has the heads of key head h in row b of `x`. A cache of such rows has different tokens for each head.
-///
-///     const auto rows = heads_as_batch(k, kv_heads);  // [batch * kv_heads, tokens, 1, head_dim]
-///     rotate<Layout>(rows, table, start);
-///
-/// \param x         keys, values, queries or outputs, as in bhsd, or of a batch of 1
-/// \param kv_heads  the heads of keys and values, for queries and outputs too
-///
-/// Throws:  std::invalid_argument unless kv_heads divides the heads and batch_stride is heads * head_stride
-/// Cost:    nothing is copied
-template <class T>
-head_view<T> heads_as_batch(const head_view<T>& x, Index kv_heads) {
-  constexpr auto name = "heads_as_batch";
-  detail::check_extents(name, x.data, x.batch, x.tokens, x.heads, x.head_dim);
-  if (kv_heads < 1 || x.heads % kv_heads != 0)
-    detail::throw_invalid(name, "kv_heads must be at least 1 and divide ", x.heads, " heads, got ", kv_heads);
-  if (!detail::product_fits({(std::max)(x.batch, Index{1}), kv_heads}))
-    detail::throw_length(name, "", x.batch, " * ", kv_heads, " rows exceed the address space");
-  const Index group = x.heads / kv_heads;
-  if (x.batch > 1 && group > 0 && kv_heads > 1 && x.batch_stride != x.heads * x.head_stride)
-    detail::throw_invalid(name, "the batch_stride must be that of ", x.heads, " heads, as in bhsd, got ",
-                          x.batch_stride, " and a head_stride of ", x.head_stride,
-                          "; copy to bhsd order, or call it for one row at a time: batch_range(b, 1)");
-  return {x.data,         x.batch * kv_heads, x.tokens,
-          group,          x.head_dim,         kv_heads > 1 ? group * x.head_stride : x.batch_stride,
-          x.token_stride, x.head_stride};
-}
 namespace detail {
 /// The letters of the indices of a tensor, as a template argument.
 template <std::size_t size>
@@ -2703,79 +2306,71 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
-/// The view of a tensor whose indices have these letters, which the caller has checked. For types that are
-/// not tensors, a static_assert has already failed: the empty view avoids a second error message.
-template <index_letters letters, class X>
-auto view_of_tensor(const char* name, X& x) {
-  constexpr auto rank = static_cast<int>(sizeof(letters)) - 1;
-  if constexpr (tensor<X, rank>) {
-    using value = std::remove_pointer_t<decltype(x.data())>;
-    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    head_view<value> view = {x.data(), 1, 1, 1, 1, 1, 1, 1};
-    Index stride = 1, reach = 1;  // reach counts an extent of 0 as 1
-    char before = 0;
-    for (int i = rank; i-- > 0;) {  // from the fastest index to the slowest
-      const char c = letters.letter[is_row_major_tensor<std::remove_cvref_t<X>> ? i : rank - 1 - i];
-      const Index extent = extents[static_cast<std::size_t>(i)], most = (std::max)(extent, Index{1});
-      if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
-      if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(value))))
-        throw_length(name, "the tensor must not exceed the address space");
-      const auto take = [&](Index& of_letter, Index& to_next) {
-        if (c != before) to_next = stride;
-        of_letter *= extent;
-      };
-      if (c == 'b') take(view.batch, view.batch_stride);
-      if (c == 's') take(view.tokens, view.token_stride);
-      if (c == 'h') take(view.heads, view.head_stride);
-      if (c == 'd') view.head_dim *= extent;
-      stride *= extent;
-      reach *= most;
-      before = c;
-    }
-    return view;
-  } else {
-    return head_view<float>{};
-  }
-}
-/// The view of an mdspan whose indices have these letters. The first or the last letter is d, with a stride
-/// of 1. Other strides may be arbitrary, but indices with the same letter must be contiguous.
+/// The view of an object whose indices have these letters, `axis` from that of the channels on: of the extent
+/// extent_of(axis) and the stride stride_of(axis, entries of the axes before). Indices of one letter must be
+/// contiguous.
 ///
 /// Throws:  std::invalid_argument, or std::length_error if the extents exceed the address space
-template <index_letters letters, class X>
-auto view_of_span(const char* name, const X& x) {
-  using value = typename X::element_type;
+template <index_letters letters, class T, class Extent, class Stride>
+head_view<T> view_of_indices(const char* name, T* data, bool from_the_last, const Extent& extent_of,
+                             const Stride& stride_of) {
   constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  constexpr bool from_the_last = letters.letter[rank - 1] == 'd';
-  head_view<value> view = {x.data_handle(), 1, 1, 1, 1, 1, 1, 1};
-  Index channel_stride = 1, reach = 1;
-  char before = 0;
+  head_view<T> view = {data, 1, 1, 1, 1, 1, 1, 1};
+  Index channel_stride = 1, before = 1, reach = 1;  // reach counts an extent of 0 as 1
+  char letter_before = 0;
   for (int n = 0; n < rank; ++n) {
     const int axis = from_the_last ? rank - 1 - n : n;
-    const char c = letters.letter[axis];
-    const Index extent = span_extent(x, axis), stride = span_stride(x, axis);
+    const char letter = letters.letter[axis];
+    const Index extent = extent_of(axis), stride = stride_of(axis, before);
     const Index most = (std::max)(extent, Index{1});
     if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
-    if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(value))))
-      throw_length(name, "the mdspan must not exceed the address space");
-    reach *= most;
+    if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
+      throw_length(name, "the elements must not exceed the address space");
     const auto take = [&](Index& of_letter, Index& of_stride) {
-      if (c != before || of_letter == 1)
+      if (letter != letter_before || of_letter == 1)
         of_stride = stride;
       else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
         throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
                       of_letter, " entries and then ", stride);
       of_letter *= extent;
     };
-    if (c == 'b') take(view.batch, view.batch_stride);
-    if (c == 's') take(view.tokens, view.token_stride);
-    if (c == 'h') take(view.heads, view.head_stride);
-    if (c == 'd') take(view.head_dim, channel_stride);
-    before = c;
+    if (letter == 'b') take(view.batch, view.batch_stride);
+    if (letter == 's') take(view.tokens, view.token_stride);
+    if (letter == 'h') take(view.heads, view.head_stride);
+    if (letter == 'd') take(view.head_dim, channel_stride);
+    before *= extent;
+    reach *= most;
+    letter_before = letter;
   }
   if (view.head_dim > 1 && channel_stride != 1)
     throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
                   "; copy the mdspan to one with the channels side by side");
   return view;
+}
+/// The view of a tensor. The caller has checked the letters. For types that are not tensors a static_assert
+/// has already failed: the empty view avoids a second error message.
+template <index_letters letters, class X>
+auto view_of_tensor(const char* name, X& x) {
+  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
+  if constexpr (tensor<X, rank>) {
+    constexpr bool row_major = is_row_major_tensor<std::remove_cvref_t<X>>;
+    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+    return view_of_indices<letters>(
+        name, x.data(), row_major,
+        [&](int axis) { return extents[std::size_t(row_major ? axis : rank - 1 - axis)]; },
+        [](int /*axis*/, Index before) { return before; });
+  } else {
+    return head_view<float>{};
+  }
+}
+/// The view of an mdspan, of which the first or the last letter is a d. Other strides than that of the
+/// channels are the caller's.
+template <index_letters letters, class X>
+auto view_of_span(const char* name, const X& x) {
+  return view_of_indices<letters>(
+      name, x.data_handle(), letters.letter[sizeof(letters) - 2] == 'd',
+      [&](int axis) { return span_extent(x, axis); },
+      [&](int axis, Index /*before*/) { return span_stride(x, axis); });
 }
 /// The view of a matrix [batch * tokens, heads * head_dim] with a row stride of `row` elements.
 template <class T>
@@ -3019,8 +2614,7 @@ concept rotation_table = requires(const Table& table) {
 /// (detail/table_rows.hpp).
 ///
 /// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
-/// Words of 64 bits give the entries of double tables. Words of 128 bits decide the rounding of a float entry
-/// that is close to the middle between two floats.
+/// Words of 64 bits give the entries of double tables, words of 128 bits the nearest floats.
 namespace rope::inline ROPE_ABI::detail {
 /// 2^exponent, a normal number.
 constexpr double scale_of_bits(int exponent) {
@@ -3128,16 +2722,6 @@ constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
   if (dropped > 128) return 0;
   const std::uint64_t twice = (product >> (dropped - 1)).lo;
   return static_cast<double>(static_cast<std::int64_t>((twice + 1) >> 1)) * scale_of_bits(unit);
-}
-/// Whether all numbers that differ from x by at most `places` ulp of double round to the same float. Computed
-/// from the bits of x, which -ffast-math does not affect.
-///
-/// Requires:  places is a power of two
-constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
-  const std::uint64_t bits = bit_cast<std::uint64_t>(x), middle = std::uint64_t{1} << 28;
-  const bool near_middle = ((bits - middle + places) & (2 * middle - 1) & ~(2 * places - 1)) == 0;
-  const bool subnormal = (bits >> 52 & 0x7ff) < 1023 - 126;
-  return !near_middle && !subnormal;
 }
 }  // namespace rope::inline ROPE_ABI::detail
 namespace rope::inline ROPE_ABI {
@@ -3292,31 +2876,22 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle
   return {detail::bit_cast<double>(c ^ exchanged ^ ((angle.quadrant + 1) << 62 & sign_bit)),
           detail::bit_cast<double>(s ^ exchanged ^ (angle.quadrant << 62 & sign_bit))};
 }
-/// cos and sin of an angle of at most an eighth of a turn, computed in words of 64 bits.
-EIGEN_ALWAYS_INLINE constexpr cos_sin double_cos_sin(uint192 turn) {
-  if (turn == uint192{}) return {1, 0};
-  const auto [sine, exponent, half_versine] = fixed_sine_cosine<std::uint64_t>(turn);
-  const auto rounded = [](std::uint64_t x) { return static_cast<double>(static_cast<std::int64_t>(x >> 1)); };
-  return {rounded((std::uint64_t{1} << 63) - half_versine) * 0x1p-62,
-          rounded(sine) * scale_of_bits(exponent + 1)};
-}
-/// m cos and m sin of an angle in (0, pi / 4] as the nearest floats, computed in words of 128 bits.
-constexpr cos_sin nearest_float_cos_sin(uint192 turn, double m) {
-  const auto [sine, exponent, half_versine] = fixed_sine_cosine<uint128>(turn);
-  // One unit less than computed: cos x is less than 1, however small x is.
-  constexpr uint128 below_one = {~std::uint64_t{0} >> 1, ~std::uint64_t{0}};
-  return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
-}
-/// m cos and m sin of an angle of at most an eighth of a turn, not yet rounded to S. A double has a relative
-/// error of 2^-52. If that does not determine the nearest float, 128-bit words do.
+/// m cos and m sin of an angle of at most an eighth of a turn: the nearest floats, or doubles with a relative
+/// error of 2^-52.
 template <class S>
 EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
-  const cos_sin value = double_cos_sin(turn);
-  const double cos = m * value.cos, sin = m * value.sin;
-  if (std::is_same_v<S, double> || turn == uint192{} ||
-      (rounds_to_one_float(cos, 4) && rounds_to_one_float(sin, 4)))
-    return {cos, sin};
-  return nearest_float_cos_sin(turn, m);
+  if (turn == uint192{}) return {m, 0};
+  if constexpr (std::is_same_v<S, float>) {
+    const auto [sine, exponent, half_versine] = fixed_sine_cosine<uint128>(turn);
+    // One unit less than computed: cos x is less than 1, however small x is.
+    constexpr uint128 below_one = {~std::uint64_t{0} >> 1, ~std::uint64_t{0}};
+    return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
+  } else {
+    const auto [sine, exponent, half_versine] = fixed_sine_cosine<std::uint64_t>(turn);
+    const auto half = [](std::uint64_t x) { return static_cast<double>(static_cast<std::int64_t>(x >> 1)); };
+    return {m * (half((std::uint64_t{1} << 63) - half_versine) * 0x1p-62),
+            m * (half(sine) * scale_of_bits(exponent + 1))};
+  }
 }
 }  // namespace detail
 /// cos and sin of a phase: the nearest floats (S = float), or doubles.
@@ -3644,11 +3219,6 @@ EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, d
     write_small(product, m, cos, sin);
   }
 }
-template <class S>
-void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
-  write_product(
-      inv_freq, coordinate, m, [=] { return phase_of(inv_freq, coordinate); }, cos, sin);
-}
 /// Writes m cos and m sin of the angle of one pair. Products on several axes are added as phases.
 template <class Row, class S>
 EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const Row& coordinates, double m,
@@ -3832,12 +3402,15 @@ class frequency_table {
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
-  /// Reports a rotary_dim instead of frequencies, at compile time.
-  template <std::integral RotaryDim, std::integral... Counts>
-  frequency_table(RotaryDim, Counts...) : frequency_table(frequencies(2), 0) {
+  /// Reports a rotary_dim or a model in place of frequencies, at compile time.
+  template <class X, std::integral... Counts>
+  requires(!std::is_convertible_v<const X&, const frequencies&> && sizeof...(Counts) > 0)
+      frequency_table(const X& /*x*/, Counts...)
+      : frequency_table(frequencies(2), 0) {
     static_assert(
-        sizeof(RotaryDim) == 0,
-        "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count)");
+        sizeof(X) == 0,
+        "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count); "
+        "the tables of a model are model_tables(model, count)");
   }
   /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to theirs.
   ///
@@ -4114,9 +3687,17 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 /// The arguments whose bits are set in `places` are views. Other arguments may come first or between them.
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AT(function, places) \
   ROPE_DETAIL_ASK(function, #function, (detail::has_memory_at<places, Arguments...>()), false)
-/// The first `views` arguments are views, and a later one is a table.
-#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
-  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
+/// The first `views` arguments are views, and a later one is a table. A layout that is a value, such as an
+/// enumerator, gets a message too.
+#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                                     \
+  template <auto layout, class... Arguments>                                                     \
+  void function(Arguments&&...) {                                                                \
+    static_assert(std::is_void_v<decltype(layout)>,                                              \
+                  #function ": a layout is a type, " #function "<half_split>(...) or " #function \
+                            "<interleaved>(...); for one that is known at run "                  \
+                            "time, write both calls");                                           \
+  }                                                                                              \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()),              \
                   detail::lacks_table<Arguments...>)
 namespace rope::inline ROPE_ABI::detail {
 /// Throws if an extent is negative or the view exceeds the address space.
@@ -4327,6 +3908,22 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
                     positions(0, 0), " for row 0");
   }
 }
+/// Throws std::out_of_range for a position outside of the table's [first, last). The message has a table that
+/// includes it.
+///
+/// \param given  the positions of the call, if they follow from a start
+inline void throw_outside(const char* function, std::int64_t position, std::int64_t first, std::int64_t last,
+                          table_source source, const std::string& given) {
+  const std::int64_t from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
+  std::string advice = ", one for each token, and row r is position r";
+  if (source == table_source::entries)
+    advice = "; give it a row for this position";
+  else if (source != table_source::coordinates)
+    advice = ", make it with frequency_table(frequencies, " + (from == 0 ? "" : std::to_string(from) + ", ") +
+             std::to_string(to) + ")";
+  throw_out_of_range(function, "position ", position, " is outside the table's [", first, ", ", last, ")",
+                     given, "; the table has ", last - first, " rows", advice);
+}
 /// Checks a rotation of [batch, tokens, heads, head_dim]: channels, positions and layout, but not memory.
 ///
 /// Throws:  std::invalid_argument; std::out_of_range if a position is outside the table
@@ -4338,9 +3935,8 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   const position_range range = positions.range(function, batch, tokens);
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
-    throw_out_of_range(function, "position ", table.contains(range.smallest) ? range.largest : range.smallest,
-                       " is outside the table's [", table.first(), ", ", table.last(), ")",
-                       as_given(positions, tokens));
+    throw_outside(function, table.contains(range.smallest) ? range.largest : range.smallest, table.first(),
+                  table.last(), table.source(), as_given(positions, tokens));
   check_layout<Layout>(function, table.pairs());
 }
 /// Checks the view as well, before anything is written.
@@ -4448,7 +4044,7 @@ class scratch_piece {
     check_block("scratch", count, size);
     if (bytes_ < count * size) {
       release();
-      memory_ = cache_line_allocator<unsigned char>{}.allocate(count * size);
+      memory_ = allocate_block("scratch", count, size);
       bytes_ = count * size;
     }
     return memory_;
@@ -4477,11 +4073,11 @@ class scratch_piece {
   }
 #endif
   void release() {
-    cache_line_allocator<unsigned char>{}.deallocate(memory_, bytes_);
+    free_block(memory_);
     memory_ = nullptr;
     bytes_ = 0;
   }
-  unsigned char* memory_ = nullptr;
+  void* memory_ = nullptr;
   std::size_t bytes_ = 0;
   scratch_piece* next_;
 #if ROPE_DETAIL_SCRATCH_IN_KEY
@@ -4531,11 +4127,10 @@ inline void release_scratch() { detail::scratch_piece::release_all(); }
 #ifndef ROPE_BASE_SIMD_PACKET_HPP
 #define ROPE_BASE_SIMD_PACKET_HPP
 #include <complex>
-#include <cstring>  // std::memcpy
 
 #ifndef ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 #define ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
-/// Converts 16-bit and 8-bit channels to float and back, in scalars and in x86 registers.
+/// Rounds channels to 16 bits, and converts half in x86 registers.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
@@ -4632,63 +4227,6 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
 }
 #endif
-// A bfloat16 is the upper half of a float.
-#if defined(EIGEN_VECTORIZE_SSE)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
-  return _mm_castsi128_ps(
-      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
-  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
-                                                     _mm_unpackhi_epi16(zero, packed), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(
-      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Four integers in the lanes of a register.
-EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
-  std::int32_t four;
-  std::memcpy(&four, from, sizeof four);
-  const __m128i packed = _mm_cvtsi32_si128(four);
-#if defined(EIGEN_VECTORIZE_SSE4_1)
-  return _mm_cvtepi8_epi32(packed);
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
-#endif
-}
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
-  return _mm_cvtepi32_ps(load_four(from));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-#else
-  return _mm256_cvtepi32_ps(
-      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
@@ -4757,7 +4295,7 @@ inline constexpr bool has_packets = has_packets_of<T, P>();
 template <class T>
 using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
                                     T, arithmetic<T>>;
-/// Loads lanes<P> channels. 16-bit and 8-bit channels are widened.
+/// Loads lanes<P> channels. Narrower channels are widened: bfloat16 and int8 by simd/channel_rows.hpp on x86.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE P load(const T* from) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
@@ -4992,24 +4530,6 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
     A even[lanes<P>], odd[lanes<P>];
     for (int i = 0; i < lanes<P>; ++i) even[i] = from[2 * i], odd[i] = from[2 * i + 1];
     return {load<P>(even), load<P>(odd)};
-  }
-}
-/// The inverse of load_even_odd in the arithmetic type.
-template <class P, class A>
-EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (std::is_same_v<A, float> && lanes<P> == 16) {
-    const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    const __m512i high = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);
-    _mm512_storeu_ps(to, _mm512_permutex2var_ps(__m512(even), low, __m512(odd)));
-    _mm512_storeu_ps(to + 16, _mm512_permutex2var_ps(__m512(even), high, __m512(odd)));
-  } else
-#endif
-  {
-    A numbers[2 * lanes<P>];
-    store(numbers, even);
-    store(numbers + lanes<P>, odd);
-    for (int i = 0; i < lanes<P>; ++i) to[2 * i] = numbers[i], to[2 * i + 1] = numbers[lanes<P> + i];
   }
 }
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -5843,6 +5363,38 @@ void rotate_both(const head_view<Q>& q, const head_view<K>& k, const placed_tabl
 
 #ifndef ROPE_ROTATION_ROTATE_HPP
 #define ROPE_ROTATION_ROTATE_HPP
+
+#ifndef ROPE_BASE_INSTANCES_HPP
+#define ROPE_BASE_INSTANCES_HPP
+/// Compiles the usual kernels once in a program, in place of once in every file that calls them.
+///
+/// Define ROPE_EXTERN_TEMPLATES before the first include of the library in every file of a target (or with
+/// -D), and write ROPE_INSTANTIATE in one source file of the same target:
+///
+///     #include <rope/rope.hpp>  // or rope_single.hpp
+///     ROPE_INSTANTIATE
+///
+/// With CMake, `target_link_libraries(app PRIVATE rope::instantiations)` does both. Usual are channels of
+/// float, half and bfloat16, interleaved and half_split, tables of float, and keys of the type of the
+/// queries: `rotate`, `unrotate`, `attention`, and `kv_cache` with `append` and `attention`. All other calls
+/// are compiled where they are made.
+///
+/// The macro instantiates what the headers before it declare: with <rope/rotation.hpp> alone, rotations. All
+/// files need the flags of that source file, because the instruction set is part of every name: a file with
+/// others does not link. Results have the same bits as without the two macros.
+#define ROPE_DETAIL_FOR_USUAL_CHANNELS(list, declared) \
+  namespace rope::inline ROPE_ABI::detail {            \
+  list(declared, float);                               \
+  list(declared, Eigen::half);                         \
+  list(declared, Eigen::bfloat16);                     \
+  }
+#define ROPE_DETAIL_INSTANTIATE(list) ROPE_DETAIL_FOR_USUAL_CHANNELS(list, template)
+#ifdef ROPE_EXTERN_TEMPLATES
+#define ROPE_DETAIL_DECLARE_INSTANCES(list) ROPE_DETAIL_FOR_USUAL_CHANNELS(list, extern template)
+#else
+#define ROPE_DETAIL_DECLARE_INSTANCES(list) static_assert(true)
+#endif
+#endif  // ROPE_BASE_INSTANCES_HPP
 /// Rotation of heads by the angles of their positions, and its inverse.
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -5892,7 +5444,7 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
           for (Index i = 0; i < count; ++i)
             for (Index h = 0; h < x.heads; ++h)
               channels_map<T>(out.at(b, t + i, h), x.head_dim) =
-                  const_channels_map<float>(wide.at(0, i, h), x.head_dim).template cast<T>();
+                  const_channels_map<arithmetic<T>>(wide.at(0, i, h), x.head_dim).template cast<T>();
         });
       });
 }
@@ -6066,6 +5618,24 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 }  // namespace rope::inline ROPE_ABI
+#define ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, Positions)                                           \
+  declared void rotate_checked<Layout, false>(const char*, const head_view<const T>&, const head_view<T>&, \
+                                              const placed_table<float>&, const Positions&,                \
+                                              const this_thread&, reverse_rotation);                       \
+  declared void rotate_both_checked<Layout, false>(const char*, const head_view<T>&, const head_view<T>&,  \
+                                                   const placed_table<float>&, const Positions&,           \
+                                                   const this_thread&, reverse_rotation)
+#define ROPE_DETAIL_ROTATIONS_OF(declared, T, Layout)        \
+  declared class rotation_plan<Layout, false, T, float>;     \
+  declared class rotation_plan<Layout, true, T, float>;      \
+  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, braced_ids); \
+  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, std::int64_t)
+#define ROPE_DETAIL_ROTATIONS(declared, T)            \
+  ROPE_DETAIL_ROTATIONS_OF(declared, T, interleaved); \
+  ROPE_DETAIL_ROTATIONS_OF(declared, T, half_split)
+ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ROTATIONS);
+/// Defines the kernels of base/instances.hpp. Modules above add their own.
+#define ROPE_INSTANTIATE ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ROTATIONS)
 #endif  // ROPE_ROTATION_ROTATE_HPP
 /// The backward pass of `rotate` with respect to the heads: for y = m R(angle) x and d_y, the gradient of a
 /// loss with respect to y,

@@ -238,16 +238,15 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 
 #ifndef ROPE_BASE_INTEGER_LIST_HPP
 #define ROPE_BASE_INTEGER_LIST_HPP
+#include <bit>        // std::countr_zero
 #include <concepts>
 #include <initializer_list>
-#include <iterator>  // std::data, std::end
 
 #ifndef ROPE_BASE_MESSAGE_HPP
 #define ROPE_BASE_MESSAGE_HPP
 
 #ifndef ROPE_BASE_NUMBERS_HPP
 #define ROPE_BASE_NUMBERS_HPP
-#include <bit>        // std::bit_cast
 #include <functional>  // std::equal_to
 /// Numbers: comparisons and conversions that compilers warn about or optimise away, the arithmetic type of
 /// channels, tests of bits for infinities, and hashes.
@@ -293,15 +292,6 @@ template <class T>
 using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
-/// x, or the largest finite number of its sign if x is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = bit_cast<bits>(x);
-  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
 /// Calls body(i) for each i in [first, last), 16 in a loop of constant length. g++ -O2 vectorises only those.
 template <class Body>
 EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& body) {
@@ -321,15 +311,6 @@ bool all_finite(const X* x, Index count) {
     largest = (std::max)(largest, bit_cast<bits>(static_cast<A>(x[i])) & exponent);
   });
   return largest != exponent;
-}
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
 }
 /// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
 /// of SplitMix64).
@@ -414,13 +395,13 @@ std::string message(Parts... parts) {
   return joined({message_part(parts)...});
 }
 /// Extents as messages show them: "[2, 16, 8, 128]".
-inline std::string shape_text(std::span<const Index> extents) {
+inline std::string shape_text(const Index* extents, std::size_t count) {
   std::string text;
-  for (const Index extent : extents) text += (text.empty() ? "[" : ", ") + std::to_string(extent);
+  for (std::size_t i = 0; i < count; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(extents[i]);
   return text + "]";
 }
 inline std::string shape_text(std::initializer_list<Index> extents) {
-  return shape_text(std::span(extents.begin(), extents.size()));
+  return shape_text(extents.begin(), extents.size());
 }
 /// The extents of a view.
 template <class View>
@@ -463,10 +444,9 @@ inline void check_equal(const char* function, const char* names, const char* ext
 #ifndef ROPE_BASE_NUMBER_ARRAY_HPP
 #define ROPE_BASE_NUMBER_ARRAY_HPP
 
-#ifndef ROPE_BASE_STORAGE_HPP
-#define ROPE_BASE_STORAGE_HPP
-#include <new>          // std::align_val_t
-#include <vector>
+#ifndef ROPE_BASE_MEMORY_HPP
+#define ROPE_BASE_MEMORY_HPP
+#include <new>  // std::align_val_t
 /// Memory of tables, caches and scratch. It is aligned to a cache line under all compiler flags, and is not
 /// initialised.
 namespace rope::inline ROPE_ABI::detail {
@@ -478,59 +458,17 @@ inline void check_block(const char* name, std::size_t count, std::size_t size) {
   if (count > static_cast<std::size_t>(-1) / size)
     throw_length(name, count, " elements of ", size, " bytes exceed the address space");
 }
-/// Allocates blocks that begin at a cache line, and does not initialise elements without an initial value.
-template <class T>
-struct cache_line_allocator {
-  using value_type = T;
-  // All allocators are equal, so containers always take over memory and never move element by element.
-  using propagate_on_container_copy_assignment = std::true_type;
-  using propagate_on_container_move_assignment = std::true_type;
-  using propagate_on_container_swap = std::true_type;
-  using is_always_equal = std::true_type;
-  cache_line_allocator() = default;
-  template <class U>
-  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
-  T* allocate(std::size_t count) {
-    check_block("storage", count, sizeof(T));
-    return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{cache_line}));
-  }
-  void deallocate(T* data, std::size_t /*count*/) noexcept {
-    ::operator delete (data, std::align_val_t{cache_line});
-  }
-  /// Leaves the element indeterminate, unlike std::allocator, which would zero it: the owner writes all
-  /// elements.
-  template <class U>
-  void construct(U* place) noexcept {
-    ::new (static_cast<void*>(place)) U;
-  }
-  template <class U, class... Arguments>
-  void construct(U* place, Arguments&&... arguments) {
-    ::new (static_cast<void*>(place)) U(static_cast<Arguments&&>(arguments)...);
-  }
-  friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
-};
-/// A vector whose new elements are indeterminate until written.
-template <class T>
-using storage = std::vector<T, cache_line_allocator<T>>;
-/// An Index that is moved with the memory it counts. It is 0 in an object that was moved from.
-class moved_index {
- public:
-  moved_index(Index value) noexcept : value_(value) {}
-  moved_index(const moved_index&) = default;
-  moved_index(moved_index&& other) noexcept : value_(std::exchange(other.value_, Index{0})) {}
-  moved_index& operator=(const moved_index&) = default;
-  moved_index& operator=(moved_index&& other) noexcept {
-    const Index value = std::exchange(other.value_, Index{0});
-    value_ = value;
-    return *this;
-  }
-  ~moved_index() = default;
-  operator Index() const noexcept { return value_; }
- private:
-  Index value_;
-};
+/// `count` elements of `size` bytes each.
+///
+/// Throws:  std::length_error if they exceed the address space
+inline void* allocate_block(const char* name, std::size_t count, std::size_t size) {
+  check_block(name, count, size);
+  return ::operator new (count* size, std::align_val_t{cache_line});
+}
+/// Frees a block of allocate_block, or none if `block` is null.
+inline void free_block(void* block) noexcept { ::operator delete (block, std::align_val_t{cache_line}); }
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_STORAGE_HPP
+#endif  // ROPE_BASE_MEMORY_HPP
 /// Arrays of numbers that the library keeps. They are not Eigen arrays, for two reasons.
 ///
 /// Eigen's allocation functions have the same names for every instruction set but differ: some call malloc,
@@ -554,7 +492,7 @@ namespace rope::inline ROPE_ABI {
 ///            assignment that throws changes nothing.
 template <class Scalar>
 class number_array {
-  static_assert(std::is_trivially_copyable_v<Scalar> && std::is_trivially_destructible_v<Scalar>,
+  static_assert(std::is_trivially_copyable_v<Scalar>,
                 "number_array: the numbers are copied as they lie in memory");
  public:
   /// The numbers as an Eigen array [rows, columns], to read and write.
@@ -568,12 +506,12 @@ class number_array {
   ///
   /// Throws:  std::length_error if they exceed the address space
   explicit number_array(Index rows, Index columns = 1)
-      : data_(allocated(checked_size(rows, columns))), rows_(rows), columns_(columns) {}
+      : numbers_{allocated(checked_size(rows, columns)), rows, columns} {}
   /// Numbers that are all `value`.
   ///
   /// Throws:  std::length_error if they exceed the address space
   number_array(Index rows, Index columns, Scalar value) : number_array(rows, columns) {
-    std::fill_n(data(), size(), value);
+    for (Scalar& number : *this) number = value;
   }
   /// A copy of an Eigen expression with the same scalar.
   template <class Derived>
@@ -589,52 +527,42 @@ class number_array {
   /// copy of the array has its own memory.
   static number_array over(Scalar* data, Index rows, Index columns) noexcept {
     number_array array;
-    array.data_ = data;
-    array.rows_ = rows;
-    array.columns_ = columns;
-    array.owned_ = false;
+    array.numbers_ = {data, rows, columns, false};
     return array;
   }
   /// A copy of the shape and the numbers.
-  number_array(const number_array& other) : number_array(other.rows_, other.columns_) {
-    for (Index i = 0; i < size(); ++i) data_[i] = other.data_[i];
+  number_array(const number_array& other) : number_array(other.rows(), other.cols()) {
+    for (Index i = 0; i < size(); ++i) data()[i] = other.data()[i];
   }
   /// Takes over the memory of `other`, which is then empty.
-  number_array(number_array&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)),
-        rows_(std::exchange(other.rows_, 0)),
-        columns_(std::exchange(other.columns_, 0)),
-        owned_(std::exchange(other.owned_, true)) {}
+  number_array(number_array&& other) noexcept : numbers_(other.numbers_) { other.numbers_ = {}; }
   /// Copies the shape and the numbers. If it throws, nothing changes.
   number_array& operator=(const number_array& other) { return *this = number_array(other); }
   /// Takes over the memory of `other`, which is then empty.
   number_array& operator=(number_array&& other) noexcept {
-    number_array taken(std::move(other));
-    std::swap(data_, taken.data_);
-    std::swap(rows_, taken.rows_);
-    std::swap(columns_, taken.columns_);
-    std::swap(owned_, taken.owned_);
+    const memory taken = other.numbers_;
+    other.numbers_ = {};
+    release();
+    numbers_ = taken;
     return *this;
   }
-  ~number_array() {
-    if (owned_ && data_ != nullptr) detail::cache_line_allocator<Scalar>{}.deallocate(data_, 0);
-  }
+  ~number_array() { release(); }
   /// Gives the array another shape and new memory. The numbers are then indeterminate.
   ///
   /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
   void resize(Index rows, Index columns = 1) { *this = number_array(rows, columns); }
   /// Number of rows.
-  Index rows() const { return rows_; }
+  Index rows() const { return numbers_.rows; }
   /// Number of columns.
-  Index cols() const { return columns_; }
+  Index cols() const { return numbers_.columns; }
   /// Number of elements: rows() * cols().
-  Index size() const { return rows_ * columns_; }
+  Index size() const { return rows() * cols(); }
   /// Whether size() is 0.
   bool empty() const { return size() == 0; }
   /// The first number; number (r, c) is data()[r + c * rows()].
-  Scalar* data() { return data_; }
+  Scalar* data() { return numbers_.data; }
   /// The first number, read-only.
-  const Scalar* data() const { return data_; }
+  const Scalar* data() const { return numbers_.data; }
   /// Begin of the numbers in the order of memory.
   Scalar* begin() { return data(); }
   /// End of the numbers in the order of memory.
@@ -648,9 +576,9 @@ class number_array {
   /// Number i in the order of memory, read-only.
   const Scalar& operator()(Index i) const { return data()[i]; }
   /// One number.  Requires: row in [0, rows()), column in [0, cols())
-  Scalar& operator()(Index row, Index column) { return data()[row + column * rows_]; }
+  Scalar& operator()(Index row, Index column) { return data()[row + column * rows()]; }
   /// One number, read-only.
-  const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows_]; }
+  const Scalar& operator()(Index row, Index column) const { return data()[row + column * rows()]; }
   /// Multiplies every number by `factor`.
   number_array& operator*=(Scalar factor) {
     for (Scalar& number : *this) number *= factor;
@@ -666,8 +594,17 @@ class number_array {
   /// The numbers as a read-only Eigen array.
   const_map_type map() const { return {data(), rows(), cols()}; }
  private:
+  struct memory {
+    Scalar* data = nullptr;
+    Index rows = 0, columns = 0;
+    bool owned = true;
+  };
+  void release() noexcept {
+    if (numbers_.owned) detail::free_block(numbers_.data);
+  }
   static Scalar* allocated(std::size_t size) {
-    return size == 0 ? nullptr : detail::cache_line_allocator<Scalar>{}.allocate(size);
+    return size == 0 ? nullptr
+                     : static_cast<Scalar*>(detail::allocate_block("number_array", size, sizeof(Scalar)));
   }
   static std::size_t checked_size(Index rows, Index columns) {
     constexpr Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(Scalar));
@@ -676,9 +613,7 @@ class number_array {
                            " must not be negative nor exceed the address space");
     return static_cast<std::size_t>(rows * columns);
   }
-  Scalar* data_ = nullptr;
-  Index rows_ = 0, columns_ = 0;
-  bool owned_ = true;
+  memory numbers_;
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_NUMBER_ARRAY_HPP
@@ -914,6 +849,106 @@ struct integer_in<X> {
 };
 template <class X>
 using integer_of = typename integer_in<X>::type;
+/// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
+/// outside every table too.
+template <whole_number Integer>
+std::int64_t as_position(Integer value) {
+  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
+    return static_cast<std::int64_t>(
+        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
+  else
+    return static_cast<std::int64_t>(value);
+}
+/// A vector of integers of any type in memory, each read as std::int64_t. The type of the list does not
+/// depend on that of its integers, so code that reads it is compiled once.
+///
+/// Requires:  the integers outlive the list
+class any_integers {
+ public:
+  any_integers() = default;
+  /// Throws:  std::invalid_argument if the list is a matrix
+  template <integers_in_memory X>
+  any_integers(const X& list) : any_integers("counts and offsets", list) {}
+  template <whole_number Integer>
+  any_integers(const Integer* data, std::size_t size)
+      : data_(data), size_(size), step_(8 * std::int64_t{sizeof(Integer)} + kind_of<Integer>) {
+    static_assert(sizeof(Integer) <= sizeof(std::int64_t),
+                  "counts and offsets: integers have at most 64 bits");
+  }
+  bool empty() const { return size_ == 0; }
+  std::size_t size() const { return size_; }
+  /// Integer i, or the largest std::int64_t if it is larger. Not inline, to keep callers small: most calls of
+  /// attention have no list.
+  EIGEN_DONT_INLINE std::int64_t operator[](std::size_t i) const { return read(i); }
+  /// Integers `index` and index + 1 of a list.
+  struct neighbours {
+    std::size_t index;
+    std::int64_t first, next;
+  };
+  /// The last integer that is at most `value`, and the one after it.
+  ///
+  /// Requires:  the integers do not decrease, the first is at most `value`, and the last is larger
+  EIGEN_DONT_INLINE neighbours around(std::int64_t value) const {
+    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual one
+      return search(value, [this](std::size_t i) { return as<std::int64_t>(address(i)); });
+    return search(value, [this](std::size_t i) { return read(i); });
+  }
+ protected:
+  /// \param name  the name of the list in errors
+  template <integers_in_memory X>
+  any_integers(const char* name, const X& list) {
+    const auto vector = vector_of(name, list);
+    *this = any_integers(vector.data, static_cast<std::size_t>(vector.size()));
+    step_ += 8 * (vector.column_stride - 1) * std::int64_t{sizeof(integer_of<X>)};
+  }
+ private:
+  /// Size and sign of a type of integers, in three bits.
+  template <whole_number Integer>
+  static constexpr int kind_of = std::countr_zero(sizeof(Integer)) + (std::is_signed_v<Integer> ? 4 : 0);
+  template <class Integer>
+  static std::int64_t as(const char* at) {
+    Integer value;
+    std::memcpy(&value, at, sizeof(value));
+    return as_position(value);
+  }
+  template <class Read>
+  neighbours search(std::int64_t value, const Read& read_at) const {
+    std::size_t first = 0, count = size_ - 1;  // the last integer is larger
+    while (count > 1) {
+      const std::size_t half = count / 2;
+      first = read_at(first + half) <= value ? first + half : first;
+      count -= half;
+    }
+    return {first, read_at(first), read_at(first + 1)};
+  }
+  const char* address(std::size_t i) const {
+    return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * (step_ >> 3);
+  }
+  std::int64_t read(std::size_t i) const {
+    const char* at = address(i);
+    switch (step_ & 7) {
+      case kind_of<std::int8_t>:
+        return as<std::int8_t>(at);
+      case kind_of<std::int16_t>:
+        return as<std::int16_t>(at);
+      case kind_of<std::int32_t>:
+        return as<std::int32_t>(at);
+      case kind_of<std::int64_t>:
+        return as<std::int64_t>(at);
+      case kind_of<std::uint8_t>:
+        return as<std::uint8_t>(at);
+      case kind_of<std::uint16_t>:
+        return as<std::uint16_t>(at);
+      case kind_of<std::uint32_t>:
+        return as<std::uint32_t>(at);
+      default:
+        return as<std::uint64_t>(at);
+    }
+  }
+  const void* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::int64_t step_ = 0;  // 8 times the bytes from one integer to the next, plus their kind
+};
 /// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
 /// other values, for example random numbers.
 template <class Integer>
@@ -1008,6 +1043,13 @@ concept dense_in_any_order = requires(const X& x) {
 /// An object that score_matrix accepts.
 template <class X>
 concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
+/// Returned in place of a view after an error at compile time, so that its sentence is the only one.
+struct no_scores {
+  template <class X>
+  operator score_view<X>() const {
+    return {};
+  }
+};
 /// A view of the entries of such an object, by its indices.
 template <scores_in_memory X>
 auto scores_by_index(const X& x) {
@@ -1058,6 +1100,8 @@ auto score_matrix(const X& x) {
                             detail::shape_text({view.queries, view.keys}),
                             "; leave the option out where there is no matrix");
     return view;
+  } else {
+    return detail::no_scores{};
   }
 }
 /// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.
@@ -1098,13 +1142,16 @@ auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
 #ifndef ROPE_BASE_QUANTIZED_CHANNELS_HPP
 #define ROPE_BASE_QUANTIZED_CHANNELS_HPP
 
+#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+
 #ifndef ROPE_BASE_SIMD_PACKET_HPP
 #define ROPE_BASE_SIMD_PACKET_HPP
 #include <complex>
 
 #ifndef ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 #define ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
-/// Converts 16-bit and 8-bit channels to float and back, in scalars and in x86 registers.
+/// Rounds channels to 16 bits, and converts half in x86 registers.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
@@ -1201,63 +1248,6 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
 }
 #endif
-// A bfloat16 is the upper half of a float.
-#if defined(EIGEN_VECTORIZE_SSE)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
-  return _mm_castsi128_ps(
-      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
-  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
-                                                     _mm_unpackhi_epi16(zero, packed), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(
-      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Four integers in the lanes of a register.
-EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
-  std::int32_t four;
-  std::memcpy(&four, from, sizeof four);
-  const __m128i packed = _mm_cvtsi32_si128(four);
-#if defined(EIGEN_VECTORIZE_SSE4_1)
-  return _mm_cvtepi8_epi32(packed);
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
-#endif
-}
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
-  return _mm_cvtepi32_ps(load_four(from));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-#else
-  return _mm256_cvtepi32_ps(
-      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
@@ -1326,7 +1316,7 @@ inline constexpr bool has_packets = has_packets_of<T, P>();
 template <class T>
 using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
                                     T, arithmetic<T>>;
-/// Loads lanes<P> channels. 16-bit and 8-bit channels are widened.
+/// Loads lanes<P> channels. Narrower channels are widened: bfloat16 and int8 by simd/channel_rows.hpp on x86.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE P load(const T* from) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
@@ -1505,13 +1495,160 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
   Eigen::internal::prefetch(target);
 #endif
 }
+/// Prefetches the cache line at an address to L2, which takes no space in L1 before the line is used.
+EIGEN_ALWAYS_INLINE void prefetch_to_l2(std::uintptr_t address) {
+#if defined(__GNUC__)
+  __builtin_prefetch(reinterpret_cast<const void*>(address), 0, 2);
+#elif defined(EIGEN_VECTORIZE_SSE)
+  _mm_prefetch(reinterpret_cast<const char*>(address), _MM_HINT_T1);
+#else
+  prefetch_after(static_cast<const char*>(nullptr), address);
+#endif
+}
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_HPP
+/// Rows of channels: widened, rounded, and sums of their products in double.
+ROPE_DETAIL_QUIET_BEGIN
+namespace rope::inline ROPE_ABI::detail {
+// A bfloat16 is the upper half of a float.
+#if defined(EIGEN_VECTORIZE_SSE)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
+  return _mm_castsi128_ps(
+      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
+  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
+#else
+  const __m128i zero = _mm_setzero_si128();
+  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
+                                                     _mm_unpackhi_epi16(zero, packed), 1));
+#endif
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Four integers in the lanes of a register.
+EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
+  std::int32_t four;
+  std::memcpy(&four, from, sizeof four);
+  const __m128i packed = _mm_cvtsi32_si128(four);
+#if defined(EIGEN_VECTORIZE_SSE4_1)
+  return _mm_cvtepi8_epi32(packed);
+#else
+  const __m128i zero = _mm_setzero_si128();
+  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
+#endif
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
+  return _mm_cvtepi32_ps(load_four(from));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  return _mm256_cvtepi32_ps(
+      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
+#endif
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Loads lanes<P> channels, widened.
+template <class P>
+EIGEN_ALWAYS_INLINE P load(const Eigen::bfloat16* from) {
+  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P load(const std::int8_t* from) {
+  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+}
+#endif
+}  // namespace rope::inline ROPE_ABI::detail
+ROPE_DETAIL_QUIET_END
+namespace rope::inline ROPE_ABI::detail {
+/// Converts channels to the arithmetic type, exactly.
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (has_packets<T, P>)
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
+}
+/// Rounds channels from the arithmetic type to T, each once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
+/// Channels that a loop processes per step.
+inline constexpr int channels_per_step = 16;
+/// The sum of first(d) second(d) over [0, count). Products with the same d modulo channels_per_step are
+/// summed, then these sums are added in pairs. This order depends on neither packets nor addresses.
+/// multiply_add decides about fusing a product with the sum, because a compiler may decide differently in
+/// each copy of the loop.
+///
+/// \tparam exact  whether double holds every product exactly. Then fused or not is the same number, and the
+///                compiler may choose the faster way
+template <bool exact = false, class First, class Second>
+EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
+  double sums[channels_per_step] = {};
+  Index d = 0;
+  for (; d + channels_per_step <= count; d += channels_per_step) {
+    double a[channels_per_step], b[channels_per_step];  // three loops: GCC does not vectorise one
+    for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
+    for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
+    for (int l = 0; l < channels_per_step; ++l)
+      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
+  }
+  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
+  for (int width = channels_per_step / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+/// Whether products of such channels are exact in double.
+template <class X, class Y>
+inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
+/// The sum of x[d] y[d] over [0, count), in the order of sum_of_products.
+template <class X, class Y>
+double sum_of_products(const X* x, const Y* y, Index count) {
+  return sum_of_products<exact_products<X, Y>>(
+      count, [x](Index d) { return static_cast<double>(x[d]); },
+      [y](Index d) { return static_cast<double>(y[d]); });
+}
+/// The sum of x[d]^2 over [0, count), in the order of sum_of_products.
+template <class X>
+double sum_of_squares(const X* x, Index count) {
+  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
+  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
 
 #ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
 #define ROPE_BASE_SIMD_PACKET_MATH_HPP
-#include <cfloat>  // FLT_EVAL_METHOD
+#include <cfloat>     // FLT_EVAL_METHOD
+#include <iterator>  // std::size
 /// Packet operations that attention needs: sums, maxima and transposes of lanes, and tanh.
 ///
 /// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
@@ -1734,6 +1871,24 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
 #if defined(_M_FP_FAST)
 #pragma float_control(pop)
 #endif
+/// x, or the largest finite number of its sign if x is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = bit_cast<bits>(x);
+  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
+}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 /// Converts the channels of a head to 8-bit integers with one scale, and back.
@@ -1782,7 +1937,7 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
   const auto digits = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(most)));
   const std::int32_t smallest = (127 - 125 + digits) << 23;
   if (largest >= infinity || largest < smallest) {
-    std::fill_n(out, count, Integer{0});
+    for (Index i = 0; i < count; ++i) out[i] = 0;
     return bit_cast<float>(largest < smallest ? std::int32_t{0} : std::int32_t{0x7fc00000});
   }
   const float scale = as_computed(bit_cast<float>(largest) / static_cast<float>(most)),
@@ -1801,6 +1956,42 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
 
 #ifndef ROPE_POSITIONS_KEY_RANGES_HPP
 #define ROPE_POSITIONS_KEY_RANGES_HPP
+#include <vector>
+
+#ifndef ROPE_BASE_LISTS_HPP
+#define ROPE_BASE_LISTS_HPP
+/// Small operations on lists. They are templates to save compile time: the algorithms of the standard library
+/// are constexpr, and a compiler instantiates those wherever they are named, even in an unused template. It
+/// instantiates these templates only if they are called.
+namespace rope::inline ROPE_ABI::detail {
+/// Whether an element of the list equals x.
+template <class T, class X>
+bool contains(const std::vector<T>& list, const X& x) {
+  return std::find(list.begin(), list.end(), x) != list.end();
+}
+/// Adds an element at the end of the list.
+template <class T>
+void append(std::vector<T>& list, const T& x) {
+  list.push_back(x);
+}
+/// Sorts [first, last) in increasing order.
+template <class T>
+void sort(T* first, T* last) {
+  std::sort(first, last);
+}
+/// Sorts a list in increasing order and keeps one of equal elements.
+template <class T>
+void sort_distinct(std::vector<T>& list) {
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+}
+/// Elements [first, first + count).
+template <class T>
+std::span<T> part_of(std::span<T> list, Index first, Index count) {
+  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_LISTS_HPP
 
 #ifndef ROPE_POSITIONS_POSITIONS_HPP
 #define ROPE_POSITIONS_POSITIONS_HPP
@@ -1890,16 +2081,6 @@ struct position_range {
   }
   bool empty() const { return largest < smallest; }
 };
-/// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
-/// outside every table too.
-template <position_integer Integer>
-std::int64_t as_position(Integer value) {
-  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
-    return static_cast<std::int64_t>(
-        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
-  else
-    return static_cast<std::int64_t>(value);
-}
 /// start + steps, clamped to the int64 range: a sum that wraps around could be inside a table.
 inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
   using limits = std::numeric_limits<std::int64_t>;
@@ -2106,13 +2287,13 @@ namespace detail {
 /// One range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
 ///
 /// Throws:  std::invalid_argument
-template <class RangeOf>
-std::vector<key_range> ranges_of_row(const char* function, const row_tokens& row, const RangeOf& range_of) {
+template <class Range, class RangeOf>
+std::vector<Range> ranges_of_row(const char* function, const row_tokens& row, const RangeOf& range_of) {
   if (row.queries < 0 || row.queries > row.keys)
     throw_invalid(function,
                   "queries are the newest tokens of a row, so they must be in [0, keys = ", row.keys,
                   "], got ", row.queries);
-  std::vector<key_range> ranges;
+  std::vector<Range> ranges;
   ranges.reserve(static_cast<std::size_t>(row.queries));
   for (Index token = row.keys - row.queries; token < row.keys; ++token) ranges.push_back(range_of(token));
   return ranges;
@@ -2130,11 +2311,12 @@ std::vector<key_range> ranges_of_row(const char* function, const row_tokens& row
 /// Throws:  std::invalid_argument if prefix is not in [0, keys], or queries not in [0, keys]
 /// Cost:    O(queries)
 /// Source:  Raffel et al. 2019, arXiv:1910.10683, figure 4
-inline std::vector<key_range> prefix_ranges(Index prefix, const row_tokens& row) {
+template <class Range = key_range>
+std::vector<Range> prefix_ranges(Index prefix, const row_tokens& row) {
   if (prefix < 0 || prefix > row.keys)
     detail::throw_invalid("prefix_ranges", "prefix must be in [0, keys = ", row.keys, "], got ", prefix);
-  return detail::ranges_of_row("prefix_ranges", row, [&](Index token) {
-    return key_range{0, (std::max)(prefix, token + 1)};
+  return detail::ranges_of_row<Range>("prefix_ranges", row, [&](Index token) {
+    return Range{0, (std::max)(prefix, token + 1)};
   });
 }
 /// The ranges of block diffusion: every query attends to its whole block and to all blocks before.
@@ -2148,11 +2330,12 @@ inline std::vector<key_range> prefix_ranges(Index prefix, const row_tokens& row)
 /// Throws:  std::invalid_argument if block is not positive, or queries not in [0, keys]
 /// Cost:    O(queries)
 /// Source:  Arriola et al. 2025, Block Diffusion, arXiv:2503.09573
-inline std::vector<key_range> block_causal_ranges(Index block, const row_tokens& row) {
+template <class Range = key_range>
+std::vector<Range> block_causal_ranges(Index block, const row_tokens& row) {
   if (block <= 0) detail::throw_invalid("block_causal_ranges", "block must be positive, got ", block);
-  return detail::ranges_of_row("block_causal_ranges", row, [&](Index token) {
+  return detail::ranges_of_row<Range>("block_causal_ranges", row, [&](Index token) {
     const Index first = token - token % block;  // first + block may overflow
-    return key_range{0, first + (std::min)(block, row.keys - first)};
+    return Range{0, first + (std::min)(block, row.keys - first)};
   });
 }
 /// The ranges of chunked attention: every query attends to the tokens of its chunk up to its own (the layers
@@ -2166,10 +2349,11 @@ inline std::vector<key_range> block_causal_ranges(Index block, const row_tokens&
 ///
 /// Throws:  std::invalid_argument if chunk is not positive, or queries not in [0, keys]
 /// Cost:    O(queries)
-inline std::vector<key_range> chunk_ranges(Index chunk, const row_tokens& row) {
+template <class Range = key_range>
+std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
   if (chunk <= 0) detail::throw_invalid("chunk_ranges", "chunk must be positive, got ", chunk);
-  return detail::ranges_of_row("chunk_ranges", row, [&](Index token) {
-    return key_range{token - token % chunk, token % chunk + 1};
+  return detail::ranges_of_row<Range>("chunk_ranges", row, [&](Index token) {
+    return Range{token - token % chunk, token % chunk + 1};
   });
 }
 /// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, if causal only up
@@ -2192,8 +2376,8 @@ inline std::vector<key_range> chunk_ranges(Index chunk, const row_tokens& row) {
 /// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given,
 ///          have one entry per segment, in [0, tokens of the segment]
 /// Cost:    O(tokens)
-template <position_list X, position_list Y = std::vector<std::int64_t>>
-std::vector<key_range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
+template <position_list X, position_list Y = std::vector<std::int64_t>, class Range = key_range>
+std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
   constexpr const char* function = "segment_ranges";
   const auto bounds = detail::vector_of(function, offsets);
   const auto counts = detail::vector_of(function, lengths);
@@ -2208,11 +2392,12 @@ std::vector<key_range> segment_ranges(const X& offsets, bool causal, const Y& le
     if (const auto length = detail::as_position(counts[s]); length < 0 || length > bound(s + 1) - bound(s))
       detail::throw_invalid(function, "the length of segment ", s, " must be in [0, ",
                             bound(s + 1) - bound(s), "], got ", length);
-  std::vector<key_range> ranges;
+  std::vector<Range> ranges;
   for (Index s = 0; s < segment_count; ++s) {
     const auto first = static_cast<Index>(bound(s)), tokens = static_cast<Index>(bound(s + 1)) - first,
                length = counts.size() == 0 ? tokens : static_cast<Index>(detail::as_position(counts[s]));
-    for (Index t = 0; t < tokens; ++t) ranges.push_back({first, t >= length ? 0 : causal ? t + 1 : length});
+    for (Index t = 0; t < tokens; ++t)
+      detail::append(ranges, {first, t >= length ? 0 : causal ? t + 1 : length});
   }
   return ranges;
 }
@@ -2298,27 +2483,173 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 ///
 /// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent
 /// Cost:    O(batch * tokens)
-template <position_list X>
-padded_rows positions_of_mask(const X& mask, bool causal = true) {
+template <position_list X, class Rows = padded_rows>
+Rows positions_of_mask(const X& mask, bool causal = true) {
   const auto kept = detail::mask_list(mask);
   const auto& list = detail::as_list(kept);
   const Index batch = detail::rows_of_mask(mask), tokens = batch == 0 ? 0 : list.size() / batch;
-  padded_rows rows;
+  Rows rows;
   for (Index b = 0; b < batch; ++b) {
     // A matrix of one column is stored as a list.
     const key_range real = detail::unpadded_tokens(
         b, tokens, [&](Index t) { return list.rows > 1 ? list(b, t) : list[b * tokens + t]; });
-    rows.counts.push_back(real.count);
+    detail::append(rows.counts, std::int64_t{real.count});
     for (Index t = 0; t < tokens; ++t) {
       const bool is_token = t >= real.first && t < real.first + real.count;
-      rows.positions.push_back(is_token ? t - real.first : 0);
-      rows.key_ranges.push_back({real.first, is_token ? causal ? t - real.first + 1 : real.count : 0});
+      detail::append(rows.positions, std::int64_t{is_token ? t - real.first : 0});
+      detail::append(rows.key_ranges, {real.first, is_token ? causal ? t - real.first + 1 : real.count : 0});
     }
   }
   return rows;
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_KEY_RANGES_HPP
+
+#ifndef ROPE_POSITIONS_SELECTED_KEYS_HPP
+#define ROPE_POSITIONS_SELECTED_KEYS_HPP
+/// Sparse attention: the keys that an indexer selects for each query, for attention_options::selected.
+namespace rope::inline ROPE_ABI {
+/// Extents of contiguous lists of keys, [queries, key_heads, keys].
+///
+///     const selected_shape shape = {.queries = 1, .key_heads = 2, .keys = 2};
+///     const selected_keys lists(top.data(), shape);
+struct selected_shape {
+  Index queries;        // queries of a row, or batch * queries
+  Index key_heads = 1;  // 1: the key heads share the list of their query
+  Index keys;           // entries of a list
+};
+namespace detail {
+/// Signed integers of 32 or 64 bits.
+template <class Integer>
+concept key_index = std::signed_integral<Integer> &&(sizeof(Integer) == 4 || sizeof(Integer) == 8);
+}  // namespace detail
+/// The keys that each query attends to, or each query and key head, by their index in the row as in a mask.
+/// Lists are in any order, and -1 ends a list before its last entry. A view of the caller's integers,
+/// std::int32_t or std::int64_t.
+///
+///     const std::vector<int> top = {5, 0, 2, -1};  // of one query
+///     attention(q, k, v, out, {.selected = top});
+///
+/// Lists of the rows of a batch are one after the other, [batch * queries, keys]. Queries of several rows may
+/// share their lists, [queries, keys].
+class selected_keys {
+ public:
+  /// No lists: no key is selected, and all are visible.
+  selected_keys() = default;
+  /// Lists of an Eigen matrix, an Eigen::Tensor or an mdspan, [queries, keys], or [queries, key heads, keys]
+  /// for a tensor or an mdspan of rank 3, of any order of memory. A vector is the list of one query.
+  ///
+  /// Requires:  the object outlives the view
+  /// Throws:    std::invalid_argument if there is no entry
+  template <class X>
+  requires(!std::is_same_v<std::remove_cvref_t<X>, selected_keys>)
+      selected_keys(const X& lists ROPE_DETAIL_LIFETIMEBOUND) {
+    constexpr bool is_span = detail::strided_span<X, 2> || detail::strided_span<X, 3>,
+                   is_tensor = detail::tensor<const X, 2> || detail::tensor<const X, 3>;
+    static_assert(
+        is_span || is_tensor || detail::integers_in_memory<X>,
+        "selected_keys: give lists in memory, an Eigen matrix, tensor or mdspan [queries, keys] or a "
+        "tensor or mdspan [queries, key heads, keys], or a pointer and a selected_shape");
+    if constexpr (is_span) {
+      set_memory(lists.data_handle());
+      constexpr int rank = int(X::rank());
+      for (int i = 0; i < rank; ++i)
+        axis_of(i, rank) = {detail::span_extent(lists, i), detail::span_stride(lists, i)};
+    } else if constexpr (is_tensor) {
+      set_memory(lists.data());
+      constexpr int rank = int(X::NumIndices);
+      const auto extents = detail::extents_in_memory(lists, std::make_integer_sequence<int, rank>{});
+      Index stride = 1;
+      for (int i = rank - 1; i >= 0; --i) {  // from the fastest index on
+        const Index extent = extents[static_cast<std::size_t>(i)];
+        axis_of(detail::is_row_major_tensor<X> ? i : rank - 1 - i, rank) = {extent, stride};
+        stride *= extent;
+      }
+    } else if constexpr (is_matrix<X>()) {
+      const auto& matrix = detail::dense_of(lists);
+      set_memory(matrix.data());
+      queries_ = {matrix.rows(), matrix.rowStride()};
+      keys_ = {matrix.cols(), matrix.colStride()};
+    } else if constexpr (detail::integers_in_memory<X>) {
+      const auto list = detail::list_of(lists);
+      set_memory(list.data);
+      keys_ = {list.columns, list.column_stride};
+    }
+    check_extents();
+  }
+  /// Contiguous lists.
+  ///
+  /// Throws:  std::invalid_argument if there is no entry
+  template <class Integer>
+  selected_keys(const Integer* lists, const selected_shape& shape)
+      : queries_{shape.queries, shape.key_heads * shape.keys},
+        heads_{shape.key_heads, shape.keys},
+        keys_{shape.keys, 1} {
+    set_memory(lists);
+    check_extents();
+  }
+  /// Whether there are lists.
+  explicit operator bool() const { return memory_ != nullptr; }
+  Index queries() const { return queries_.extent; }
+  /// 1 if the key heads share lists.
+  Index key_heads() const { return heads_.extent; }
+  /// Entries of a list.
+  Index keys() const { return keys_.extent; }
+  /// Entry n of a list.
+  std::int64_t at(Index query, Index key_head, Index n) const {
+    const Index place =
+        query * queries_.stride + (heads_.extent == 1 ? 0 : key_head * heads_.stride) + n * keys_.stride;
+    if (is_wide_) return read<std::int64_t>(place);
+    return read<std::int32_t>(place);
+  }
+  /// The lists of queries [first, first + count).
+  selected_keys of_queries(Index first, Index count) const {
+    selected_keys part = *this;
+    part.memory_ += std::ptrdiff_t{first} * queries_.stride * (is_wide_ ? 8 : 4);
+    part.queries_.extent = count;
+    return part;
+  }
+ private:
+  struct axis {
+    Index extent = 1, stride = 0;
+  };
+  /// Axis i of `rank` axes: queries first, keys last, and key heads between them if there are three.
+  axis& axis_of(int i, int rank) { return i == 0 ? queries_ : i == rank - 1 ? keys_ : heads_; }
+  template <class X>
+  static constexpr bool is_matrix() {
+    if constexpr (detail::dense_integers_in_memory<X>)
+      return !bool(
+          std::remove_cvref_t<decltype(detail::dense_of(std::declval<const X&>()))>::IsVectorAtCompileTime);
+    else
+      return false;
+  }
+  template <class Integer>
+  void set_memory(const Integer* lists) {
+    static_assert(detail::key_index<Integer>,
+                  "selected_keys: entries are std::int32_t or std::int64_t, because -1 ends a list");
+    memory_ = reinterpret_cast<const char*>(lists);
+    is_wide_ = sizeof(Integer) == 8;
+  }
+  void check_extents() const {
+    if (memory_ == nullptr || queries_.extent <= 0 || heads_.extent <= 0 || keys_.extent <= 0)
+      detail::throw_invalid(
+          "selected_keys", "lists must have entries, got [queries, key heads, keys] = ",
+          detail::shape_text({queries_.extent, heads_.extent, keys_.extent}),
+          "; leave the option out where nothing is selected, and begin an empty list with -1");
+  }
+  /// Of any integer type of this size.
+  template <class Integer>
+  std::int64_t read(Index place) const {
+    Integer entry;
+    std::memcpy(&entry, memory_ + std::ptrdiff_t{place} * std::ptrdiff_t{sizeof(Integer)}, sizeof(Integer));
+    return entry;
+  }
+  const char* memory_ = nullptr;
+  bool is_wide_ = false;
+  axis queries_, heads_, keys_;
+};
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_POSITIONS_SELECTED_KEYS_HPP
 /// Options of attention: which keys are visible, how scores are formed, and optional outputs.
 ///
 /// The precision of the products in attention.
@@ -2370,16 +2701,17 @@ void check_products(const char* function, product_precision products, Index head
                   "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "
                   "product_precision::full");
 }
-/// A list of std::int64_t. A list of other integers gives a compile error with the fix.
+/// Positions, a list of std::int64_t. A list of other integers gives a compile error with the fix.
 struct int64_list : std::span<const std::int64_t> {
   using std::span<const std::int64_t>::span;
   int64_list() = default;
   int64_list(std::span<const std::int64_t> list) : std::span<const std::int64_t>(list) {}
   template <integers_in_memory X>
   requires(!std::is_convertible_v<const X&, std::span<const std::int64_t>>) int64_list(const X& /*list*/) {
-    static_assert(std::is_convertible_v<const X&, std::span<const std::int64_t>>,
-                  "attention_options: positions, counts and offsets are lists of std::int64_t, such as "
-                  "std::vector<std::int64_t>; copy a list of another integer type to one");
+    static_assert(
+        std::is_convertible_v<const X&, std::span<const std::int64_t>>,
+        "attention_options: positions are lists of std::int64_t, such as std::vector<std::int64_t>; copy a "
+        "list of another integer type to one");
   }
 };
 }  // namespace detail
@@ -2390,13 +2722,14 @@ struct int64_list : std::span<const std::int64_t> {
 /// counts are given, `keys` is key_counts[b] and `queries` is query_counts[b]. Prompts padded on the right
 /// need both: in self-attention, the same list twice. Prompts padded on the left need no counts, but a mask
 /// that is false at the padding: only distances matter. Explicit positions replace the rule and may be in any
-/// order, as in a ring buffer. attention<Layout> rotates by the same positions.
+/// order, as in a ring buffer. attention<Layout> rotates by the same positions. Positions are std::int64_t,
+/// counts and offsets any integers, at any stride.
 ///
 /// Throws if a row or segment has fewer keys than queries but at least one, positions matter (causal, window,
 /// rotation) and query_positions is empty: the first query would be at a negative position.
 ///
 /// A key is visible to a query if every active rule admits it: causal, window (or sinks), or key_ranges in
-/// their place; the mask, the bias, the segments and the count of keys.
+/// their place; the selection, the mask, the bias, the segments and the count of keys.
 ///
 ///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
 ///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
@@ -2435,16 +2768,16 @@ struct attention_options {
   /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding without
   /// visible keys: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts if
   /// positions matter and query_positions is empty.
-  detail::int64_list query_counts = {};
+  detail::any_integers query_counts = {};
   /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1. The rest of the row is not read.
-  detail::int64_list key_counts = {};
+  detail::any_integers key_counts = {};
   /// [segments + 1] or empty, for a batch of 1: packed sequences (`cu_seqlens`). Queries query_offsets[s] ..
   /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions are
   /// counted in each segment as in a row. For several packed rows, and for padded segments, see
   /// segment_ranges.
-  detail::int64_list query_offsets = {};
+  detail::any_integers query_offsets = {};
   /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
-  detail::int64_list key_offsets = {};
+  detail::any_integers key_offsets = {};
   /// Probability in [0, 1) of dropping an attention probability; kept ones are divided by 1 - dropout. Which
   /// ones are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
   double dropout = 0;
@@ -2464,6 +2797,12 @@ struct attention_options {
   /// outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges of
   /// prefixes, chunks, blocks and documents.
   std::span<const key_range> key_ranges = {};
+  /// [queries] shared by the rows, or [batch * queries], each with key heads or shared by them: a list of the
+  /// keys that the query may attend to, by their index in the row as in a mask (sparse attention). -1 ends a
+  /// list. All other rules still apply, so a selected key may be hidden. Only selected keys are read, and the
+  /// cost is theirs. The order of a list is the order of sums. A key that is listed twice throws in debug
+  /// builds (without NDEBUG) and counts twice in others. Dropout must be 0, and there is no gradient.
+  selected_keys selected = {};
   /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
   /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
   bool queries_are_rotated = false;
@@ -2493,12 +2832,12 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
                   shape_text({shape.batch, shape.heads, shape.queries, shape.keys}), ", got ",
                   shape_text({x.batch, x.heads, x.queries, x.keys}));
 }
-inline void check_counts_of_rows(const char* function, const char* name, std::span<const std::int64_t> counts,
+inline void check_counts_of_rows(const char* function, const char* name, const any_integers& counts,
                                  Index batch, Index tokens) {
   require_length(function, name, counts.size(), batch, batch);
-  for (const std::int64_t count : counts)
-    if (count < 0 || count > tokens)
-      throw_invalid(function, name, " must be in [0, ", tokens, "], got ", count);
+  for (std::size_t b = 0; b < counts.size(); ++b)
+    if (counts[b] < 0 || counts[b] > tokens)
+      throw_invalid(function, name, " must be in [0, ", tokens, "], got ", counts[b]);
 }
 /// Rejects a call in which query positions matter (causal rule, window or rotation) but do not follow from
 /// query_positions or from the counts of queries and keys.
@@ -2633,7 +2972,7 @@ inline void check_segments(const char* function, const attention_options& option
   if (key_offsets.size() != options.query_offsets.size())
     throw_invalid(function, "query_offsets and key_offsets must have the same length, got ",
                   options.query_offsets.size(), " and ", key_offsets.size());
-  const auto check_list = [&](const char* name, std::span<const std::int64_t> list, Index tokens) {
+  const auto check_list = [&](const char* name, const any_integers& list, Index tokens) {
     check_offsets(function, name, static_cast<Index>(list.size()), tokens,
                   [&](Index s) { return list[static_cast<std::size_t>(s)]; });
   };
@@ -2723,8 +3062,7 @@ class visibility {
   std::int64_t key_position(Index b, Index j) const {
     if (!options_.key_positions.empty()) return listed(options_.key_positions, shape_.keys, b, j);
     if (options_.query_offsets.empty()) return j;
-    const auto offsets = key_offsets();
-    return j - *(std::upper_bound(offsets.data(), offsets.data() + offsets.size(), j) - 1);
+    return j - key_offsets().around(j).first;
   }
   /// The range of positions of all queries with keys in range, and of all keys.
   position_range query_position_range() const {
@@ -2773,6 +3111,10 @@ class visibility {
   bool sees_key(Index b, Index h, Index i, Index j) const {
     if (options_.mask && !options_.mask.at(b, h, i)[j * options_.mask.key_step()]) return false;
     if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
+    return sees_position(b, i, j);
+  }
+  /// Whether unordered positions let query i see key j of keys_of(b, i).
+  bool sees_position(Index b, Index i, Index j) const {
     return in_ranges() || rule_of(query_position(b, i))(key_position(b, j));
   }
   /// The key positions that are allowed for a query position, and for at least one query position in [first,
@@ -2815,11 +3157,12 @@ class visibility {
   };
   segment segment_of(Index b, Index i) const {
     if (options_.query_offsets.empty()) return {0, query_count(b), 0, key_count(b)};
-    const std::span<const std::int64_t> queries = options_.query_offsets, keys = key_offsets();
-    const auto s = static_cast<std::size_t>(
-        std::upper_bound(queries.data(), queries.data() + queries.size(), i) - queries.data() - 1);
-    return {to_index(queries[s]), to_index(queries[s + 1] - queries[s]), to_index(keys[s]),
-            keys[s + 1] - keys[s]};
+    const auto [s, first_query, next_query] = options_.query_offsets.around(i);
+    const bool alike = options_.key_offsets.empty();
+    const std::int64_t first_key = alike ? first_query : options_.key_offsets[s],
+                       next_key = alike ? next_query : options_.key_offsets[s + 1];
+    return {to_index(first_query), to_index(next_query - first_query), to_index(first_key),
+            next_key - first_key};
   }
   bool has_key_ranges() const { return !options_.key_ranges.empty(); }
   /// The keys of the given range of query i of row b that are in [begin, end).
@@ -2830,7 +3173,7 @@ class visibility {
     const Index from = (std::max)(first, begin), to = (std::max)(from, (std::min)(first + count, end));
     return {from, to, to, to};
   }
-  std::span<const std::int64_t> key_offsets() const {
+  const any_integers& key_offsets() const {
     return options_.key_offsets.empty() ? options_.query_offsets : options_.key_offsets;
   }
   static std::int64_t listed(std::span<const std::int64_t> list, Index tokens, Index b, Index t) {
@@ -3154,7 +3497,7 @@ class scratch_piece {
     check_block("scratch", count, size);
     if (bytes_ < count * size) {
       release();
-      memory_ = cache_line_allocator<unsigned char>{}.allocate(count * size);
+      memory_ = allocate_block("scratch", count, size);
       bytes_ = count * size;
     }
     return memory_;
@@ -3183,11 +3526,11 @@ class scratch_piece {
   }
 #endif
   void release() {
-    cache_line_allocator<unsigned char>{}.deallocate(memory_, bytes_);
+    free_block(memory_);
     memory_ = nullptr;
     bytes_ = 0;
   }
-  unsigned char* memory_ = nullptr;
+  void* memory_ = nullptr;
   std::size_t bytes_ = 0;
   scratch_piece* next_;
 #if ROPE_DETAIL_SCRATCH_IN_KEY
@@ -3421,9 +3764,6 @@ struct strip_in_tile {
 #ifndef ROPE_ATTENTION_DETAIL_DECODE_BATCHES_HPP
 #define ROPE_ATTENTION_DETAIL_DECODE_BATCHES_HPP
 
-#ifndef ROPE_ATTENTION_DETAIL_STREAMS_HPP
-#define ROPE_ATTENTION_DETAIL_STREAMS_HPP
-
 #ifndef ROPE_ATTENTION_DETAIL_PREFETCH_HPP
 #define ROPE_ATTENTION_DETAIL_PREFETCH_HPP
 
@@ -3478,24 +3818,6 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
     A even[lanes<P>], odd[lanes<P>];
     for (int i = 0; i < lanes<P>; ++i) even[i] = from[2 * i], odd[i] = from[2 * i + 1];
     return {load<P>(even), load<P>(odd)};
-  }
-}
-/// The inverse of load_even_odd in the arithmetic type.
-template <class P, class A>
-EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (std::is_same_v<A, float> && lanes<P> == 16) {
-    const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    const __m512i high = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);
-    _mm512_storeu_ps(to, _mm512_permutex2var_ps(__m512(even), low, __m512(odd)));
-    _mm512_storeu_ps(to + 16, _mm512_permutex2var_ps(__m512(even), high, __m512(odd)));
-  } else
-#endif
-  {
-    A numbers[2 * lanes<P>];
-    store(numbers, even);
-    store(numbers + lanes<P>, odd);
-    for (int i = 0; i < lanes<P>; ++i) to[2 * i] = numbers[i], to[2 * i + 1] = numbers[lanes<P> + i];
   }
 }
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -3986,7 +4308,6 @@ ROPE_DETAIL_QUIET_END
 
 #ifndef ROPE_BASE_PARALLEL_HPP
 #define ROPE_BASE_PARALLEL_HPP
-#include <atomic>
 /// Threads of a call. The caller provides them, and the library never creates one.
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -4067,24 +4388,6 @@ void run_pieces(const Threads& threads, Index pieces, double cost, const Run& ru
     });
   }
 }
-/// Calls body(task) for tasks of unequal size, at least `work` operations each on average. A thread takes the
-/// next task when it is free. Small calls use the calling thread only.
-template <class Threads, class Body>
-void parallel_tasks(const Threads& threads, Index tasks, double work, const Body& body) {
-  constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
-  const Index pieces = (std::min)(available_threads(threads), tasks);
-  const Index least = tasks > 0 ? smallest / tasks : smallest;
-  if (pieces <= 1 || work < static_cast<double>(least)) {
-    for (Index task = 0; task < tasks; ++task) body(task);
-    return;
-  }
-  std::atomic<Index> next{0};
-  run_pieces(threads, pieces, work, [&](Index /*piece*/) {
-    for (Index task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
-         task = next.fetch_add(1, std::memory_order_relaxed))
-      body(task);
-  });
-}
 /// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but no piece so small that
 /// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
 template <class Threads, class Body>
@@ -4103,73 +4406,6 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_PARALLEL_HPP
-
-#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-/// Rows of channels: widened, rounded, and sums of their products in double.
-namespace rope::inline ROPE_ABI::detail {
-/// Converts channels to the arithmetic type, exactly.
-template <class T>
-void widen(const T* from, Index count, arithmetic<T>* to) {
-  using P = packet<arithmetic<T>>;
-  Index d = 0;
-  if constexpr (has_packets<T, P>)
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
-}
-/// Rounds channels from the arithmetic type to T, each once.
-template <class T>
-void round_channels(const arithmetic<T>* from, Index count, T* to) {
-  Index d = 0;
-  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
-    using P = packet<float>;
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  }
-  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
-}
-/// Channels that a loop processes per step.
-inline constexpr int channels_per_step = 16;
-/// The sum of first(d) second(d) over [0, count). Products with the same d modulo channels_per_step are
-/// summed, then these sums are added in pairs. This order depends on neither packets nor addresses.
-/// multiply_add decides about fusing a product with the sum, because a compiler may decide differently in
-/// each copy of the loop.
-///
-/// \tparam exact  whether double holds every product exactly. Then fused or not is the same number, and the
-///                compiler may choose the faster way
-template <bool exact = false, class First, class Second>
-EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
-  double sums[channels_per_step] = {};
-  Index d = 0;
-  for (; d + channels_per_step <= count; d += channels_per_step) {
-    double a[channels_per_step], b[channels_per_step];  // three loops: GCC does not vectorise one
-    for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
-    for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
-    for (int l = 0; l < channels_per_step; ++l)
-      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
-  }
-  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
-  for (int width = channels_per_step / 2; width > 0; width /= 2)
-    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
-  return sums[0];
-}
-/// Whether products of such channels are exact in double.
-template <class X, class Y>
-inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
-/// The sum of x[d] y[d] over [0, count), in the order of sum_of_products.
-template <class X, class Y>
-double sum_of_products(const X* x, const Y* y, Index count) {
-  return sum_of_products<exact_products<X, Y>>(
-      count, [x](Index d) { return static_cast<double>(x[d]); },
-      [y](Index d) { return static_cast<double>(y[d]); });
-}
-/// The sum of x[d]^2 over [0, count), in the order of sum_of_products.
-template <class X>
-double sum_of_squares(const X* x, Index count) {
-  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
-  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
 
 #ifndef ROPE_ROTATION_CHECKS_HPP
 #define ROPE_ROTATION_CHECKS_HPP
@@ -4236,34 +4472,6 @@ inline const char* name_of(layout_kind layout) {
 namespace detail {
 /// The default of layout parameters, so that a static_assert can report a missing layout.
 struct unnamed_layout {};
-/// Whether two layouts pair the same channels in the same order.
-template <class Layout, class Other>
-bool same_layout(Index pairs) {
-  for (Index i = 0; i < pairs; ++i)
-    if (Layout::first(i, pairs) != Other::first(i, pairs) ||
-        Layout::second(i, pairs) != Other::second(i, pairs))
-      return false;
-  return true;
-}
-/// Equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for interleaved, a
-/// hash of the channels for others. It is no type or address, because a cache may be passed to a shared
-/// library, where these differ.
-template <class Layout>
-std::uint64_t layout_fingerprint(Index pairs) {
-  if constexpr (std::is_same_v<Layout, half_split>) {
-    return 1;
-  } else if constexpr (std::is_same_v<Layout, interleaved>) {
-    return pairs == 1 ? 1 : 2;
-  } else {
-    if (same_layout<Layout, half_split>(pairs)) return layout_fingerprint<half_split>(pairs);
-    if (same_layout<Layout, interleaved>(pairs)) return layout_fingerprint<interleaved>(pairs);
-    std::uint64_t hash = 2;
-    for (Index i = 0; i < pairs; ++i)
-      hash = mix(mix(hash, static_cast<std::uint64_t>(Layout::first(i, pairs))),
-                 static_cast<std::uint64_t>(Layout::second(i, pairs)));
-    return hash;
-  }
-}
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_LAYOUT_HPP
@@ -4403,34 +4611,6 @@ head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
   detail::check_extents("thd", data, 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
-/// Heads as rows, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
-/// has the heads of key head h in row b of `x`. A cache of such rows has different tokens for each head.
-///
-///     const auto rows = heads_as_batch(k, kv_heads);  // [batch * kv_heads, tokens, 1, head_dim]
-///     rotate<Layout>(rows, table, start);
-///
-/// \param x         keys, values, queries or outputs, as in bhsd, or of a batch of 1
-/// \param kv_heads  the heads of keys and values, for queries and outputs too
-///
-/// Throws:  std::invalid_argument unless kv_heads divides the heads and batch_stride is heads * head_stride
-/// Cost:    nothing is copied
-template <class T>
-head_view<T> heads_as_batch(const head_view<T>& x, Index kv_heads) {
-  constexpr auto name = "heads_as_batch";
-  detail::check_extents(name, x.data, x.batch, x.tokens, x.heads, x.head_dim);
-  if (kv_heads < 1 || x.heads % kv_heads != 0)
-    detail::throw_invalid(name, "kv_heads must be at least 1 and divide ", x.heads, " heads, got ", kv_heads);
-  if (!detail::product_fits({(std::max)(x.batch, Index{1}), kv_heads}))
-    detail::throw_length(name, "", x.batch, " * ", kv_heads, " rows exceed the address space");
-  const Index group = x.heads / kv_heads;
-  if (x.batch > 1 && group > 0 && kv_heads > 1 && x.batch_stride != x.heads * x.head_stride)
-    detail::throw_invalid(name, "the batch_stride must be that of ", x.heads, " heads, as in bhsd, got ",
-                          x.batch_stride, " and a head_stride of ", x.head_stride,
-                          "; copy to bhsd order, or call it for one row at a time: batch_range(b, 1)");
-  return {x.data,         x.batch * kv_heads, x.tokens,
-          group,          x.head_dim,         kv_heads > 1 ? group * x.head_stride : x.batch_stride,
-          x.token_stride, x.head_stride};
-}
 namespace detail {
 /// The letters of the indices of a tensor, as a template argument.
 template <std::size_t size>
@@ -4440,79 +4620,71 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
-/// The view of a tensor whose indices have these letters, which the caller has checked. For types that are
-/// not tensors, a static_assert has already failed: the empty view avoids a second error message.
-template <index_letters letters, class X>
-auto view_of_tensor(const char* name, X& x) {
-  constexpr auto rank = static_cast<int>(sizeof(letters)) - 1;
-  if constexpr (tensor<X, rank>) {
-    using value = std::remove_pointer_t<decltype(x.data())>;
-    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    head_view<value> view = {x.data(), 1, 1, 1, 1, 1, 1, 1};
-    Index stride = 1, reach = 1;  // reach counts an extent of 0 as 1
-    char before = 0;
-    for (int i = rank; i-- > 0;) {  // from the fastest index to the slowest
-      const char c = letters.letter[is_row_major_tensor<std::remove_cvref_t<X>> ? i : rank - 1 - i];
-      const Index extent = extents[static_cast<std::size_t>(i)], most = (std::max)(extent, Index{1});
-      if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
-      if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(value))))
-        throw_length(name, "the tensor must not exceed the address space");
-      const auto take = [&](Index& of_letter, Index& to_next) {
-        if (c != before) to_next = stride;
-        of_letter *= extent;
-      };
-      if (c == 'b') take(view.batch, view.batch_stride);
-      if (c == 's') take(view.tokens, view.token_stride);
-      if (c == 'h') take(view.heads, view.head_stride);
-      if (c == 'd') view.head_dim *= extent;
-      stride *= extent;
-      reach *= most;
-      before = c;
-    }
-    return view;
-  } else {
-    return head_view<float>{};
-  }
-}
-/// The view of an mdspan whose indices have these letters. The first or the last letter is d, with a stride
-/// of 1. Other strides may be arbitrary, but indices with the same letter must be contiguous.
+/// The view of an object whose indices have these letters, `axis` from that of the channels on: of the extent
+/// extent_of(axis) and the stride stride_of(axis, entries of the axes before). Indices of one letter must be
+/// contiguous.
 ///
 /// Throws:  std::invalid_argument, or std::length_error if the extents exceed the address space
-template <index_letters letters, class X>
-auto view_of_span(const char* name, const X& x) {
-  using value = typename X::element_type;
+template <index_letters letters, class T, class Extent, class Stride>
+head_view<T> view_of_indices(const char* name, T* data, bool from_the_last, const Extent& extent_of,
+                             const Stride& stride_of) {
   constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  constexpr bool from_the_last = letters.letter[rank - 1] == 'd';
-  head_view<value> view = {x.data_handle(), 1, 1, 1, 1, 1, 1, 1};
-  Index channel_stride = 1, reach = 1;
-  char before = 0;
+  head_view<T> view = {data, 1, 1, 1, 1, 1, 1, 1};
+  Index channel_stride = 1, before = 1, reach = 1;  // reach counts an extent of 0 as 1
+  char letter_before = 0;
   for (int n = 0; n < rank; ++n) {
     const int axis = from_the_last ? rank - 1 - n : n;
-    const char c = letters.letter[axis];
-    const Index extent = span_extent(x, axis), stride = span_stride(x, axis);
+    const char letter = letters.letter[axis];
+    const Index extent = extent_of(axis), stride = stride_of(axis, before);
     const Index most = (std::max)(extent, Index{1});
     if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
-    if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(value))))
-      throw_length(name, "the mdspan must not exceed the address space");
-    reach *= most;
+    if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
+      throw_length(name, "the elements must not exceed the address space");
     const auto take = [&](Index& of_letter, Index& of_stride) {
-      if (c != before || of_letter == 1)
+      if (letter != letter_before || of_letter == 1)
         of_stride = stride;
       else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
         throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
                       of_letter, " entries and then ", stride);
       of_letter *= extent;
     };
-    if (c == 'b') take(view.batch, view.batch_stride);
-    if (c == 's') take(view.tokens, view.token_stride);
-    if (c == 'h') take(view.heads, view.head_stride);
-    if (c == 'd') take(view.head_dim, channel_stride);
-    before = c;
+    if (letter == 'b') take(view.batch, view.batch_stride);
+    if (letter == 's') take(view.tokens, view.token_stride);
+    if (letter == 'h') take(view.heads, view.head_stride);
+    if (letter == 'd') take(view.head_dim, channel_stride);
+    before *= extent;
+    reach *= most;
+    letter_before = letter;
   }
   if (view.head_dim > 1 && channel_stride != 1)
     throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
                   "; copy the mdspan to one with the channels side by side");
   return view;
+}
+/// The view of a tensor. The caller has checked the letters. For types that are not tensors a static_assert
+/// has already failed: the empty view avoids a second error message.
+template <index_letters letters, class X>
+auto view_of_tensor(const char* name, X& x) {
+  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
+  if constexpr (tensor<X, rank>) {
+    constexpr bool row_major = is_row_major_tensor<std::remove_cvref_t<X>>;
+    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+    return view_of_indices<letters>(
+        name, x.data(), row_major,
+        [&](int axis) { return extents[std::size_t(row_major ? axis : rank - 1 - axis)]; },
+        [](int /*axis*/, Index before) { return before; });
+  } else {
+    return head_view<float>{};
+  }
+}
+/// The view of an mdspan, of which the first or the last letter is a d. Other strides than that of the
+/// channels are the caller's.
+template <index_letters letters, class X>
+auto view_of_span(const char* name, const X& x) {
+  return view_of_indices<letters>(
+      name, x.data_handle(), letters.letter[sizeof(letters) - 2] == 'd',
+      [&](int axis) { return span_extent(x, axis); },
+      [&](int axis, Index /*before*/) { return span_stride(x, axis); });
 }
 /// The view of a matrix [batch * tokens, heads * head_dim] with a row stride of `row` elements.
 template <class T>
@@ -5303,8 +5475,7 @@ class frequencies {
 /// (detail/table_rows.hpp).
 ///
 /// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
-/// Words of 64 bits give the entries of double tables. Words of 128 bits decide the rounding of a float entry
-/// that is close to the middle between two floats.
+/// Words of 64 bits give the entries of double tables, words of 128 bits the nearest floats.
 namespace rope::inline ROPE_ABI::detail {
 /// 2^exponent, a normal number.
 constexpr double scale_of_bits(int exponent) {
@@ -5412,16 +5583,6 @@ constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
   if (dropped > 128) return 0;
   const std::uint64_t twice = (product >> (dropped - 1)).lo;
   return static_cast<double>(static_cast<std::int64_t>((twice + 1) >> 1)) * scale_of_bits(unit);
-}
-/// Whether all numbers that differ from x by at most `places` ulp of double round to the same float. Computed
-/// from the bits of x, which -ffast-math does not affect.
-///
-/// Requires:  places is a power of two
-constexpr bool rounds_to_one_float(double x, std::uint64_t places) {
-  const std::uint64_t bits = bit_cast<std::uint64_t>(x), middle = std::uint64_t{1} << 28;
-  const bool near_middle = ((bits - middle + places) & (2 * middle - 1) & ~(2 * places - 1)) == 0;
-  const bool subnormal = (bits >> 52 & 0x7ff) < 1023 - 126;
-  return !near_middle && !subnormal;
 }
 }  // namespace rope::inline ROPE_ABI::detail
 namespace rope::inline ROPE_ABI {
@@ -5576,31 +5737,22 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle
   return {detail::bit_cast<double>(c ^ exchanged ^ ((angle.quadrant + 1) << 62 & sign_bit)),
           detail::bit_cast<double>(s ^ exchanged ^ (angle.quadrant << 62 & sign_bit))};
 }
-/// cos and sin of an angle of at most an eighth of a turn, computed in words of 64 bits.
-EIGEN_ALWAYS_INLINE constexpr cos_sin double_cos_sin(uint192 turn) {
-  if (turn == uint192{}) return {1, 0};
-  const auto [sine, exponent, half_versine] = fixed_sine_cosine<std::uint64_t>(turn);
-  const auto rounded = [](std::uint64_t x) { return static_cast<double>(static_cast<std::int64_t>(x >> 1)); };
-  return {rounded((std::uint64_t{1} << 63) - half_versine) * 0x1p-62,
-          rounded(sine) * scale_of_bits(exponent + 1)};
-}
-/// m cos and m sin of an angle in (0, pi / 4] as the nearest floats, computed in words of 128 bits.
-constexpr cos_sin nearest_float_cos_sin(uint192 turn, double m) {
-  const auto [sine, exponent, half_versine] = fixed_sine_cosine<uint128>(turn);
-  // One unit less than computed: cos x is less than 1, however small x is.
-  constexpr uint128 below_one = {~std::uint64_t{0} >> 1, ~std::uint64_t{0}};
-  return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
-}
-/// m cos and m sin of an angle of at most an eighth of a turn, not yet rounded to S. A double has a relative
-/// error of 2^-52. If that does not determine the nearest float, 128-bit words do.
+/// m cos and m sin of an angle of at most an eighth of a turn: the nearest floats, or doubles with a relative
+/// error of 2^-52.
 template <class S>
 EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
-  const cos_sin value = double_cos_sin(turn);
-  const double cos = m * value.cos, sin = m * value.sin;
-  if (std::is_same_v<S, double> || turn == uint192{} ||
-      (rounds_to_one_float(cos, 4) && rounds_to_one_float(sin, 4)))
-    return {cos, sin};
-  return nearest_float_cos_sin(turn, m);
+  if (turn == uint192{}) return {m, 0};
+  if constexpr (std::is_same_v<S, float>) {
+    const auto [sine, exponent, half_versine] = fixed_sine_cosine<uint128>(turn);
+    // One unit less than computed: cos x is less than 1, however small x is.
+    constexpr uint128 below_one = {~std::uint64_t{0} >> 1, ~std::uint64_t{0}};
+    return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
+  } else {
+    const auto [sine, exponent, half_versine] = fixed_sine_cosine<std::uint64_t>(turn);
+    const auto half = [](std::uint64_t x) { return static_cast<double>(static_cast<std::int64_t>(x >> 1)); };
+    return {m * (half((std::uint64_t{1} << 63) - half_versine) * 0x1p-62),
+            m * (half(sine) * scale_of_bits(exponent + 1))};
+  }
 }
 }  // namespace detail
 /// cos and sin of a phase: the nearest floats (S = float), or doubles.
@@ -5928,11 +6080,6 @@ EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, d
     write_small(product, m, cos, sin);
   }
 }
-template <class S>
-void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
-  write_product(
-      inv_freq, coordinate, m, [=] { return phase_of(inv_freq, coordinate); }, cos, sin);
-}
 /// Writes m cos and m sin of the angle of one pair. Products on several axes are added as phases.
 template <class Row, class S>
 EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const Row& coordinates, double m,
@@ -6116,12 +6263,15 @@ class frequency_table {
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
-  /// Reports a rotary_dim instead of frequencies, at compile time.
-  template <std::integral RotaryDim, std::integral... Counts>
-  frequency_table(RotaryDim, Counts...) : frequency_table(frequencies(2), 0) {
+  /// Reports a rotary_dim or a model in place of frequencies, at compile time.
+  template <class X, std::integral... Counts>
+  requires(!std::is_convertible_v<const X&, const frequencies&> && sizeof...(Counts) > 0)
+      frequency_table(const X& /*x*/, Counts...)
+      : frequency_table(frequencies(2), 0) {
     static_assert(
-        sizeof(RotaryDim) == 0,
-        "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count)");
+        sizeof(X) == 0,
+        "frequency_table: frequencies come first, frequency_table(frequencies(rotary_dim, base), count); "
+        "the tables of a model are model_tables(model, count)");
   }
   /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to theirs.
   ///
@@ -6398,9 +6548,17 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 /// The arguments whose bits are set in `places` are views. Other arguments may come first or between them.
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AT(function, places) \
   ROPE_DETAIL_ASK(function, #function, (detail::has_memory_at<places, Arguments...>()), false)
-/// The first `views` arguments are views, and a later one is a table.
-#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
-  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
+/// The first `views` arguments are views, and a later one is a table. A layout that is a value, such as an
+/// enumerator, gets a message too.
+#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                                     \
+  template <auto layout, class... Arguments>                                                     \
+  void function(Arguments&&...) {                                                                \
+    static_assert(std::is_void_v<decltype(layout)>,                                              \
+                  #function ": a layout is a type, " #function "<half_split>(...) or " #function \
+                            "<interleaved>(...); for one that is known at run "                  \
+                            "time, write both calls");                                           \
+  }                                                                                              \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()),              \
                   detail::lacks_table<Arguments...>)
 namespace rope::inline ROPE_ABI::detail {
 /// Throws if an extent is negative or the view exceeds the address space.
@@ -6611,6 +6769,22 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
                     positions(0, 0), " for row 0");
   }
 }
+/// Throws std::out_of_range for a position outside of the table's [first, last). The message has a table that
+/// includes it.
+///
+/// \param given  the positions of the call, if they follow from a start
+inline void throw_outside(const char* function, std::int64_t position, std::int64_t first, std::int64_t last,
+                          table_source source, const std::string& given) {
+  const std::int64_t from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
+  std::string advice = ", one for each token, and row r is position r";
+  if (source == table_source::entries)
+    advice = "; give it a row for this position";
+  else if (source != table_source::coordinates)
+    advice = ", make it with frequency_table(frequencies, " + (from == 0 ? "" : std::to_string(from) + ", ") +
+             std::to_string(to) + ")";
+  throw_out_of_range(function, "position ", position, " is outside the table's [", first, ", ", last, ")",
+                     given, "; the table has ", last - first, " rows", advice);
+}
 /// Checks a rotation of [batch, tokens, heads, head_dim]: channels, positions and layout, but not memory.
 ///
 /// Throws:  std::invalid_argument; std::out_of_range if a position is outside the table
@@ -6622,9 +6796,8 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   const position_range range = positions.range(function, batch, tokens);
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
-    throw_out_of_range(function, "position ", table.contains(range.smallest) ? range.largest : range.smallest,
-                       " is outside the table's [", table.first(), ", ", table.last(), ")",
-                       as_given(positions, tokens));
+    throw_outside(function, table.contains(range.smallest) ? range.largest : range.smallest, table.first(),
+                  table.last(), table.source(), as_given(positions, tokens));
   check_layout<Layout>(function, table.pairs());
 }
 /// Checks the view as well, before anything is written.
@@ -6697,27 +6870,24 @@ struct quantized_view {
   }
   /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
   quantized_view batch_range(Index first, Index count) const {
-    quantized_view window = *this;
-    window.scales = scales.batch_range(first, count);
-    if (data != nullptr) window.data += first * batch_stride;  // null stays null
-    window.batch = count;
-    return window;
+    return window(scales.batch_range(first, count), first, count, batch_stride, &quantized_view::batch);
   }
   /// Heads [first, first + count) of every token.  Throws: std::out_of_range
   quantized_view head_range(Index first, Index count) const {
-    quantized_view window = *this;
-    window.scales = scales.head_range(first, count);
-    if (data != nullptr) window.data += first * head_stride;  // null stays null
-    window.heads = count;
-    return window;
+    return window(scales.head_range(first, count), first, count, head_stride, &quantized_view::heads);
   }
   /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
   quantized_view token_range(Index first, Index count) const {
-    quantized_view window = *this;
-    window.scales = scales.token_range(first, count);
-    if (data != nullptr) window.data += first * token_stride;  // null stays null
-    window.tokens = count;
-    return window;
+    return window(scales.token_range(first, count), first, count, token_stride, &quantized_view::tokens);
+  }
+ private:
+  quantized_view window(const head_view<scale_type>& scales_of_part, Index first, Index count, Index stride,
+                        Index quantized_view::*extent) const {
+    quantized_view part = *this;
+    part.scales = scales_of_part;
+    if (data != nullptr) part.data += first * stride;  // null stays null
+    part.*extent = count;
+    return part;
   }
 };
 namespace detail {
@@ -6921,8 +7091,8 @@ ROPE_DETAIL_ASK_FOR_VIEWS(quantize, 1);
 ROPE_DETAIL_ASK_FOR_VIEWS_AT(dequantize, 0b10);
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_QUANTIZED_VIEW_HPP
-/// The memory of the tokens of keys or values: one view, or the pages of a pool. Kernels do not depend on the
-/// choice.
+/// The memory of the tokens of keys or values: one view, the pages of a pool, or listed tokens of either.
+/// Kernels do not depend on which.
 namespace rope::inline ROPE_ABI::detail {
 /// The block table of a paged pool: the page of each block of tokens of each sequence, [sequences, blocks] of
 /// any integer type, read in place.
@@ -7004,26 +7174,50 @@ struct token_source {
     all.token_stride = longest == 1 ? 0 : view_.token_stride;
     return all;
   }
+  /// Tokens list[0], list[1], ... list[count - 1] of one head of one row, as tokens 0 to count - 1 of the
+  /// only head of the only row. The strides are those of contiguous copies.
+  token_source listed(Index b, Index head, const Index* list, Index count) const {
+    token_source one = *this;
+    one.tokens = count;
+    one.heads = 1;
+    one.token_stride = head_dim;
+    one.head_stride = 0;
+    one.list_ = list;
+    one.row_of_list_ = b;
+    one.head_of_list_ = head;
+    return one;
+  }
+  /// Whether tokens are listed, so that none is next to another in memory.
+  bool is_listed() const { return list_ != nullptr; }
   /// [head_dim]
   const C* at(Index b, Index t, Index h) const {
+    if (list_ != nullptr) return stored_at(row_of_list_, list_[t], head_of_list_);
+    return stored_at(b, t, h);
+  }
+  /// For quantized channels: the scale of one head of one token, and the stride from token to token.
+  const float* scale_at(Index b, Index t, Index h) const {
+    if (list_ != nullptr) return stored_scale_at(row_of_list_, list_[t], head_of_list_);
+    return stored_scale_at(b, t, h);
+  }
+  Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
+  /// Tokens of a page, or 0 for a view and for listed tokens.
+  Index page_size() const { return list_ != nullptr ? 0 : page_size_; }
+  /// How many tokens from t on are at regular strides, at least 1.
+  Index run_from(Index t) const {
+    if (list_ != nullptr) return 1;
+    return page_size_ == 0 ? (std::numeric_limits<Index>::max)() : (block_of(t) + 1) * page_size_ - t;
+  }
+ private:
+  const C* stored_at(Index b, Index t, Index h) const {
     if (page_size_ == 0) return view_.at(b, t, h);
     const Index block = block_of(t);
     return view_.at(blocks_.page(first_ + b, block), t - block * page_size_, h);
   }
-  /// For quantized channels: the scale of one head of one token, and the stride from token to token.
-  const float* scale_at(Index b, Index t, Index h) const {
+  const float* stored_scale_at(Index b, Index t, Index h) const {
     if (page_size_ == 0) return view_.scale_at(b, t, h);
     const Index block = block_of(t);
     return view_.scale_at(blocks_.page(first_ + b, block), t - block * page_size_, h);
   }
-  Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
-  /// Tokens of a page, or 0 for a view.
-  Index page_size() const { return page_size_; }
-  /// How many tokens from t on are at regular strides, at least 1.
-  Index run_from(Index t) const {
-    return page_size_ == 0 ? (std::numeric_limits<Index>::max)() : (block_of(t) + 1) * page_size_ - t;
-  }
- private:
   /// Whether `next` is row n of `first`. Compares integers, because a pointer to row n is invalid if `next`
   /// is elsewhere.
   template <class View>
@@ -7041,6 +7235,8 @@ struct token_source {
   int page_shift_ = -1;             // log2 of page_size if that is an integer
   block_table blocks_ = {};
   Index first_ = 0;
+  const Index* list_ = nullptr;  // [tokens], or null
+  Index row_of_list_ = 0, head_of_list_ = 0;
 };
 // Scales of 8-bit keys and values. If keys and values are read in place, or multiplied as integers, there is
 // one product with a scale per token instead of one per channel. Scores are multiplied by the scales of keys.
@@ -7095,15 +7291,16 @@ bool has_finite_scales(const token_source<C>& x, Index b, Index head, Index begi
                          });
   return finite;
 }
-/// Writes integers times scale of tokens [first, first + count), at regular strides, of one head to `to`
-/// [count, head_dim].
+/// Writes integers times scale of a run of tokens to `to` [count, head_dim].
 template <class A, class C>
-void dequantize_rows(const token_source<C>& x, Index b, Index first, Index count, Index head, A* to) {
-  const C* rows = x.at(b, first, head);
-  const float* scales = x.scale_at(b, first, head);
-  for (Index n = 0; n < count; ++n)
-    dequantize_channels(rows + n * x.token_stride, x.head_dim,
-                        static_cast<A>(usable_scale(scales[n * x.scale_stride()])), to + n * x.head_dim);
+void dequantize_rows(const token_source<C>& x, const token_run<C>& run, A* to) {
+  for_each_run_of_scales(x, run.b, run.head, run.first, {0, run.count},
+                         [&](Index first, const float* scales, Index stride, Index count) {
+                           for (Index n = 0; n < count; ++n)
+                             dequantize_channels(run.rows + (first + n) * x.token_stride, x.head_dim,
+                                                 static_cast<A>(usable_scale(scales[n * stride])),
+                                                 to + (first + n) * x.head_dim);
+                         });
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_TOKEN_SOURCE_HPP
@@ -7887,17 +8084,17 @@ struct table_rotation {
 ///
 /// \tparam T  channels of queries and outputs
 /// \tparam C  channels of keys and values: T, or a 16-bit type or integers with scales if T is float
-template <class T, class Turn, class C = T>
+template <class T, class Rotation, class C = T>
 struct attention_call {
   using stored = C;
   /// The type of keys after rotation: the wider of T and C, so that a channel is rounded to 16 bits at most
   /// once.
-  using turned = std::conditional_t<Turn::rotates, T, C>;
+  using rotated = std::conditional_t<Rotation::rotates, T, C>;
   head_view<const T> q;
   token_source<C> k, v;
   head_view<T> out;
   visibility rules;
-  Turn turn;
+  Rotation rotation;
   Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
 };
 /// Queries without a visible key are not rotated, so their positions need not be in the table.
@@ -7967,7 +8164,7 @@ struct key_positions_from {
 /// Buffers for copies of the rows that are read at a time.
 template <class T>
 struct row_buffers {
-  T* turned;
+  T* rotated;
   arithmetic<T>* wide;
 };
 /// Whether the channels of these keys or values are finite.
@@ -7989,43 +8186,45 @@ using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>
 /// Keys of a run, [count, head_dim], rotated if the call rotates. They are in their own type if that is
 /// `Storage`, otherwise in the arithmetic type. Integers are multiplied by their scales only in the
 /// arithmetic type.
-template <class Storage, class T, class Turn, class C>
-row_block<Storage> read_keys(const attention_call<T, Turn, C>& call, const token_run<C>& run,
+template <class Storage, class T, class Rotation, class C>
+row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                              const row_buffers<T>& buffers) {
   const token_source<C>& k = call.k;
   const auto [b, kv, first, count, rows] = run;
   const row_block<C> block = {rows, k.token_stride};
-  if constexpr (Turn::rotates) {
-    using Layout = typename Turn::Layout;
-    const placed_table<typename Turn::scalar>& table = call.turn.tables.keys();
-    const key_positions_from<typename Turn::scalar> positions{&call.rules, &table.table(),
-                                                              call.turn.row_of_zero, b, first};
+  if constexpr (Rotation::rotates) {
+    using Layout = typename Rotation::Layout;
+    const placed_table<typename Rotation::scalar>& table = call.rotation.tables.keys();
+    const key_positions_from<typename Rotation::scalar> positions{&call.rules, &table.table(),
+                                                                  call.rotation.row_of_zero, b, first};
     if constexpr (std::is_same_v<T, C>) {
-      rotate_into<Layout>(k, b, first, count, kv, Index{1}, table, positions, buffers.turned);
+      const head_view<const T> stored = {rows, 1, count, 1, k.head_dim, 0, k.token_stride, 0};
+      rotate_into<Layout>(stored, Index{0}, Index{0}, count, Index{0}, Index{1}, table, positions,
+                          buffers.rotated);
     } else {
       if constexpr (is_quantized<C>)
-        dequantize_rows(k, b, first, count, kv, buffers.turned);
+        dequantize_rows(k, run, buffers.rotated);
       else
         for (Index n = 0; n < count; ++n)
-          widen(block.rows + n * block.stride, k.head_dim, buffers.turned + n * k.head_dim);
-      const head_view<const T> wide = {buffers.turned, 1, count, 1, k.head_dim, 0, k.head_dim, k.head_dim};
+          widen(block.rows + n * block.stride, k.head_dim, buffers.rotated + n * k.head_dim);
+      const head_view<const T> wide = {buffers.rotated, 1, count, 1, k.head_dim, 0, k.head_dim, k.head_dim};
       rotate_into<Layout>(wide, Index{0}, Index{0}, count, Index{0}, Index{1}, table, positions,
-                          buffers.turned);
+                          buffers.rotated);
     }
-    return rows_as<Storage>(row_block<T>{buffers.turned, k.head_dim}, count, k.head_dim, buffers.wide);
+    return rows_as<Storage>(row_block<T>{buffers.rotated, k.head_dim}, count, k.head_dim, buffers.wide);
   } else if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
-    dequantize_rows(k, b, first, count, kv, buffers.wide);
+    dequantize_rows(k, run, buffers.wide);
     return {buffers.wide, k.head_dim};
   } else {
     return rows_as<Storage>(block, count, k.head_dim, buffers.wide);
   }
 }
 /// Values of a run, [count, value_dim], in a type chosen as in read_keys.
-template <class Storage, class T, class Turn, class C>
-row_block<Storage> read_values(const attention_call<T, Turn, C>& call, const token_run<C>& run,
+template <class Storage, class T, class Rotation, class C>
+row_block<Storage> read_values(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                                const row_buffers<T>& buffers) {
   if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
-    dequantize_rows(call.v, run.b, run.first, run.count, run.head, buffers.wide);
+    dequantize_rows(call.v, run, buffers.wide);
     return {buffers.wide, call.v.head_dim};
   } else {
     return rows_as<Storage>(row_block<C>{run.rows, call.v.token_stride}, run.count, call.v.head_dim,
@@ -8033,22 +8232,22 @@ row_block<Storage> read_values(const attention_call<T, Turn, C>& call, const tok
   }
 }
 /// Query heads [head, head + heads) of token i, rotated if the call rotates.
-template <class T, class Turn, class C>
-row_block<T> query_rows(const attention_call<T, Turn, C>& call, Index b, Index i, Index head, Index heads,
+template <class T, class Rotation, class C>
+row_block<T> query_rows(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                         const row_buffers<T>& buffers) {
-  if constexpr (Turn::rotates) {
-    rotate_into<typename Turn::Layout>(call.q, b, i, Index{1}, head, heads, call.turn.tables.queries(),
-                                       query_positions_from{&call.rules, call.turn.row_of_zero, b, i},
-                                       buffers.turned);
-    return {buffers.turned, call.q.head_dim};
+  if constexpr (Rotation::rotates) {
+    rotate_into<typename Rotation::Layout>(
+        call.q, b, i, Index{1}, head, heads, call.rotation.tables.queries(),
+        query_positions_from{&call.rules, call.rotation.row_of_zero, b, i}, buffers.rotated);
+    return {buffers.rotated, call.q.head_dim};
   } else {
     return {call.q.at(b, i, head), call.q.head_stride};
   }
 }
 /// Writes the rows of query_rows times `factor`. Channel d of query head `head` + g is written to to[d *
 /// step], with {to, step} = place(g).
-template <class T, class Turn, class C>
-void read_queries(const attention_call<T, Turn, C>& call, Index b, Index i, Index head, Index heads,
+template <class T, class Rotation, class C>
+void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                   arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
   const Index depth = call.q.head_dim;
   const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
@@ -8168,6 +8367,9 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_PREFETCH_HPP
+
+#ifndef ROPE_ATTENTION_DETAIL_STREAMS_HPP
+#define ROPE_ATTENTION_DETAIL_STREAMS_HPP
 /// The matrix products of attention with few queries, which are memory-bound: keys and values are read once,
 /// in place.
 ///
@@ -8371,6 +8573,10 @@ void for_groups_of_rows(Index rows, const Body& body) {
 ///
 /// Benchmark row that needs batches: one query, bshd/1x4096x32+8x128. Whole tiles of one head take 1.5 times
 /// as long.
+///
+/// Listed tokens are anywhere in memory. A batch of them is copied, and the kernels read the copies as
+/// contiguous tokens. Pages of one token, which are read in place one by one, take 1.8 to 3.1 times as long
+/// as contiguous tokens.
 namespace rope::inline ROPE_ABI::detail {
 /// The keys or values of one batch in a tile: runs of tokens at a regular stride, of the current head, each
 /// with the memory that it prefetches.
@@ -8403,21 +8609,36 @@ class decode_batches {
         b_(b),
         short_pages_(has_short_pages(k, heads, rows)),
         heads_per_pass_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
-        tokens_(tokens_of_batch(heads_per_pass_, (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
+        tokens_(k.is_listed() ? tokens_of_copy((std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))
+                              : tokens_of_batch(heads_per_pass_,
+                                                (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
         run_((std::min)(tokens_, k.run_from(0))),
         // int8 tokens are so small that a second prefetch costs more than it saves.
-        again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {}
+        again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {
+    struct copied_tokens {};
+    struct rows_of_copies {};
+    if (!k.is_listed()) return;
+    copies_ = workspace<copied_tokens, C>(tokens_ * (std::max)(k.head_dim, v.head_dim));
+    rows_ = workspace<rows_of_copies, const C*>(tokens_);
+  }
   /// Heads of a pass, which alternate after every batch: all of them, or 1.
   Index heads_per_pass() const { return heads_per_pass_; }
   /// The batch of x (keys or values) of head `head` that begins with key j of a tile. If tokens_ is even, it
   /// ends before an even key, so keys 2 i and 2 i + 1, which may be multiplied as a pair, are in one batch.
-  key_runs<C> batch_from(const token_source<C>& x, Index head, Index begin, Index j,
-                         const tile_range& hull) const {
+  key_runs<C> batch_from(const token_source<C>& x, Index head, Index begin, Index j, const tile_range& hull) {
     key_runs<C> batch;
     batch.b = b_;
     batch.head = head;
     batch.begin = begin;
     const Index end = (std::min)(tokens_ % 2 == 0 ? j + tokens_ - j % 2 : j + tokens_, hull.last);
+    if (x.is_listed()) {
+      batch.count = 1;
+      batch.run[0] = {j, end};
+      batch.rows[0] = copies_;
+      depth_of_batch_ = x.head_dim;
+      if (!next_.has(x, head, 0, begin + j)) find_rows(x, begin + j, begin + end);
+      return batch;
+    }
     const Index most = short_pages_ ? 1 : key_runs<C>::most;
     while (j < end && batch.count < most) {
       const Index i = batch.count++, next = j + (std::min)(k_.run_from(begin + j), end - j);
@@ -8427,7 +8648,8 @@ class decode_batches {
     }
     return batch;
   }
-  /// Makes run i of a batch prefetch run i of the next batch, which reads x from `after` on.
+  /// Makes run i of a batch prefetch run i of the next batch, which reads x from `after` on. Copies listed
+  /// tokens meanwhile.
   void prefetch_next(key_runs<C>& batch, const token_source<C>& x, const key_place& after) {
     next_.source = &x;
     next_.head = after.kv;
@@ -8438,10 +8660,12 @@ class decode_batches {
       next_.rows[i] = x.at(b_, next_.token[i], after.kv);
       batch.ahead[i] = ahead_from(x, next_.rows[i]);
     }
+    if (x.is_listed()) copy_tokens(batch, x, after);
   }
   /// Moves a batch of x to head first_head + `heads`. Each run then continues with the next run. The last one
   /// continues at the place given to prefetch_next, moved by `heads` heads.
   void go_to(key_runs<C>& batch, const token_source<C>& x, Index first_head, Index heads) const {
+    if (x.is_listed()) return;  // of one head
     const Index step = (first_head + heads - batch.head) * x.head_stride;
     batch.head = first_head + heads;
     for (Index i = 0; i < batch.count; ++i) batch.rows[i] += step;
@@ -8475,6 +8699,37 @@ class decode_batches {
     if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
   }
+  /// Listed tokens of a batch, an even number: their copies take half of L1 (32 KiB), and the next batch has
+  /// time to arrive in L2. (Half as many, prefetched to L1, take 1.2 times as long from memory, 2048 of 65536
+  /// keys.)
+  static constexpr Index tokens_of_copy(Index head) {
+    return (std::min)(Index{64}, (std::max)(Index{1}, (Index{1} << 13) / (std::max)(Index{1}, head)) * 2);
+  }
+  /// Finds the memory of listed tokens [first, last).
+  void find_rows(const token_source<C>& x, Index first, Index last) {
+    for (Index n = 0; first + n < last; ++n) rows_[n] = x.at(b_, first + n, 0);
+  }
+  /// Copies the listed tokens of a batch, and prefetches one token of the next batch before each.
+  void copy_tokens(key_runs<C>& batch, const token_source<C>& next, const key_place& after) {
+    const Index count = batch.last() - batch.first(), depth = depth_of_batch_,
+                bytes = depth * Index(sizeof(C)), whole = bytes / line_bytes * line_bytes,
+                next_count = (std::min)(tokens_, after.end - after.token);
+    for (Index n = 0; n < (std::max)(count, next_count); ++n) {
+      const C* const row = rows_[n];
+      if (n < next_count) {
+        rows_[n] = next.at(b_, after.token + n, 0);
+        for (Index byte = 0; byte < next.head_dim * Index(sizeof(C)); byte += line_bytes)
+          prefetch_to_l2(address_after(rows_[n], 0) + static_cast<std::uintptr_t>(byte));
+      }
+      if (n >= count) continue;
+      const auto* const from = reinterpret_cast<const char*>(row);
+      auto* const to = reinterpret_cast<char*>(copies_ + n * depth);
+      for (Index byte = 0; byte < whole; byte += line_bytes)  // without a call
+        std::memcpy(to + byte, from + byte, std::size_t(line_bytes));
+      if (whole < bytes) std::memcpy(to + whole, from + whole, static_cast<std::size_t>(bytes - whole));
+    }
+    batch.ahead[0] = {copies_, depth, depth, Index{0}};
+  }
   /// The memory of tokens from `first` on, of heads_per_pass heads.
   stream_ahead ahead_from(const token_source<C>& x, const C* first) const {
     if (short_pages_) return {first, (run_ - 1) * x.token_stride + x.head_dim, x.head_stride, again_};
@@ -8494,8 +8749,11 @@ class decode_batches {
   Index b_;
   bool short_pages_;
   Index heads_per_pass_, tokens_;
-  Index run_;    // tokens of a run, at most
-  Index again_;  // a cache line is prefetched again this many tokens before its use
+  Index run_;                 // tokens of a run, at most
+  Index again_;               // a cache line is prefetched again this many tokens before its use
+  C* copies_ = nullptr;       // [tokens_, head_dim], of the listed tokens of a batch
+  const C** rows_ = nullptr;  // [tokens_], where these are, or the next ones
+  Index depth_of_batch_ = 0;
   place_of_next next_;
 };
 }  // namespace rope::inline ROPE_ABI::detail
@@ -8780,23 +9038,23 @@ struct decode_queries {
 struct rows_of_head {
   Index first, count;
 };
-template <class T, class Turn, class C>
+template <class T, class Rotation, class C>
 class decode_operands {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
-  using call_type = attention_call<T, Turn, C>;
-  using key_type = loadable<typename call_type::turned>;
+  using call_type = attention_call<T, Rotation, C>;
+  using key_type = loadable<typename call_type::rotated>;
   using value_type = loadable<C>;
  public:
   using sum = A;  // of weighted values
   decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
     struct decode_numbers {};
-    struct decode_turned {};
+    struct decode_rotated {};
     const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
     const Index copied = (std::max)(shape::tile, of_.rows) * widest;
     queries_ = workspace<decode_numbers, A>(of_.rows * of_.heads * depth + copied);
     buffers_.wide = queries_ + of_.rows * of_.heads * depth;
-    buffers_.turned = workspace<decode_turned, T>(copied);
+    buffers_.rotated = workspace<decode_rotated, T>(copied);
   }
   /// Packs the queries of head kv at token t, times `factor`.
   void pack_queries(Index kv, Index t, double factor) {
@@ -9127,8 +9385,8 @@ struct query_block {
 /// Calls visit(n, keys, values) for runs of keys and values of a tile. A run begins with key n of the tile,
 /// has regular strides, and fills columns of one panel from n % width on. Packing it also writes zeros to the
 /// later columns of the panel, which the next run overwrites.
-template <class T, class Turn, class C, class Visit>
-void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_block& block, Index begin,
+template <class T, class Rotation, class C, class Visit>
+void for_each_run_of_panel(const attention_call<T, Rotation, C>& call, const query_block& block, Index begin,
                            Index count, const Visit& visit) {
   constexpr Index width = panel_shape<arithmetic<T>>::width;
   for (Index n = 0, here; n < count; n += here) {
@@ -9168,16 +9426,16 @@ concept prefill_products = requires(X& x, Index n, const tile_range& hull, A* nu
   { x.in_order(shrink, numbers) } -> std::same_as<const A*>;
 };
 /// Products in the arithmetic type.
-template <class T, class Turn, class C>
+template <class T, class Rotation, class C>
 class prefill_operands {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
-  using call_type = attention_call<T, Turn, C>;
+  using call_type = attention_call<T, Rotation, C>;
  public:
   prefill_operands(const call_type& call, const query_block& block, Index strips)
       : call_(call), block_(block), depth_(call.k.head_dim), value_dim_(call.v.head_dim) {
     struct prefill_numbers {};
-    struct prefill_turned {};
+    struct prefill_rotated {};
     const Index padded_values = shape::padded(value_dim_);
     const Index copied = (std::max)(shape::width, block.heads) * (std::max)(depth_, value_dim_);
     queries_ = workspace<prefill_numbers, A>(strips * shape::rows * depth_ +
@@ -9185,7 +9443,7 @@ class prefill_operands {
     keys_ = queries_ + strips * shape::rows * depth_;
     values_ = keys_ + shape::tile * depth_;
     buffers_.wide = values_ + shape::tile * padded_values;
-    buffers_.turned = workspace<prefill_turned, T>(copied);
+    buffers_.rotated = workspace<prefill_rotated, T>(copied);
   }
   void pack_queries(Index t, double factor) {
     read_queries(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads,
@@ -9199,7 +9457,7 @@ class prefill_operands {
     for_each_run_of_panel(
         call_, block_, begin, count, [&](Index n, const token_run<C>& k, const token_run<C>& v) {
           const Index column = n % shape::width;
-          const auto keys = read_keys<packable<typename call_type::turned>>(call_, k, buffers_);
+          const auto keys = read_keys<packable<typename call_type::rotated>>(call_, k, buffers_);
           pack_transposed(keys.rows, keys.stride, k.count, shape::width - column, depth_,
                           keys_ + (n - column) * depth_ + column, shape::width);
           const auto values = read_values<packable<C>>(call_, v, buffers_);
@@ -9250,11 +9508,11 @@ class prefill_operands {
 };
 /// The common part of bfloat16_operands and integer_operands, which multiply in pairs. Each derived class
 /// converts queries and weights to its type.
-template <class T, class Turn, class C, pair_products Products>
+template <class T, class Rotation, class C, pair_products Products>
 class paired_operands {
  protected:
   using shape = panel_shape<float>;
-  using call_type = attention_call<T, Turn, C>;
+  using call_type = attention_call<T, Rotation, C>;
   using number = typename Products::number;
  public:
   void clear_query(Index row) {
@@ -9295,7 +9553,7 @@ class paired_operands {
       : call_(call), block_(block), pairs_((call.k.head_dim + 1) / 2) {
     struct prefill_pairs {};
     struct prefill_factors {};
-    struct prefill_turned {};
+    struct prefill_rotated {};
     const Index rows = strips * shape::rows;
     queries_ = workspace<prefill_pairs, number>(2 * pairs_ * (rows + shape::tile + 1) +
                                                 shape::tile * (shape::rows + shape::padded(call.v.head_dim)));
@@ -9305,8 +9563,8 @@ class paired_operands {
     values_ = weights_ + shape::rows * shape::tile;
     factors_ = workspace<prefill_factors, float>(rows + shape::tile);
     key_scales_ = factors_ + rows;
-    buffers_ = {workspace<prefill_turned, T>((std::max)(shape::width, block.heads) *
-                                             (std::max)(call.k.head_dim, call.v.head_dim)),
+    buffers_ = {workspace<prefill_rotated, T>((std::max)(shape::width, block.heads) *
+                                              (std::max)(call.k.head_dim, call.v.head_dim)),
                 nullptr};
   }
   number* query(Index row) const {
@@ -9363,6 +9621,24 @@ class paired_operands {
 /// Products of pairs of adjacent bfloat16, added to floats: a lane adds two products per step.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
+/// The inverse of load_even_odd in the arithmetic type.
+template <class P, class A>
+EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (std::is_same_v<A, float> && lanes<P> == 16) {
+    const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i high = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);
+    _mm512_storeu_ps(to, _mm512_permutex2var_ps(__m512(even), low, __m512(odd)));
+    _mm512_storeu_ps(to + 16, _mm512_permutex2var_ps(__m512(even), high, __m512(odd)));
+  } else
+#endif
+  {
+    A numbers[2 * lanes<P>];
+    store(numbers, even);
+    store(numbers + lanes<P>, odd);
+    for (int i = 0; i < lanes<P>; ++i) to[2 * i] = numbers[i], to[2 * i + 1] = numbers[lanes<P> + i];
+  }
+}
 struct bfloat16_pair {
   Eigen::bfloat16 even, odd;
 };
@@ -9409,7 +9685,7 @@ EIGEN_ALWAYS_INLINE pair_lanes<P> load_first_neighbours(const Eigen::bfloat16* f
 #endif
   {
     Eigen::bfloat16 padded[std::size_t(2 * lanes<P>)] = {};
-    std::copy_n(from, count, padded);
+    for (Index i = 0; i < count; ++i) padded[i] = from[i];
     return load_neighbours<P>(padded);
   }
 }
@@ -9518,10 +9794,11 @@ inline void round_weights(const tile_range& hull, Index rows, const float* weigh
     if (hull.last % 2 == 1) row[hull.last] = Eigen::bfloat16(0.0f);
   }
 }
-template <class Turn>
-class bfloat16_operands : public paired_operands<Eigen::bfloat16, Turn, Eigen::bfloat16, bfloat16_products> {
+template <class Rotation>
+class bfloat16_operands
+    : public paired_operands<Eigen::bfloat16, Rotation, Eigen::bfloat16, bfloat16_products> {
   using T = Eigen::bfloat16;
-  using base = paired_operands<T, Turn, T, bfloat16_products>;
+  using base = paired_operands<T, Rotation, T, bfloat16_products>;
   using typename base::shape;
  public:
   bfloat16_operands(const typename base::call_type& call, const query_block& block, Index strips)
@@ -9571,23 +9848,23 @@ class bfloat16_operands : public paired_operands<Eigen::bfloat16, Turn, Eigen::b
     return sum;
   }
 };
-template <class Turn>
+template <class Rotation>
 class bfloat16_decode_operands {
   using T = Eigen::bfloat16;
   using shape = panel_shape<float>;
-  using call_type = attention_call<T, Turn, T>;
+  using call_type = attention_call<T, Rotation, T>;
   using pairs_of_values = value_pairs<bfloat16_products>;
  public:
   using sum = arithmetic<typename call_type::stored>;
   bfloat16_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
     struct decode_pairs {};
     struct decode_visible_sums {};
-    struct decode_turned {};
+    struct decode_rotated {};
     const Index depth = call.q.head_dim, widest = (std::max)(depth, call.v.head_dim);
     queries_ = workspace<decode_pairs, T>(of_.rows * (of_.heads * depth + shape::tile));
     weights_ = queries_ + of_.rows * of_.heads * depth;
     visible_sums_ = workspace<decode_visible_sums, float>(call.v.head_dim);
-    buffers_ = {workspace<decode_turned, T>((std::max)(shape::tile, of_.rows) * widest), nullptr};
+    buffers_ = {workspace<decode_rotated, T>((std::max)(shape::tile, of_.rows) * widest), nullptr};
   }
   void pack_queries(Index kv, Index t, double factor) {
     factor_ = static_cast<float>(factor);
@@ -9643,10 +9920,10 @@ class bfloat16_decode_operands {
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
     const Index channels = call_.v.head_dim;
-    const pairs_of_values values = pairs_with(hull, rows.count, weights, {buffers_.turned, channels});
+    const pairs_of_values values = pairs_with(hull, rows.count, weights, {buffers_.rotated, channels});
     for (Index r = 0; r < rows.count; ++r) {
       for (Index j = hull.first; j < hull.last; ++j) {
-        T* to = buffers_.turned + (j - hull.first) * channels;
+        T* to = buffers_.rotated + (j - hull.first) * channels;
         if (softmax.sees(r, j))
           std::copy_n(call_.v.at(of_.b, begin + j, kv), channels, to);
         else
@@ -9682,6 +9959,7 @@ class bfloat16_decode_operands {
 
 #ifndef ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
 #define ROPE_ATTENTION_DETAIL_DECODE_KERNEL_HPP
+#include <atomic>
 /// Attention of a few queries to many keys: decoding. Keys and values are read from memory once for all query
 /// heads of their group, in the order of memory, and nothing is packed. Keys are divided into splits of fixed
 /// size, each with its own softmax. Splits are merged in order at the end, so results do not depend on the
@@ -9696,8 +9974,8 @@ struct seen_splits {
   split_of_row* list;
   Index count;
 };
-template <class T, class Turn, class C>
-seen_splits splits_of(const attention_call<T, Turn, C>& call, Index size) {
+template <class T, class Rotation, class C>
+seen_splits splits_of(const attention_call<T, Rotation, C>& call, Index size) {
   struct decode_splits {};
   const Index most = (std::max)(Index{1}, (call.k.tokens + size - 1) / size);
   seen_splits splits = {workspace<decode_splits, seen_splits::split_of_row>(call.q.batch * most), 0};
@@ -9767,11 +10045,11 @@ struct key_split {
   Index b, split, place, first_head, heads, first_row, rows;
 };
 /// \tparam Operands  decode_operands, bfloat16_decode_operands or integer_decode_operands
-template <class T, class Turn, class C, class Operands = decode_operands<T, Turn, C>>
+template <class T, class Rotation, class C, class Operands = decode_operands<T, Rotation, C>>
 class decode_split {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
-  using call_type = attention_call<T, Turn, C>;
+  using call_type = attention_call<T, Rotation, C>;
   using sum_type = typename Operands::sum;
  public:
   decode_split(const call_type& call, const decode_results<A>& results, const key_split& part)
@@ -9969,8 +10247,8 @@ class decode_split {
 /// Adds up the splits of one query and writes its output.
 ///
 ///     m = max_s m_s,   out = sum_s 2^(m_s - m) sums_s / sum_s 2^(m_s - m) sum_s
-template <class T, class Turn, class C>
-void merge_splits(const attention_call<T, Turn, C>& call, const decode_results<arithmetic<T>>& results,
+template <class T, class Rotation, class C>
+void merge_splits(const attention_call<T, Rotation, C>& call, const decode_results<arithmetic<T>>& results,
                   const split_places& places, Index row) {
   using A = arithmetic<T>;
   A* sums = results.sums_of(places.first, row);
@@ -10237,17 +10515,18 @@ inline float round_weights(const tile_range& hull, const float* weights, std::in
   return quantize_channels(weights + hull.first, hull.last - hull.first, rounded + hull.first,
                            std::int32_t{largest});
 }
-template <class Turn>
-class integer_operands : public paired_operands<float, Turn, std::int8_t, integer_products<integer_floats>> {
-  static_assert(!Turn::rotates, "keys that are rotated while they are read are no integers");
-  using base = paired_operands<float, Turn, std::int8_t, integer_products<integer_floats>>;
+template <class Rotation>
+class integer_operands
+    : public paired_operands<float, Rotation, std::int8_t, integer_products<integer_floats>> {
+  static_assert(!Rotation::rotates, "keys that are rotated while they are read are no integers");
+  using base = paired_operands<float, Rotation, std::int8_t, integer_products<integer_floats>>;
   using typename base::shape;
  public:
   integer_operands(const typename base::call_type& call, const query_block& block, Index strips)
       : base(call, block, strips) {}
   void pack_queries(Index t, double factor) {
     const Index depth = call_.q.head_dim;
-    float* const wide = buffers_.turned;  // [heads, head_dim]
+    float* const wide = buffers_.rotated;  // [heads, head_dim]
     read_queries(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads,
                  static_cast<float>(factor), buffers_,
                  [&](Index g) { return std::pair(wide + g * depth, Index{1}); });
@@ -10292,11 +10571,11 @@ class integer_operands : public paired_operands<float, Turn, std::int8_t, intege
 // Operands of integer products in decoding. Keys and values are used as stored. Queries are rounded to 16
 // bits, with one scale per query. Weights times the scales of values are rounded to 16 bits, with one scale
 // per query and tile of keys. Sums of products are exact.
-template <class Turn>
+template <class Rotation>
 class integer_decode_operands {
-  static_assert(!Turn::rotates, "keys that are rotated while they are read are no integers");
+  static_assert(!Rotation::rotates, "keys that are rotated while they are read are no integers");
   using shape = panel_shape<float>;
-  using call_type = attention_call<float, Turn, std::int8_t>;
+  using call_type = attention_call<float, Rotation, std::int8_t>;
   using products = integer_products<integer_floats>;
   using number = products::number;
   using real = arithmetic<typename call_type::stored>;  // float, as a dependent type
@@ -10464,12 +10743,12 @@ struct prefill_state {
   }
 };
 /// \tparam Operands  prefill_operands, bfloat16_operands or integer_operands
-template <class T, class Turn, class C, class Operands = prefill_operands<T, Turn, C>>
+template <class T, class Rotation, class C, class Operands = prefill_operands<T, Rotation, C>>
 requires prefill_products<Operands, arithmetic<T>>
 class prefill_block {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
-  using call_type = attention_call<T, Turn, C>;
+  using call_type = attention_call<T, Rotation, C>;
  public:
   /// Tokens of a block. With 512 rows the queries, the sums and a tile fit in L2, and packing is a hundredth
   /// of the work.
@@ -10585,31 +10864,223 @@ class prefill_block {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_PREFILL_HPP
+
+#ifndef ROPE_ATTENTION_DETAIL_SELECTED_QUERY_HPP
+#define ROPE_ATTENTION_DETAIL_SELECTED_QUERY_HPP
+/// Selected keys: their checks, and the attention of one query to the keys that are selected for it, as a
+/// call of its own. Its keys are listed tokens, so kernels do not depend on selections.
+namespace rope::inline ROPE_ABI::detail {
+/// A row of a call with selected keys.
+struct selecting_row {
+  Index queries, keys;
+  Index first_list;  // of its first query
+};
+/// Checks the lists of the queries of all rows. Those of padding are not read.
+///
+/// \param row_of  row_of(b) is the selecting_row b, one of `rows`
+///
+/// Throws:  std::invalid_argument if lists do not fit, an entry is no key of its row, or there is dropout;
+///          where NDEBUG is not defined also if a key is listed twice
+template <class RowOf>
+void check_selected(const char* function, const attention_options& options, const attention_shape& shape,
+                    Index key_heads, Index rows, const RowOf& row_of) {
+  const selected_keys& selected = options.selected;
+  if (!selected) return;
+  if (selected.queries() != shape.queries && selected.queries() != shape.batch * shape.queries)
+    throw_invalid(function, "selected must have ", shape.queries, " or ", shape.batch * shape.queries,
+                  " queries, got ", selected.queries());
+  if (selected.key_heads() != 1 && selected.key_heads() != key_heads)
+    throw_invalid(function, "selected must have 1 list for each query or ", key_heads,
+                  ", one for each key head, got ", selected.key_heads());
+  if (!equal(options.dropout, 0))
+    throw_invalid(function, "selected keys have no dropout; give a mask of the same keys, got ",
+                  options.dropout);
+#ifndef NDEBUG
+  struct seen_in_list {};
+  bool* const seen = workspace<seen_in_list, bool>(shape.keys);
+  std::fill_n(seen, shape.keys, false);
+#endif
+  for (Index b = 0; b < rows; ++b) {
+    const selecting_row row = row_of(b);
+    for (Index i = 0; i < row.queries; ++i)
+      for (Index kv = 0; kv < selected.key_heads(); ++kv) {
+        const auto at = [&](Index n) { return selected.at(row.first_list + i, kv, n); };
+        Index count = 0;
+        for (; count < selected.keys() && at(count) != -1; ++count)
+          if (const std::int64_t key = at(count); key < 0 || key >= row.keys)
+            throw_invalid(function, "selected keys must be in [0, ", row.keys,
+                          "), or -1 where a list ends, got ", key, " for query ", i, " of row ", b);
+#ifndef NDEBUG
+        for (Index n = 0; n < count; ++n) {
+          bool& is_seen = seen[to_index(at(n))];
+          if (is_seen)
+            throw_invalid(function, "a list must select a key once, or it would count twice, got key ", at(n),
+                          " twice for query ", i, " of row ", b);
+          is_seen = true;
+        }
+        for (Index n = 0; n < count; ++n) seen[to_index(at(n))] = false;
+#endif
+      }
+  }
+}
+/// The same for a call whose options list the counts of queries and keys of its rows.
+inline void check_selected(const char* function, const attention_options& options,
+                           const attention_shape& shape, Index key_heads) {
+  const auto count = [](const any_integers& counts, Index b, Index all) {
+    return counts.empty() ? all : to_index(counts[static_cast<std::size_t>(b)]);
+  };
+  const bool shared = options.selected.queries() == shape.queries;
+  check_selected(function, options, shape, key_heads, shape.batch, [&](Index b) {
+    return selecting_row{count(options.query_counts, b, shape.queries),
+                         count(options.key_counts, b, shape.keys), shared ? 0 : b * shape.queries};
+  });
+}
+/// How many selected_query there are in a call.
+template <class T, class Rotation, class C>
+Index selected_query_count(const attention_call<T, Rotation, C>& call) {
+  return call.q.batch * call.q.tokens * call.k.heads;
+}
+/// Query i of row b, in the query heads of key head kv, and the selected keys that are visible to it. The
+/// keys are in scratch memory of the calling thread, and valid until its next selected_query.
+template <class T, class Rotation, class C>
+class selected_query {
+  using call_type = attention_call<T, Rotation, C>;
+ public:
+  /// \param task  in [0, selected_query_count)
+  selected_query(const attention_call<T, Rotation, C>& of, Index task)
+      : of_(of),
+        kv_(task % of.k.heads),
+        i_(task / of.k.heads % of.q.tokens),
+        b_(task / of.k.heads / of.q.tokens) {
+    struct selected_list {};
+    const visibility& rules = of.rules;
+    const selected_keys& selected = rules.options().selected;
+    list_ = workspace<selected_list, Index>(selected.keys());
+    const Index place = selected.queries() == rules.shape().queries ? i_ : b_ * rules.shape().queries + i_;
+    const key_set range = rules.keys_of(b_, i_);
+    for (Index n = 0; n < selected.keys() && !range.empty(); ++n) {
+      const std::int64_t entry = selected.at(place, kv_, n);
+      if (entry < 0) break;
+      const Index key = to_index(entry);
+      if (range.contains(key) && rules.sees_position(b_, i_, key)) list_[count_++] = key;
+    }
+  }
+  Index row() const { return b_; }
+  Index query() const { return i_; }
+  Index key_head() const { return kv_; }
+  Index first_head() const { return kv_ * of_.group(); }
+  /// The keys, in the order of their list.
+  Index count() const { return count_; }
+  Index key(Index n) const { return list_[n]; }
+  /// Attention to these keys, as a call of one query and one key head.
+  call_type call() const {
+    const Index group = of_.group();
+    return {of_.q.batch_range(b_, 1).token_range(i_, 1).head_range(first_head(), group),
+            of_.k.listed(b_, kv_, list_, count_),
+            of_.v.listed(b_, kv_, list_, count_),
+            of_.out.size() == 0
+                ? of_.out  // weights are computed without an output
+                : of_.out.batch_range(b_, 1).token_range(i_, 1).head_range(first_head(), group),
+            visibility(options(), {1, 1, count_, group, of_.q.head_dim},
+                       Rotation::rotates ? key_order::any : key_order::contiguous),
+            of_.rotation};
+  }
+ private:
+  /// The options of this query: rules of positions are in its list, masks and biases are those of its keys.
+  attention_options options() const {
+    struct selected_positions {};
+    struct selected_mask {};
+    struct selected_bias {};
+    const visibility& rules = of_.rules;
+    const Index group = of_.group();
+    const attention_options& all = rules.options();
+    attention_options one = {.scale = all.scale, .causal = false, .softcap = all.softcap};
+    one.products = all.products;
+    if (!all.sink_logits.empty()) one.sink_logits = part_of(all.sink_logits, first_head(), group);
+    if (!all.log_sum_exp.empty())
+      one.log_sum_exp =
+          part_of(all.log_sum_exp, (b_ * of_.q.tokens + i_) * of_.q.heads + first_head(), group);
+    one.mask = entries_of(all.mask, workspace<selected_mask, bool>(all.mask ? group * count_ : 0));
+    one.bias = entries_of(all.bias, workspace<selected_bias, float>(all.bias ? group * count_ : 0));
+    static constexpr std::int64_t none[] = {0};
+    if (rules.is_padding(b_, i_)) one.query_counts = none;
+    if constexpr (Rotation::rotates) {
+      std::int64_t* const positions = workspace<selected_positions, std::int64_t>(count_ + 1);
+      for (Index n = 0; n < count_; ++n) positions[n] = rules.key_position(b_, list_[n]);
+      if (count_ > 0) positions[count_] = rules.query_position(b_, i_);
+      one.key_positions = {positions, static_cast<std::size_t>(count_)};
+      one.query_positions = {positions + count_, 1};
+    }
+    return one;
+  }
+  /// The entries of these keys, [group, keys], or [1, keys] if query heads share them.
+  template <class X>
+  score_view<X> entries_of(const score_view<X>& of, X* to) const {
+    if (!of) return {};
+    const Index heads = of.heads == 1 ? 1 : of_.group();
+    for (Index h = 0; h < heads; ++h) {
+      const X* const entries = of.at(b_, first_head() + h, i_);
+      for (Index n = 0; n < count_; ++n) to[h * count_ + n] = entries[list_[n] * of.key_step()];
+    }
+    return {.data = to, .heads = heads, .keys = count_, .head_stride = count_, .key_stride = 1};
+  }
+  const call_type& of_;
+  Index kv_, i_, b_;
+  Index* list_;
+  Index count_ = 0;
+};
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_ATTENTION_DETAIL_SELECTED_QUERY_HPP
+
+#ifndef ROPE_BASE_PARALLEL_TASKS_HPP
+#define ROPE_BASE_PARALLEL_TASKS_HPP
+/// Tasks of unequal size on the caller's threads, for attention, projections and gradients.
+namespace rope::inline ROPE_ABI::detail {
+/// Calls body(task) for tasks of unequal size, at least `work` operations each on average. A thread takes the
+/// next task when it is free. Small calls use the calling thread only.
+template <class Threads, class Body>
+void parallel_tasks(const Threads& threads, Index tasks, double work, const Body& body) {
+  constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
+  const Index pieces = (std::min)(available_threads(threads), tasks);
+  const Index least = tasks > 0 ? smallest / tasks : smallest;
+  if (pieces <= 1 || work < static_cast<double>(least)) {
+    for (Index task = 0; task < tasks; ++task) body(task);
+    return;
+  }
+  std::atomic<Index> next{0};
+  run_pieces(threads, pieces, work, [&](Index /*piece*/) {
+    for (Index task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
+         task = next.fetch_add(1, std::memory_order_relaxed))
+      body(task);
+  });
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_PARALLEL_TASKS_HPP
 /// Splits a call of attention into tasks. The order of all sums depends only on the shapes. With spare
 /// threads, heads and queries are split more finely, which does not change any bit.
 namespace rope::inline ROPE_ABI::detail {
 // The two functions that run the kernels are not inline and do not depend on the type of the threads, so that
 // programs can compile them once (`extern template`).
-template <class T, class Turn, class C>
-void attend_block(const attention_call<T, Turn, C>& call, const query_block& block) {
+template <class T, class Rotation, class C>
+void attend_block(const attention_call<T, Rotation, C>& call, const query_block& block) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
     if (call.rules.options().products == product_precision::bfloat16)
-      return prefill_block<T, Turn, C, bfloat16_operands<Turn>>(call, block).run();
-  if constexpr (is_quantized<C> && !Turn::rotates)
+      return prefill_block<T, Rotation, C, bfloat16_operands<Rotation>>(call, block).run();
+  if constexpr (is_quantized<C> && !Rotation::rotates)
     if (call.rules.options().products == product_precision::integers)
-      return prefill_block<T, Turn, C, integer_operands<Turn>>(call, block).run();
-  prefill_block<T, Turn, C>(call, block).run();
+      return prefill_block<T, Rotation, C, integer_operands<Rotation>>(call, block).run();
+  prefill_block<T, Rotation, C>(call, block).run();
 }
-template <class T, class Turn, class C>
-void attend_split(const attention_call<T, Turn, C>& call, const decode_results<arithmetic<T>>& results,
+template <class T, class Rotation, class C>
+void attend_split(const attention_call<T, Rotation, C>& call, const decode_results<arithmetic<T>>& results,
                   const key_split& part) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>)
     if (call.rules.options().products == product_precision::bfloat16)
-      return decode_split<T, Turn, C, bfloat16_decode_operands<Turn>>(call, results, part).run();
-  if constexpr (is_quantized<C> && !Turn::rotates)
+      return decode_split<T, Rotation, C, bfloat16_decode_operands<Rotation>>(call, results, part).run();
+  if constexpr (is_quantized<C> && !Rotation::rotates)
     if (call.rules.options().products == product_precision::integers)
-      return decode_split<T, Turn, C, integer_decode_operands<Turn>>(call, results, part).run();
-  decode_split<T, Turn, C>(call, results, part).run();
+      return decode_split<T, Rotation, C, integer_decode_operands<Rotation>>(call, results, part).run();
+  decode_split<T, Rotation, C>(call, results, part).run();
 }
 /// Tasks per thread: enough that one slow task does not leave the other threads idle.
 inline constexpr Index tasks_per_thread = 4;
@@ -10625,13 +11096,13 @@ inline Index rows_of_block(Index all, Index available, Index strip) {
                         : (std::max)({all / (tasks_per_thread * available),
                                       (std::min)(Index{96}, all / available), strip});
 }
-template <class T, class Turn, class C, class Threads>
-void attend_blocks(const attention_call<T, Turn, C>& call, const Threads& threads) {
+template <class T, class Rotation, class C, class Threads>
+void attend_blocks(const attention_call<T, Rotation, C>& call, const Threads& threads) {
   const Index group = call.group(), pairs = call.q.batch * call.k.heads;
   const Index rows = rows_of_block(call.q.tokens * group * pairs, available_threads(threads),
                                    panel_shape<arithmetic<T>>::rows);
   const Index block = (std::min)(
-      {call.q.tokens, prefill_block<T, Turn, C>::tokens_of(group), (std::max)(Index{1}, rows / group)});
+      {call.q.tokens, prefill_block<T, Rotation, C>::tokens_of(group), (std::max)(Index{1}, rows / group)});
   const Index heads = piece_of(group, group / rows);
   const Index blocks = (call.q.tokens + block - 1) / block, parts = (group + heads - 1) / heads;
   const Index keys = (std::max)(Index{1}, call.k.tokens);
@@ -10649,8 +11120,8 @@ void attend_blocks(const attention_call<T, Turn, C>& call, const Threads& thread
                                        .tokens = (std::min)(block, call.q.tokens - first)});
                  });
 }
-template <class T, class Turn, class C, class Threads>
-void attend_splits(const attention_call<T, Turn, C>& call, const Threads& threads) {
+template <class T, class Rotation, class C, class Threads>
+void attend_splits(const attention_call<T, Rotation, C>& call, const Threads& threads) {
   using results_type = decode_results<arithmetic<T>>;
   const Index rows = call.q.tokens * call.q.heads, of_head = call.q.tokens * call.group();
   const seen_splits splits = splits_of(call, results_type::split);
@@ -10693,17 +11164,62 @@ Index max_decode_rows(const attention_options& options) {
   constexpr Index strip = panel_shape<A>::rows;
   return is_quantized<C> || options.products != product_precision::full ? 3 * strip / 2 : 4 * strip;
 }
-/// Attention of a checked call.
-template <class T, class Turn, class C, class Threads>
-void attend(const attention_call<T, Turn, C>& call, const Threads& threads) {
-  if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
+/// Attention of a checked call to all keys that its rules admit.
+template <class T, class Rotation, class C, class Threads>
+void attend_keys(const attention_call<T, Rotation, C>& call, const Threads& threads) {
   if (call.q.tokens * call.group() <= max_decode_rows<arithmetic<T>, C>(call.rules.options()))
     attend_splits(call, threads);
   else
     attend_blocks(call, threads);
 }
+/// Attention of a checked call. A query whose keys are selected is a call of its own for each key head. With
+/// fewer of them than threads, threads share each one.
+template <class T, class Rotation, class C, class Threads>
+void attend(const attention_call<T, Rotation, C>& call, const Threads& threads) {
+  if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;
+  const selected_keys& selected = call.rules.options().selected;
+  if (!selected) return attend_keys(call, threads);
+  const Index tasks = selected_query_count(call);
+  if (tasks < available_threads(threads))
+    for (Index task = 0; task < tasks; ++task) attend_keys(selected_query(call, task).call(), threads);
+  else
+    parallel_tasks(threads, tasks, cost_of(call.group(), selected.keys(), call.k.head_dim + call.v.head_dim),
+                   [&](Index task) { attend_keys(selected_query(call, task).call(), this_thread{}); });
+}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_ATTEND_HPP
+
+#ifndef ROPE_BASE_INSTANCES_HPP
+#define ROPE_BASE_INSTANCES_HPP
+/// Compiles the usual kernels once in a program, in place of once in every file that calls them.
+///
+/// Define ROPE_EXTERN_TEMPLATES before the first include of the library in every file of a target (or with
+/// -D), and write ROPE_INSTANTIATE in one source file of the same target:
+///
+///     #include <rope/rope.hpp>  // or rope_single.hpp
+///     ROPE_INSTANTIATE
+///
+/// With CMake, `target_link_libraries(app PRIVATE rope::instantiations)` does both. Usual are channels of
+/// float, half and bfloat16, interleaved and half_split, tables of float, and keys of the type of the
+/// queries: `rotate`, `unrotate`, `attention`, and `kv_cache` with `append` and `attention`. All other calls
+/// are compiled where they are made.
+///
+/// The macro instantiates what the headers before it declare: with <rope/rotation.hpp> alone, rotations. All
+/// files need the flags of that source file, because the instruction set is part of every name: a file with
+/// others does not link. Results have the same bits as without the two macros.
+#define ROPE_DETAIL_FOR_USUAL_CHANNELS(list, declared) \
+  namespace rope::inline ROPE_ABI::detail {            \
+  list(declared, float);                               \
+  list(declared, Eigen::half);                         \
+  list(declared, Eigen::bfloat16);                     \
+  }
+#define ROPE_DETAIL_INSTANTIATE(list) ROPE_DETAIL_FOR_USUAL_CHANNELS(list, template)
+#ifdef ROPE_EXTERN_TEMPLATES
+#define ROPE_DETAIL_DECLARE_INSTANCES(list) ROPE_DETAIL_FOR_USUAL_CHANNELS(list, extern template)
+#else
+#define ROPE_DETAIL_DECLARE_INSTANCES(list) static_assert(true)
+#endif
+#endif  // ROPE_BASE_INSTANCES_HPP
 
 #ifndef ROPE_ROTATION_ROTATE_HPP
 #define ROPE_ROTATION_ROTATE_HPP
@@ -10756,7 +11272,7 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
           for (Index i = 0; i < count; ++i)
             for (Index h = 0; h < x.heads; ++h)
               channels_map<T>(out.at(b, t + i, h), x.head_dim) =
-                  const_channels_map<float>(wide.at(0, i, h), x.head_dim).template cast<T>();
+                  const_channels_map<arithmetic<T>>(wide.at(0, i, h), x.head_dim).template cast<T>();
         });
       });
 }
@@ -10930,6 +11446,24 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 }  // namespace rope::inline ROPE_ABI
+#define ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, Positions)                                           \
+  declared void rotate_checked<Layout, false>(const char*, const head_view<const T>&, const head_view<T>&, \
+                                              const placed_table<float>&, const Positions&,                \
+                                              const this_thread&, reverse_rotation);                       \
+  declared void rotate_both_checked<Layout, false>(const char*, const head_view<T>&, const head_view<T>&,  \
+                                                   const placed_table<float>&, const Positions&,           \
+                                                   const this_thread&, reverse_rotation)
+#define ROPE_DETAIL_ROTATIONS_OF(declared, T, Layout)        \
+  declared class rotation_plan<Layout, false, T, float>;     \
+  declared class rotation_plan<Layout, true, T, float>;      \
+  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, braced_ids); \
+  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, std::int64_t)
+#define ROPE_DETAIL_ROTATIONS(declared, T)            \
+  ROPE_DETAIL_ROTATIONS_OF(declared, T, interleaved); \
+  ROPE_DETAIL_ROTATIONS_OF(declared, T, half_split)
+ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ROTATIONS);
+/// Defines the kernels of base/instances.hpp. Modules above add their own.
+#define ROPE_INSTANTIATE ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ROTATIONS)
 #endif  // ROPE_ROTATION_ROTATE_HPP
 /// Scaled dot-product attention, with or without rotation of queries and keys.
 ///
@@ -10965,6 +11499,7 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   check_heads(q, k, v, out);
   const attention_shape shape = {q.batch, q.tokens, k.tokens, q.heads, q.head_dim};
   check_options("attention", options, shape, rotates);
+  check_selected("attention", options, shape, k.heads);
   check_magnitudes<arithmetic<T>>("attention", options, shape.head_dim);
   return {options, shape};
 }
@@ -11096,8 +11631,8 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   detail::check_memory("attention", q, k, v, out);
   detail::check_output<T, C>(q, k, v, out);
   detail::check_rotations<Layout>("attention", head_view<const T>(q), head_view<const C>(k), pair, rules);
-  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
-  detail::attend(detail::attention_call<T, turn, C>{q, k, v, out, rules, {pair}}, threads);
+  using rotation = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
+  detail::attend(detail::attention_call<T, rotation, C>{q, k, v, out, rules, {pair}}, threads);
 }
 /// Catches calls that match no other overload and reports the missing or misplaced argument. Returns int, so
 /// that the first error of `r = attention(q, k, v, table)` is not about `void`.
@@ -11208,10 +11743,32 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
                                  detail::known_range{rules.query_position_range()});
   detail::check_rotation<Layout>("attention", k.batch, k.tokens, k.head_dim, pair.keys(),
                                  detail::known_range{rules.key_position_range()});
-  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
-  detail::attend(detail::attention_call<T, turn, std::int8_t>{q, k, v, out, rules, {pair}}, threads);
+  using rotation = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
+  detail::attend(detail::attention_call<T, rotation, std::int8_t>{q, k, v, out, rules, {pair}}, threads);
 }
 }  // namespace rope::inline ROPE_ABI
+#define ROPE_DETAIL_ATTENDED(declared, T, rotation)                                                       \
+  declared void attend_block(const attention_call<T, rotation, T>&, const query_block&);                  \
+  declared void attend_split(const attention_call<T, rotation, T>&, const decode_results<arithmetic<T>>&, \
+                             const key_split&);                                                           \
+  declared void attend(const attention_call<T, rotation, T>&, const this_thread&)
+#define ROPE_DETAIL_TURN(Layout) table_rotation<Layout, float>
+#define ROPE_DETAIL_ATTENTIONS_OF(declared, T, Layout)                                                     \
+  ROPE_DETAIL_ATTENDED(declared, T, ROPE_DETAIL_TURN(Layout));                                             \
+  declared void check_rotations<Layout>(const char*, const head_view<const T>&, const head_view<const T>&, \
+                                        const query_key_tables<float>&, const visibility&)
+#define ROPE_DETAIL_ATTENTIONS(declared, T)                                                   \
+  declared visibility checked_attention(const head_view<const T>&, const head_view<const T>&, \
+                                        const head_view<const T>&, const head_view<T>&,       \
+                                        const attention_options&, bool);                      \
+  ROPE_DETAIL_ATTENDED(declared, T, no_rotation);                                             \
+  ROPE_DETAIL_ATTENTIONS_OF(declared, T, interleaved);                                        \
+  ROPE_DETAIL_ATTENTIONS_OF(declared, T, half_split)
+ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ATTENTIONS);
+#undef ROPE_INSTANTIATE
+#define ROPE_INSTANTIATE                         \
+  ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ROTATIONS) \
+  ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ATTENTIONS)
 #endif  // ROPE_ATTENTION_ATTENTION_HPP
 
 #ifndef ROPE_ATTENTION_GRADIENT_HPP
@@ -11538,10 +12095,10 @@ struct attention_gradient_rows {
     pack_transposed_panels(rows.rows, rows.stride, count, tape.v.head_dim, m.transposed_values);
   }
   /// Products of strip s of packed rows with the panels of transposed keys or values that `hull` touches.
-  void multiply(const A* rows, Index s, const A* turned, Index depth, tile_range hull, A* products,
+  void multiply(const A* rows, Index s, const A* rotated, Index depth, tile_range hull, A* products,
                 Index stride) const {
     for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
-      row_products(rows + s * shape::rows * shape::width, panel_stride(), turned + n * depth, depth,
+      row_products(rows + s * shape::rows * shape::width, panel_stride(), rotated + n * depth, depth,
                    products + n, stride);
   }
   void write_queries() const {
@@ -12141,6 +12698,9 @@ void check_attention_gradient(const attention_tape<T>& x, const attention_option
                               const option_gradients& by_options, bool rotates = false) {
   const char* function = "attention_gradient";
   check_tape(function, x);
+  if (options.selected)
+    throw_invalid(function, "selected keys have no gradient; give a mask of the same keys, got lists of ",
+                  options.selected.queries(), " queries");
   check_options(function, options, {x.q.batch, x.q.tokens, x.k.tokens, x.q.heads, x.q.head_dim}, rotates);
   check_magnitudes<arithmetic<T>>(function, options, x.q.head_dim);
   check_option_gradients(function, by_options, options);
@@ -12326,6 +12886,60 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AT(merge_attention, 0b101);
 
 #ifndef ROPE_ATTENTION_WEIGHTS_HPP
 #define ROPE_ATTENTION_WEIGHTS_HPP
+
+#ifndef ROPE_BASE_STORAGE_HPP
+#define ROPE_BASE_STORAGE_HPP
+/// Vectors in memory that is aligned to a cache line and not initialised, and counts that move with it.
+namespace rope::inline ROPE_ABI::detail {
+/// Allocates blocks that begin at a cache line, and does not initialise elements without an initial value.
+template <class T>
+struct cache_line_allocator {
+  using value_type = T;
+  // All allocators are equal, so containers always take over memory and never move element by element.
+  using propagate_on_container_copy_assignment = std::true_type;
+  using propagate_on_container_move_assignment = std::true_type;
+  using propagate_on_container_swap = std::true_type;
+  using is_always_equal = std::true_type;
+  cache_line_allocator() = default;
+  template <class U>
+  constexpr cache_line_allocator(const cache_line_allocator<U>& /*other*/) noexcept {}
+  T* allocate(std::size_t count) { return static_cast<T*>(allocate_block("storage", count, sizeof(T))); }
+  void deallocate(T* data, std::size_t /*count*/) noexcept { free_block(data); }
+  /// Leaves the element indeterminate, unlike std::allocator, which would zero it: the owner writes all
+  /// elements.
+  template <class U>
+  void construct(U* place) noexcept {
+    ::new (static_cast<void*>(place)) U;
+  }
+  template <class U, class... Arguments>
+  void construct(U* place, Arguments&&... arguments) {
+    ::new (static_cast<void*>(place)) U(static_cast<Arguments&&>(arguments)...);
+  }
+  friend bool operator==(const cache_line_allocator&, const cache_line_allocator&) { return true; }
+};
+/// A vector whose new elements are indeterminate until written.
+template <class T>
+using storage = std::vector<T, cache_line_allocator<T>>;
+/// An Index that is moved with the memory it counts. It is 0 in an object that was moved from.
+class moved_index {
+ public:
+  moved_index(Index value) noexcept : value_(value) {}
+  moved_index(const moved_index&) = default;
+  moved_index(moved_index&& other) noexcept : value_(other.value_) { other.value_ = 0; }
+  moved_index& operator=(const moved_index&) = default;
+  moved_index& operator=(moved_index&& other) noexcept {
+    const Index value = other.value_;
+    other.value_ = 0;
+    value_ = value;
+    return *this;
+  }
+  ~moved_index() = default;
+  operator Index() const noexcept { return value_; }
+ private:
+  Index value_;
+};
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_STORAGE_HPP
 /// The probabilities of attention, for inspection and plots.
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -12377,9 +12991,35 @@ struct weights_view {
     return data + b * batch_stride + h * head_stride + i * query_stride;
   }
 };
-template <class T, class Turn, class C, class Threads>
-void write_weights(const attention_call<T, Turn, C>& call, const weights_view<arithmetic<T>>& weights,
+template <class T, class Rotation, class C, class Threads>
+void write_weights(const attention_call<T, Rotation, C>& call, const weights_view<arithmetic<T>>& weights,
+                   const Threads& threads);
+/// The weights of queries whose keys are selected. A key that is listed twice has both its weights.
+template <class T, class Rotation, class C, class Threads>
+void write_selected_weights(const attention_call<T, Rotation, C>& call,
+                            const weights_view<arithmetic<T>>& weights, const Threads& threads) {
+  using A = arithmetic<T>;
+  const Index keys = call.k.tokens, group = call.group();
+  const auto write = [&](Index first, Index last) {
+    storage<A> of_list(static_cast<std::size_t>(group * call.rules.options().selected.keys()));
+    for (Index task = first; task < last; ++task) {
+      const selected_query query(call, task);
+      write_weights(query.call(), weights_view<A>{of_list.data(), 0, query.count(), 0, 1}, this_thread{});
+      for (Index g = 0; g < group; ++g) {
+        A* const row = weights.at(query.row(), query.first_head() + g, query.query());
+        for (Index j = 0; j < keys; ++j) row[j * weights.key_stride] = A(0);
+        for (Index n = 0; n < query.count(); ++n)
+          row[query.key(n) * weights.key_stride] += of_list.data()[g * query.count() + n];
+      }
+    }
+  };
+  const Index tasks = selected_query_count(call);
+  parallel_pieces(threads, tasks, cost_of(tasks, group, keys, sizeof(A)), write);
+}
+template <class T, class Rotation, class C, class Threads>
+void write_weights(const attention_call<T, Rotation, C>& call, const weights_view<arithmetic<T>>& weights,
                    const Threads& threads) {
+  if (call.rules.options().selected) return write_selected_weights(call, weights, threads);
   using A = arithmetic<T>;
   const Index group = call.group(), depth = call.q.head_dim, keys = call.k.tokens, block = 64;
   const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);
@@ -12391,8 +13031,8 @@ void write_weights(const attention_call<T, Turn, C>& call, const weights_view<ar
       A* row = weights.key_stride == 1 ? weights.at(b, h, i) : rows_of_group.data() + h % group * keys;
       return std::span<A>(row, static_cast<std::size_t>(keys));
     };
-    storage<T> turned(copied);
-    const row_buffers<T> buffers = {turned.data(), wide.data()};
+    storage<T> rotated(copied);
+    const row_buffers<T> buffers = {rotated.data(), wide.data()};
     for (Index token = first; token < last; ++token)
       for (Index kv = 0; kv < call.k.heads; ++kv) {
         const Index b = token / call.q.tokens, i = token % call.q.tokens;
@@ -12487,8 +13127,8 @@ void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, cons
   const auto rules = checked_weights<T>(q, k, options, true);
   const auto to = weights_in<arithmetic<T>>(weights, rules.shape());
   check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair, rules);
-  using turn = table_rotation<Layout, typename decltype(pair)::scalar>;
-  write_weights(attention_call<T, turn>{q, k, {}, {}, rules, {pair}}, to, threads);
+  using rotation = table_rotation<Layout, typename decltype(pair)::scalar>;
+  write_weights(attention_call<T, rotation>{q, k, {}, {}, rules, {pair}}, to, threads);
 }
 /// The type of the weights of queries Q.
 template <class Q>
@@ -12572,13 +13212,13 @@ struct weight_sums_view {
 /// query, the second one computes the same scores again and adds their weights to the sums of their keys.
 /// A task of the second pass is the only one that adds to the sums of its keys, so the bits do not depend on
 /// the number of threads.
-template <class T, class Turn, class C>
+template <class T, class Rotation, class C>
 class weight_sums_passes {
   using A = arithmetic<T>;
   using shape = panel_shape<A>;
-  using operands_type = prefill_operands<T, Turn, C>;
+  using operands_type = prefill_operands<T, Rotation, C>;
  public:
-  weight_sums_passes(const attention_call<T, Turn, C>& call, const weight_sums_view& to)
+  weight_sums_passes(const attention_call<T, Rotation, C>& call, const weight_sums_view& to)
       : call_(call),
         to_(to),
         factors_(call.rules),
@@ -12722,13 +13362,36 @@ class weight_sums_passes {
                      });
     }
   }
-  attention_call<T, Turn, C> call_;
+  attention_call<T, Rotation, C> call_;
   weight_sums_view to_;
   score_factors factors_;
   Index group_, pairs_;  // pairs of a row and a key head
   Index tiles_of_run_, runs_, block_, blocks_;
   softmax_rows<A> total_, of_runs_;  // [pairs, blocks, rows], [runs, pairs, blocks, rows]
 };
+/// Adds the weights of a call to sums. Queries with selected keys are added one after another, because two of
+/// them may have selected the same key.
+template <class T, class Rotation, class C, class Threads>
+void add_weight_sums(const attention_call<T, Rotation, C>& call, const weight_sums_view& to,
+                     const Threads& threads) {
+  const selected_keys& selected = call.rules.options().selected;
+  if (!selected) return weight_sums_passes<T, Rotation, C>(call, to).run(threads);
+  struct sums_of_list {};
+  const Index tasks = selected_query_count(call), heads = to.by_key_head ? 1 : call.group();
+  double* const of_list = workspace<sums_of_list, double>(heads * selected.keys());
+  for (Index task = 0; task < tasks; ++task) {
+    const selected_query query(call, task);
+    const Index first = to.by_key_head ? query.key_head() : query.first_head();
+    std::fill_n(of_list, heads * query.count(), 0.0);
+    weight_sums_passes<T, Rotation, C>(query.call(),
+                                       weight_sums_view{of_list, 0, query.count(), to.by_key_head})
+        .run(threads);
+    double* const sums = to.data + query.row() * to.batch_stride + first * to.head_stride;
+    for (Index h = 0; h < heads; ++h)
+      for (Index n = 0; n < query.count(); ++n)
+        sums[h * to.head_stride + query.key(n)] += of_list[h * query.count() + n];
+  }
+}
 /// Zeros for `count` sums in double, valid until the next call on this thread.
 inline double* cleared_weight_sums(std::size_t count) {
   struct sums_of_weights {};
@@ -12756,11 +13419,11 @@ void write_weight_sums(const double* from, std::span<A> sums) {
   for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = static_cast<A>(from[i]);
 }
 /// Implements the calls below.
-template <class T, class Turn, class C, class Threads>
-void find_weight_sums(const attention_call<T, Turn, C>& call, std::span<arithmetic<T>> sums,
+template <class T, class Rotation, class C, class Threads>
+void find_weight_sums(const attention_call<T, Rotation, C>& call, std::span<arithmetic<T>> sums,
                       const Threads& threads) {
   const weight_sums_view to = weight_sums_in(sums, call.rules.shape(), call.k.heads);
-  weight_sums_passes<T, Turn, C>(call, to).run(threads);
+  add_weight_sums(call, to, threads);
   write_weight_sums(to.data, sums);
 }
 /// Checks the call of attention whose weights are added up, and returns its visibility rules.
@@ -12833,8 +13496,9 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::wei
   const auto rules = detail::checked_weight_sums<T, C>(q, k, options, true);
   detail::check_rotations<Layout>("attention_weight_sums", head_view<const T>(q), head_view<const C>(k), pair,
                                   rules);
-  using turn = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
-  detail::find_weight_sums(detail::attention_call<T, turn, C>{q, k, {}, {}, rules, {pair}}, sums, threads);
+  using rotation = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
+  detail::find_weight_sums(detail::attention_call<T, rotation, C>{q, k, {}, {}, rules, {pair}}, sums,
+                           threads);
 }
 #undef ROPE_DETAIL_CHECK_WEIGHT_SUMS
 }  // namespace rope::inline ROPE_ABI
@@ -12959,14 +13623,14 @@ struct norm_rule {
   }
 };
 /// Used after the norm if heads are not rotated.
-struct no_turn {
+struct without_rotation {
   template <class A>
   void operator()(Index /*b*/, Index /*t*/, const token_heads<A>& /*heads*/) const {}
 };
 /// Rotates the heads of a token by the table row of a position. Not inline, so that all types of positions
 /// share it and programs can compile it once (`extern template`).
 template <class Layout, class S, class A>
-void turn_heads(const table_view<S>& table, double m, std::int64_t position, token_heads<A> heads) {
+void rotate_normed_heads(const table_view<S>& table, double m, std::int64_t position, token_heads<A> heads) {
   const S* cos = table.cos(position);
   const table_row<S, false> row = {cos, cos + table.pairs, table.pairs, S(1)};
   if constexpr (!std::is_same_v<S, A>)
@@ -12975,12 +13639,12 @@ void turn_heads(const table_view<S>& table, double m, std::int64_t position, tok
 }
 /// Used after the norm if heads are rotated: rotates them by the row of their token's position.
 template <class Layout, class S, class Source>
-struct row_turn {
+struct row_rotation {
   table_view<S> table;
   Index first_channel;
   Source positions;
   double m;
-  row_turn(const placed_table<S>& placed, const Source& at)
+  row_rotation(const placed_table<S>& placed, const Source& at)
       : table(placed.table().view()),
         first_channel(placed.first_channel()),
         positions(at),
@@ -12991,16 +13655,17 @@ struct row_turn {
     if (table.is_identity(position)) return;
     heads.in += first_channel;
     heads.out += first_channel;
-    turn_heads<Layout>(table, m, position, heads);
+    rotate_normed_heads<Layout>(table, m, position, heads);
   }
 };
 /// A checked call: normalises and rotates every head of `x` and writes it to `out`, which may be `x`.
-template <class T, class W, class Turn>
+template <class T, class W, class Rotation>
 class norm_pass {
   using A = arithmetic<T>;
  public:
-  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm, const Turn& turn)
-      : x_(x), out_(out), norm_(norm), turn_(turn) {}
+  norm_pass(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
+            const Rotation& rotation)
+      : x_(x), out_(out), norm_(norm), rotation_(rotation) {}
   Index tokens() const { return x_.batch * x_.tokens; }
   double bytes() const { return cost_of(x_.size(), sizeof(T)); }
   /// Processes every head of tokens [first, last) of the batch.
@@ -13046,7 +13711,7 @@ class norm_pass {
         scale_channels(in, inverse, gain, head_dim, row);
       }
     }
-    turn_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
+    rotation_(b, t, token_heads<A>{rows, rows, heads, stride, stride});
     if constexpr (!std::is_same_v<T, A>)
       for (Index h = 0; h < heads; ++h)
         round_channels<T>(rows + h * stride, head_dim, out_.at(b, t, first + h));
@@ -13054,7 +13719,7 @@ class norm_pass {
   head_view<const T> x_;
   head_view<T> out_;
   norm_rule<W> norm_;
-  Turn turn_;
+  Rotation rotation_;
 };
 /// Tokens whose queries and keys are normalised before the next tokens.
 inline constexpr Index tokens_of_norm = 32;
@@ -13063,8 +13728,8 @@ template <class Layout, class T, class W, class S, class Source, class Threads =
 void normalize_and_rotate_all(const head_view<const T>& x, const head_view<T>& out, const norm_rule<W>& norm,
                               const placed_table<S>& table, const Source& positions,
                               const Threads& threads = {}) {
-  using turn = row_turn<Layout, S, Source>;
-  run_plans(threads, tokens_of_norm, norm_pass<T, W, turn>(x, out, norm, turn(table, positions)));
+  using rotation = row_rotation<Layout, S, Source>;
+  run_plans(threads, tokens_of_norm, norm_pass<T, W, rotation>(x, out, norm, rotation(table, positions)));
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ROTATION_DETAIL_HEAD_NORM_PASS_HPP
@@ -13129,7 +13794,7 @@ void normalize_checked(const char* function, const head_view<const T>& x, const 
   check_memory(function, out);
   const norm_rule<W> rule = checked_norm(function, norm, x);
   check_same_or_disjoint(function, x, out);
-  run_plans(threads, tokens_of_norm, norm_pass<T, W, no_turn>(x, out, rule, {}));
+  run_plans(threads, tokens_of_norm, norm_pass<T, W, without_rotation>(x, out, rule, {}));
 }
 template <class Layout, class T, class W, class S, class P, class Threads>
 void normalize_and_rotate_checked(const char* function, const head_view<const T>& x, const head_view<T>& out,
@@ -13151,9 +13816,9 @@ void normalize_and_rotate_both(const char* function, const head_view<T>& q, cons
   check_both<Layout>(function, q, k, table, source);
   const norm_rule<QW> q_rule = checked_norm(function, q_norm, q);
   const norm_rule<KW> k_rule = checked_norm(function, k_norm, k);
-  using turn = row_turn<Layout, S, std::remove_const_t<decltype(source)>>;
-  run_plans(threads, tokens_of_norm, norm_pass<T, QW, turn>(q, q, q_rule, turn(table, source)),
-            norm_pass<T, KW, turn>(k, k, k_rule, turn(table, source)));
+  using rotation = row_rotation<Layout, S, std::remove_const_t<decltype(source)>>;
+  run_plans(threads, tokens_of_norm, norm_pass<T, QW, rotation>(q, q, q_rule, rotation(table, source)),
+            norm_pass<T, KW, rotation>(k, k, k_rule, rotation(table, source)));
 }
 }  // namespace detail
 /// Normalises every head of `x` in place.
@@ -13626,6 +14291,16 @@ struct projection {
   requires detail::no_maps<W, weight_map, B, bias_map> && detail::owns_memory<W> && detail::owns_memory<B>
   projection(W&& w ROPE_DETAIL_LIFETIMEBOUND, B&& b ROPE_DETAIL_LIFETIMEBOUND)
       : projection(weight_map(checked_data(w), w.rows(), w.cols()), checked_bias(b)) {}
+  /// A std::mdspan [out_features, in_features], row-major as layout_right, and optionally one of a bias.
+  ///
+  /// Throws:  std::invalid_argument if the rows, or the numbers of a row or of the bias, are not contiguous
+  template <detail::strided_span<2> W>
+  requires(!detail::dense<W>) projection(const W& w)
+      : projection(span_data(w), detail::span_extent(w, 0), detail::span_extent(w, 1)) {}
+  template <detail::strided_span<2> W, detail::strided_span<1> B>
+  requires(!detail::dense<W> && !detail::dense<B>) projection(const W& w, const B& b)
+      : projection(weight_map(span_data(w), detail::span_extent(w, 0), detail::span_extent(w, 1)),
+                   bias_map(span_data(b), detail::span_extent(b, 0))) {}
   /// A row-major array in memory.
   ///
   /// \param w  [out_features, in_features]
@@ -13633,6 +14308,19 @@ struct projection {
   projection(T* w, Index out_features, Index in_features, T* b = nullptr)
       : weight(w, out_features, in_features), bias(b, b == nullptr ? 0 : out_features) {}
  private:
+  /// The numbers of an mdspan, which are contiguous in the order of its indices.
+  template <class X>
+  static T* span_data(const X& x) {
+    constexpr int rank = static_cast<int>(X::rank());
+    Index contiguous = 1;
+    for (int i = rank - 1; i >= 0; contiguous *= detail::span_extent(x, i--))
+      if (detail::span_extent(x, i) > 1 && detail::span_stride(x, i) != contiguous)
+        detail::throw_invalid("projection", "an mdspan of a ", rank == 1 ? "bias" : "weight",
+                              " must be row-major without gaps (layout_right), got a stride of ",
+                              detail::span_stride(x, i), " on index ", i, " in place of ", contiguous,
+                              "; copy it first");
+    return x.data_handle();
+  }
   template <class B>
   static bias_map checked_bias(const B& b) {
     static_assert(bool(detail::dense_type<B>::IsVectorAtCompileTime) && detail::dense_in_memory<B>,
@@ -14608,10 +15296,11 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 /// coordinates, made from cache.next_coordinates(). Raw keys are appended by `append_at` with
 /// token_coordinates, and attention rotates them by a table of cache.coordinates().
 ///
-///     next position of a row = 1 + the largest coordinate of its tokens on any axis, 0 in an empty row
+///     next position of a row = 1 + the largest coordinate of its tokens on any axis, 0 if there are none
 ///
-/// Other libraries compute this with `rope_deltas`. If a model continues text at another position
-/// (VideoRoPE), or keeps an axis at 0 for text (the extra axis of ggml), pass the coordinates of its text.
+/// Evicted tokens count until a rollback (`truncate`, or `remove` of the newest tokens). Other libraries
+/// compute this with `rope_deltas`. If a model continues text at another position (VideoRoPE), or keeps an
+/// axis at 0 for text (the extra axis of ggml), pass the coordinates of its text.
 ///
 /// Visibility depends on the order of tokens in the row, not on their coordinates: `causal` admits tokens
 /// appended before, and `window` counts tokens. The cache remembers the frequencies, the layout and the first
@@ -14828,36 +15517,6 @@ auto placed_in(const Rows& rows, const Table& table) {
 #ifndef ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
 #define ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
 
-#ifndef ROPE_BASE_LISTS_HPP
-#define ROPE_BASE_LISTS_HPP
-/// Small operations on lists. They are templates to save compile time: the algorithms of the standard library
-/// are constexpr, and a compiler instantiates those wherever they are named, even in an unused template. It
-/// instantiates these templates only if they are called.
-namespace rope::inline ROPE_ABI::detail {
-/// Whether an element of the list equals x.
-template <class T, class X>
-bool contains(const std::vector<T>& list, const X& x) {
-  return std::find(list.begin(), list.end(), x) != list.end();
-}
-/// Sorts [first, last) in increasing order.
-template <class T>
-void sort(T* first, T* last) {
-  std::sort(first, last);
-}
-/// Sorts a list in increasing order and keeps one of equal elements.
-template <class T>
-void sort_distinct(std::vector<T>& list) {
-  std::sort(list.begin(), list.end());
-  list.erase(std::unique(list.begin(), list.end()), list.end());
-}
-/// Elements [first, first + count).
-template <class T>
-std::span<T> part_of(std::span<T> list, Index first, Index count) {
-  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_LISTS_HPP
-
 #ifndef ROPE_CACHE_DETAIL_CALL_ANGLES_HPP
 #define ROPE_CACHE_DETAIL_CALL_ANGLES_HPP
 
@@ -14884,39 +15543,22 @@ inline Index checked_row(const char* function, std::int64_t b, Index batch) {
 /// A list of any integers, [batch], or an empty one, which means that every row has all tokens.
 ///
 /// Requires:  the list outlives the call
-class row_counts {
+class row_counts : public any_integers {
  public:
   row_counts() = default;
   template <integers_in_memory X>
   row_counts(const X& list) : row_counts("counts", list) {}
-  bool empty() const { return size_ == 0; }
-  std::size_t size() const { return size_; }
   /// The count of row b, clamped to an Index.
   Index operator[](std::size_t b) const {
     using limits = std::numeric_limits<Index>;
     return static_cast<Index>(std::clamp<std::int64_t>(given(b), (limits::min)(), (limits::max)()));
   }
   /// The count of row b in the list, for messages.
-  std::int64_t given(std::size_t b) const { return read_(data_, static_cast<Index>(b) * stride_); }
+  std::int64_t given(std::size_t b) const { return any_integers::operator[](b); }
  protected:
   /// \param name  the name of the list in errors
   template <integers_in_memory X>
-  row_counts(const char* name, const X& list) {
-    const auto vector = vector_of(name, list);
-    data_ = vector.data;
-    size_ = static_cast<std::size_t>(vector.size());
-    stride_ = vector.column_stride;
-    read_ = &read<integer_of<X>>;
-  }
- private:
-  template <class Integer>
-  static std::int64_t read(const void* data, Index offset) {
-    return as_position(static_cast<const Integer*>(data)[offset]);
-  }
-  const void* data_ = nullptr;
-  std::size_t size_ = 0;
-  Index stride_ = 1;
-  std::int64_t (*read_)(const void*, Index) = nullptr;
+  row_counts(const char* name, const X& list) : any_integers(name, list) {}
 };
 /// A list of any integers, [batch]: for each row, the row that it becomes a copy of.
 class row_list : public row_counts {
@@ -14939,20 +15581,10 @@ inline void check_counts(const char* function, const row_counts& counts, Index b
 inline Index count_of(Index b, Index tokens, const row_counts& counts) {
   return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
 }
-/// Makes row `to` of a cache a copy of row `from`.
+/// Makes every row b of a cache a copy of row from[b] before the call.
 ///
 /// \param rows   the sizes of the rows: used(b) slots are in use in row b
 /// \param parts  the content of these slots
-///
-/// Throws:  std::out_of_range if there is no such row
-template <class Rows, class... Parts>
-void copy_row(const char* function, Index from, Index to, Rows& rows, Parts&... parts) {
-  rows.checked(function, from);
-  if (rows.checked(function, to) == from) return;
-  (parts.copy_row(from, to, rows.used(from)), ...);
-  rows.copy_row(from, to);
-}
-/// Makes every row b of a cache a copy of row from[b] before the call.
 ///
 /// Throws:  std::invalid_argument unless `from` has an entry for every row, std::out_of_range if an entry is
 ///          not a row
@@ -14970,7 +15602,8 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
   for (Index first = 0; first < batch; ++first)
     for (Index b = first; !stays(b) && readers[at(b)] == 0; --readers[at(b)]) {
       const Index made_of = std::exchange(source[at(b)], b);
-      detail::copy_row(function, made_of, b, rows, parts...);
+      (parts.copy_row(parts, made_of, b, rows.used(made_of)), ...);
+      rows.copy_row(rows, made_of, b);
       b = made_of;
     }
   // The remaining rows form cycles. Each swap completes one row and moves the first row of the cycle to the
@@ -15048,20 +15681,15 @@ class newest_tokens {
       count -= gone;
     }
   }
-  /// even_ and width_ hold for every row, so copying and swapping rows keep them valid.
-  void copy_row(Index from, Index to) {
-    counts_[static_cast<std::size_t>(to)] = counts_[static_cast<std::size_t>(from)];
-  }
-  /// Row `to` becomes a copy of row `from` of another cache. Unless both caches have one row, its newest
-  /// tokens and those of the other rows come from different calls.
+  /// Row `to` becomes a copy of row `from` of this record or of another cache's. Unless it is then the only
+  /// row, its newest tokens and those of the other rows come from different calls. even_ and width_ hold for
+  /// every row, so copying and swapping rows of one record keep them valid.
   void copy_row(const newest_tokens& other, Index from, Index to) {
-    if (counts_.size() == 1 && other.counts_.size() == 1) {
-      *this = other;
-      return;
-    }
     counts_[static_cast<std::size_t>(to)] = other.counts_[static_cast<std::size_t>(from)];
-    even_ = 0;
-    width_ = unknown;
+    if (&other == this) return;
+    const bool only = counts_.size() == 1;
+    even_ = only ? other.even_ : 0;
+    width_ = only ? other.width_ : unknown;
   }
   void swap_rows(Index a, Index b) {
     std::swap(counts_[static_cast<std::size_t>(a)], counts_[static_cast<std::size_t>(b)]);
@@ -15240,8 +15868,8 @@ void check_new_positions(const char* function, Index batch, Index tokens, const 
 /// The sizes and positions of the rows of a kv_cache. A batch without rows counts as one row, so that it also
 /// has a size.
 ///
-/// Invariant: next(b) is one more than the largest position of row b, evicted tokens included, 0 if the row
-///            is empty. A moved-from object has no rows.
+/// Invariant: next(b) is one more than the largest position of the tokens that row b holds or has evicted
+///            since its last rollback, 0 if there are none. A moved-from object has no rows.
 class cache_rows {
  public:
   cache_rows(Index batch, Index capacity)
@@ -15263,11 +15891,9 @@ class cache_rows {
   }
   /// The numbers of positions(b) that are counted and ascending.
   const ordered_tokens& order(Index b) const { return order_[at(b)]; }
-  bool empty() const {
-    for (const Index size : sizes_)
-      if (size > 0) return false;
-    return true;
-  }
+  /// Whether row b has no token, or no row has.
+  bool empty(Index b) const { return size(b) == 0; }
+  bool empty() const { return empty_but(-1); }
   /// Throws:  std::invalid_argument if rows differ in size
   Index common_size(const char* function) const {
     for (const Index size : sizes_) check_equal(function, "every row", "size", sizes_[0], size);
@@ -15338,7 +15964,7 @@ class cache_rows {
     const auto size = to_index(first_lost);
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
     for (Index b = rows.first; b < rows.last; ++b) {
-      if (size < this->size(b)) evicted_next_[at(b)] = none_evicted;
+      if (size < this->size(b) || size == 0) evicted_next_[at(b)] = none_evicted;
       sizes_[at(b)] = size;
       look_again(b, size);
     }
@@ -15373,45 +15999,29 @@ class cache_rows {
       look_again(b, tokens.first());
     }
   }
-  /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]
+  /// Throws:  std::out_of_range if a position, or the newest position of a row that evicted it, would leave
+  ///          [-2^53, 2^53]
   void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
-    for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b)
-      for (Index t = first; t < last; ++t) {
-        const std::int64_t position = positions(b)[at(t)];
-        if (delta < -position_limit - position || delta > position_limit - position)
-          throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ", position,
-                             " and a delta of ", delta);
-      }
-  }
-  /// Checks a shift and returns its rows.
-  ///
-  /// Throws:  as rows, check_tokens and check_shift
-  row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
-                          batch_row row) const {
-    const row_range those = rows(function, row);
-    check_tokens(function, those, first, count);
-    check_shift(function, those, first, first + count, delta);
-    return those;
+    const auto check_moved = [&](std::int64_t position) {
+      if (delta < -position_limit - position || delta > position_limit - position)
+        throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ", position,
+                           " and a delta of ", delta);
+    };
+    for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b) {
+      for (Index t = first; t < last; ++t) check_moved(positions(b)[at(t)]);
+      if (moves_evicted(b, first, last)) check_moved(evicted_next_[at(b)] - 1);
+    }
   }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
     for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b) {
       for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
-      if (first < last && last == size(b) && evicted_next_[at(b)] != none_evicted)
-        evicted_next_[at(b)] += delta;
+      if (moves_evicted(b, first, last)) evicted_next_[at(b)] += delta;
       look_again(b, first);
     }
   }
-  void copy_row(Index from, Index to) {
-    std::copy_n(row(at(from)), size(from), row(at(to)));
-    sizes_[at(to)] = sizes_[at(from)];
-    next_[at(to)] = next_[at(from)];
-    evicted_next_[at(to)] = evicted_next_[at(from)];
-    order_[at(to)] = order_[at(from)];
-    newest_.copy_row(from, to);
-  }
-  /// Makes row `to` a copy of row `from` of another object.
+  /// Makes row `to` a copy of row `from` of this or another object.
   ///
-  /// Requires:  its tokens fit
+  /// Requires:  its tokens fit; from != to in this object
   void copy_row(const cache_rows& other, Index from, Index to) {
     const std::span<const std::int64_t> held = other.positions(from);
     std::copy(held.begin(), held.end(), row(at(to)));
@@ -15459,6 +16069,10 @@ class cache_rows {
   static constexpr std::int64_t none_evicted = (std::numeric_limits<std::int64_t>::min)();
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
+  /// Whether a shift of tokens [first, last) of row b also moves evicted_next_: if it moves the newest token.
+  bool moves_evicted(Index b, Index first, Index last) const {
+    return first < last && last == size(b) && evicted_next_[at(b)] != none_evicted;
+  }
   /// Updates next(b) and order(b) after a change of tokens from `first` on.
   void look_again(Index b, Index first) {
     if (b >= batch_) return;  // a batch without rows has sizes, but no positions
@@ -15528,6 +16142,34 @@ struct key_rotation {
 };
 }  // namespace rope::inline ROPE_ABI
 namespace rope::inline ROPE_ABI::detail {
+/// Whether two layouts pair the same channels in the same order.
+template <class Layout, class Other>
+bool same_layout(Index pairs) {
+  for (Index i = 0; i < pairs; ++i)
+    if (Layout::first(i, pairs) != Other::first(i, pairs) ||
+        Layout::second(i, pairs) != Other::second(i, pairs))
+      return false;
+  return true;
+}
+/// Equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for interleaved, a
+/// hash of the channels for others. It is no type or address, because a cache may be passed to a shared
+/// library, where these differ.
+template <class Layout>
+std::uint64_t layout_fingerprint(Index pairs) {
+  if constexpr (std::is_same_v<Layout, half_split>) {
+    return 1;
+  } else if constexpr (std::is_same_v<Layout, interleaved>) {
+    return pairs == 1 ? 1 : 2;
+  } else {
+    if (same_layout<Layout, half_split>(pairs)) return layout_fingerprint<half_split>(pairs);
+    if (same_layout<Layout, interleaved>(pairs)) return layout_fingerprint<interleaved>(pairs);
+    std::uint64_t hash = 2;
+    for (Index i = 0; i < pairs; ++i)
+      hash = mix(mix(hash, static_cast<std::uint64_t>(Layout::first(i, pairs))),
+                 static_cast<std::uint64_t>(Layout::second(i, pairs)));
+    return hash;
+  }
+}
 /// The rotation of keys by a table, in a cache without axes.
 template <class Layout, class S>
 key_rotation rotation_by(const placed_table<S>& placed) {
@@ -15567,7 +16209,7 @@ class key_rotator {
         first_channel_(first_channel),
         row_(2 * static_cast<std::size_t>(step_.size())) {}
   /// Rotates every head of one token, [heads, head_dim] with `head_stride`, by `count` steps.
-  void turn(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
+  void rotate(const head_view<T>& keys, Index b, Index slot, std::int64_t count) {
     if (!written_ || count != count_) {
       write([&](std::size_t i) { return step_.data()[i] * count; });
       count_ = count;
@@ -15577,7 +16219,7 @@ class key_rotator {
   }
   /// Rotates every head of one token by m R(phase_of_pair(i)), independent of the steps.
   template <class PhaseOfPair>
-  void turn_by(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
+  void rotate_by(const head_view<T>& keys, Index b, Index slot, const PhaseOfPair& phase_of_pair) {
     write(phase_of_pair);
     written_ = false;
     apply(keys, b, slot);
@@ -15696,6 +16338,21 @@ bool is_coordinate_table(const char* function, Index axes, const frequency_table
   check_axes(function, axes, table.axes());
   return true;
 }
+/// The position by which a table of positions rotates a token at coordinate(a) on each axis a.
+///
+/// Throws:  std::invalid_argument unless the token is text: at one integer on all axes
+template <class Coordinate>
+std::int64_t text_position(const char* function, const char* token, Index axes,
+                           const Coordinate& coordinate) {
+  const double first = coordinate(Index{0});
+  for (Index a = 0; a < axes; ++a)
+    if (!equal(coordinate(a), first) || !equal(first, std::floor(first)))
+      throw_invalid(function,
+                    "a table of positions needs text queries (one integer on all axes); pass a table of "
+                    "coordinates for ",
+                    token, " at ", first, " and ", coordinate(a));
+  return static_cast<std::int64_t>(first);
+}
 /// The rotation of keys by a table in a cache with axes. `frequencies` is a hash of the frequencies on all
 /// axes. It is 0 for a table of positions, which determines only the rotation of text. `text` is the
 /// fingerprint of the table of positions with the same rotation of text, whose coordinates are equal on all
@@ -15749,7 +16406,7 @@ inline void require_rotation_on_axes(const char* owner, const key_rotation& stor
 }
 /// Rotates keys by steps along all axes together, without the attention_factor.
 template <class Layout, class T, class S>
-key_rotator<Layout, T> turn_along_axes(const placed_table<S>& placed) {
+key_rotator<Layout, T> rotator_along_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   number_array<phase> steps(table.pairs(), 1, phase{});
   for (Index i = 0; i < steps.size(); ++i)
@@ -15761,15 +16418,15 @@ key_rotator<Layout, T> turn_along_axes(const placed_table<S>& placed) {
 /// Throws:  std::invalid_argument unless both tables have the same pairs and first channel, and are tables of
 ///          coordinates if some keys are not text
 template <class Layout, class T, class From, class To>
-class turn_between_axes {
+class rotator_between_axes {
  public:
-  turn_between_axes(const char* function, Index axes, bool text_only, const placed_table<From>& from,
-                    const placed_table<To>& to)
-      : from_(from.table()), to_(to.table()), turn_(checked(function, axes, text_only, from, to)) {}
+  rotator_between_axes(const char* function, Index axes, bool text_only, const placed_table<From>& from,
+                       const placed_table<To>& to)
+      : from_(from.table()), to_(to.table()), rotator_(checked(function, axes, text_only, from, to)) {}
   /// \param coordinates  of the token, [axes], all equal if a table has one axis
-  void turn(const head_view<T>& keys, Index b, Index slot, const double* coordinates) {
-    turn_.turn_by(keys, b, slot,
-                  [&](std::size_t i) { return at(to_, i, coordinates) + -at(from_, i, coordinates); });
+  void rotate(const head_view<T>& keys, Index b, Index slot, const double* coordinates) {
+    rotator_.rotate_by(keys, b, slot,
+                       [&](std::size_t i) { return at(to_, i, coordinates) + -at(from_, i, coordinates); });
   }
  private:
   static key_rotator<Layout, T> checked(const char* function, Index axes, bool text_only,
@@ -15796,7 +16453,7 @@ class turn_between_axes {
   }
   const frequency_table<From>& from_;
   const frequency_table<To>& to_;
-  key_rotator<Layout, T> turn_;
+  key_rotator<Layout, T> rotator_;
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_AXES_TABLES_HPP
@@ -15985,7 +16642,7 @@ class row_queries {
   /// \param rows  the number of rows with queries, which are the first ones
   row_queries(Index rows, Index tokens, const row_counts& counts)
       : rows_(rows), tokens_(tokens), counts_(counts) {}
-  row_queries(Index rows, Index tokens, std::span<const std::int64_t> offsets)
+  row_queries(Index rows, Index tokens, const any_integers& offsets)
       : rows_(rows), tokens_(tokens), offsets_(offsets) {}
   Index asking() const { return rows_; }
   /// Number of tokens of row b. first(b) is the index of its first token in its row of the call.
@@ -16015,13 +16672,13 @@ class row_queries {
   std::int64_t offset(Index b) const { return offsets_[static_cast<std::size_t>(b)]; }
   Index rows_, tokens_;
   row_counts counts_;
-  std::span<const std::int64_t> offsets_;
+  any_integers offsets_;
 };
 /// The tokens of a call that are the newest tokens of each sequence in pages.
 template <class T>
 class newest_in_pages : public row_queries {
  public:
-  newest_in_pages(const page_view<T>& pages, Index tokens, std::span<const std::int64_t> offsets)
+  newest_in_pages(const page_view<T>& pages, Index tokens, const any_integers& offsets)
       : row_queries(pages.sequences(), tokens, offsets), pages_(pages) {}
   /// Throws:  std::invalid_argument unless a view [batch, tokens, ...] has the new tokens of every sequence,
   ///          and no sequence has more new tokens than its length
@@ -16156,29 +16813,20 @@ class head_memory {
   storage<T> channels_;
   storage<float> scales_;
 };
-/// Calls visit(x, size, y) for each contiguous part of head h: the channels of `count` slots from `from` on
-/// in row a, and from `to` on in row b, and their scales if the heads are quantized.
-template <class View, class Visit>
-void for_each_part(const View& heads, Index h, Index a, Index from, Index b, Index to, Index count,
-                   const Visit& visit) {
-  visit(heads.at(a, from, h), count * heads.head_dim, heads.at(b, to, h));
-  if constexpr (is_quantized<typename View::value_type>)
-    visit(heads.scale_at(a, from, h), count, heads.scale_at(b, to, h));
-}
-/// Calls turn.turn(keys, b, slot, by) for one stored token. int8 channels are dequantized, rotated and
+/// Calls rotator.rotate(keys, b, slot, by) for one stored token. int8 channels are dequantized, rotated and
 /// quantized again.
-template <class Turn, class View, class By>
-void turn_stored(Turn& turn, const View& keys, Index b, Index slot, const By& by) {
+template <class Rotator, class View, class By>
+void rotate_stored(Rotator& rotator, const View& keys, Index b, Index slot, const By& by) {
   if constexpr (is_quantized<typename View::value_type>) {
-    struct turned_numbers {};
+    struct rotated_numbers {};
     const auto token = keys.batch_range(b, 1).token_range(slot, 1);
-    const head_view<float> numbers = bshd(workspace<turned_numbers, float>(keys.heads * keys.head_dim), 1, 1,
+    const head_view<float> numbers = bshd(workspace<rotated_numbers, float>(keys.heads * keys.head_dim), 1, 1,
                                           keys.heads, Index{keys.head_dim});
     dequantize_all(token, numbers);
-    turn.turn(numbers, Index{0}, Index{0}, by);
+    rotator.rotate(numbers, Index{0}, Index{0}, by);
     quantize_all(numbers, token);
   } else {
-    turn.turn(keys, b, slot, by);
+    rotator.rotate(keys, b, slot, by);
   }
 }
 /// Whether heads of X can be stored as channels of type T with at most one rounding. int8 heads are stored
@@ -16327,13 +16975,8 @@ void find_angles_on_axes(const head_view<const T>& q, const Rows& rows, const ro
   }
   position_range range;
   for_each_query([&](Index /*b*/, Index /*i*/, const double* at) {
-    for (Index a = 0; a < rows.axes(); ++a)
-      if (!equal(at[a], at[0]) || !equal(at[a], std::floor(at[a])))
-        throw_invalid("attention",
-                      "a table of positions needs text queries (one integer on all axes); pass a table of "
-                      "coordinates for the query at ",
-                      at[0], " and ", at[a]);
-    const auto position = static_cast<std::int64_t>(at[0]);
+    const std::int64_t position =
+        text_position("attention", "a query", rows.axes(), [at](Index a) { return at[a]; });
     range.include(position);
     return position;
   });
@@ -16375,7 +17018,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// Throws:  std::invalid_argument if the options list positions, counts or offsets, which stored tokens
 ///          determine, or set dropout
 inline void check_cache_lists(const char* function, const attention_options& options) {
-  const auto demand_empty = [function](const char* name, std::span<const std::int64_t> list) {
+  const auto demand_empty = [function](const char* name, const auto& list) {
     if (!list.empty())
       throw_invalid(function, "a cache knows the positions and counts of its tokens; leave ", name,
                     " empty in the options, got length ", list.size());
@@ -16424,23 +17067,8 @@ class attended_call {
   /// \param only_weights  whether kernels read only keys; out then has heads without channels
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
                 const placed_table<S>* table, const attention_options& options, const row_queries& queries,
-                const Threads& threads, bool only_weights = false)
-      : q_(q),
-        rows_(rows),
-        out_(out),
-        table_(table),
-        options_(rows.rules("attention", options)),
-        queries_(queries),
-        threads_(threads),
-        only_weights_(only_weights) {
-    check_call();
-    for (Index b = 0; b < queries_.asking(); ++b) check_row(b);
-    find_positions();
-    check_rotation_of_call();
-  }
-  void run() const {
-    for_each_call([this](const auto& call, const attended_part& /*part*/) { attend(call, threads_); });
-  }
+                const Threads& threads, bool only_weights = false);
+  void run() const;
   /// Calls visit(call, part) for every kernel call. Joins adjacent compatible rows into one.
   template <class Visit>
   void for_each_call(const Visit& visit) const {
@@ -16480,7 +17108,13 @@ class attended_call {
     Index longest = 0;
     for (Index b = 0; b < queries_.asking(); ++b) longest = (std::max)(longest, keys(b).tokens);
     check_numbers("attention", options_);
-    check_lists("attention", options_, {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim});
+    const attention_shape shape = {q_.batch, q_.tokens, longest, q_.heads, q_.head_dim};
+    check_lists("attention", options_, shape);
+    check_selected("attention", options_, shape, queries_.asking() == 0 ? 1 : keys(0).heads,
+                   queries_.asking(), [&](Index b) {
+                     return selecting_row{queries_.count(b), keys(b).tokens,
+                                          lists_differ_by_row() ? queries_.place(b, 0) : queries_.first(b)};
+                   });
     check_magnitudes<arithmetic<T>>("attention", options_, q_.head_dim);
     // Raw keys are rotated while they are read.
     raw() ? check_products<T, C, true>("attention", options_.products, q_.head_dim)
@@ -16588,12 +17222,15 @@ class attended_call {
   bool are_alike(Index first, Index next) const {
     return next < queries_.asking() && queries_.count(next) == queries_.count(first) &&
            is_counted(rows_, first) && is_counted(rows_, next) && row_of_zero(next) == row_of_zero(first) &&
-           ((options_.log_sum_exp.empty() && !ranges_differ_by_row()) || queries_.padding(first) == 0) &&
+           ((options_.log_sum_exp.empty() && !ranges_differ_by_row() && !lists_differ_by_row()) ||
+            queries_.padding(first) == 0) &&
            keys(first).is_followed_by(keys(next), next - first) &&
            values(first).is_followed_by(values(next), next - first);
   }
-  /// Whether every row has its own key_ranges. Then the ranges of joined rows must be contiguous.
+  /// Whether every row has key_ranges, or selected keys, of its own. Then those of joined rows must be
+  /// contiguous.
   bool ranges_differ_by_row() const { return static_cast<Index>(options_.key_ranges.size()) > q_.tokens; }
+  bool lists_differ_by_row() const { return options_.selected && options_.selected.queries() > q_.tokens; }
   /// The options of all queries of rows [b, b + number), whose log_sum_exp are contiguous.
   attention_options options_of(Index b, Index number, Index keys) const {
     const Index count = queries_.count(b);
@@ -16605,6 +17242,11 @@ class attended_call {
           ranges_differ_by_row()
               ? part_of(options.key_ranges, queries_.place(b, 0), number * count)
               : part_of(options.key_ranges, queries_.first(b), q_.batch == 1 ? number * count : count);
+    if (options.selected)
+      options.selected =
+          lists_differ_by_row()
+              ? options.selected.of_queries(queries_.place(b, 0), number * count)
+              : options.selected.of_queries(queries_.first(b), q_.batch == 1 ? number * count : count);
     if (!options.log_sum_exp.empty())
       options.log_sum_exp =
           part_of(options.log_sum_exp, queries_.place(b, 0) * q_.heads, number * count * q_.heads);
@@ -16711,6 +17353,28 @@ class attended_call {
   bool only_weights_;
   std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // of all queries: positions, table rows
 };
+// Not inline, so that programs can compile them once.
+template <class Layout, class T, class Rows, class S, class Threads>
+attended_call<Layout, T, Rows, S, Threads>::attended_call(
+    const head_view<const T>& q, const Rows& rows, const head_view<T>& out, const placed_table<S>* table,
+    const attention_options& options, const row_queries& queries, const Threads& threads, bool only_weights)
+    : q_(q),
+      rows_(rows),
+      out_(out),
+      table_(table),
+      options_(rows.rules("attention", options)),
+      queries_(queries),
+      threads_(threads),
+      only_weights_(only_weights) {
+  check_call();
+  for (Index b = 0; b < queries_.asking(); ++b) check_row(b);
+  find_positions();
+  check_rotation_of_call();
+}
+template <class Layout, class T, class Rows, class S, class Threads>
+void attended_call<Layout, T, Rows, S, Threads>::run() const {
+  for_each_call([this](const auto& call, const attended_part& /*part*/) { attend(call, threads_); });
+}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_ATTENDED_CALL_HPP
 
@@ -16795,59 +17459,41 @@ class cache_memory {
                             positions, norm);
     write_values(v, b, first, count, slot);
   }
-  /// Moves the tokens of `count` slots of row b from slot `from` to the lower slot `to`.
-  void move_down(Index b, Index from, Index to, Index count) {
-    const auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
-    for (Index h = 0; h < heads_; ++h) {
-      for_each_part(keys(), h, b, from, b, to, count, copy);
-      if constexpr (!shared) for_each_part(values(), h, b, from, b, to, count, copy);
-    }
-  }
-  /// As above for runs of tokens: runs(visit) calls visit(from, to, count) for each run, in ascending order.
+  /// Moves runs of tokens of row b to lower slots: runs(visit) calls visit(from, to, count) for each, in
+  /// ascending order.
   template <class Runs>
   void move_down(Index b, const Runs& runs) {
-    const auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
-    for (Index h = 0; h < heads_; ++h) {
-      runs([&](Index from, Index to, Index count) { for_each_part(keys(), h, b, from, b, to, count, copy); });
-      if constexpr (!shared)
-        runs([&](Index from, Index to, Index count) {
-          for_each_part(values(), h, b, from, b, to, count, copy);
-        });
-    }
+    runs([&](Index from, Index to, Index count) { for_each_part(*this, b, from, b, to, count, copy); });
   }
   /// Sets the channels of a slot of row b to zero.
   void clear_slot(Index b, Index slot) {
-    const auto clear = [](const auto* /*x*/, Index size, auto* y) {
+    for_each_part(*this, b, slot, b, slot, 1, [](const auto* /*x*/, Index size, auto* y) {
       std::fill_n(y, size, std::remove_pointer_t<decltype(y)>(0));
-    };
-    for (Index h = 0; h < heads_; ++h) {
-      for_each_part(keys(), h, b, slot, b, slot, 1, clear);
-      if constexpr (!shared) for_each_part(values(), h, b, slot, b, slot, 1, clear);
-    }
+    });
   }
-  /// Copies the first `count` slots of row `from` of another memory of the same heads to those of row `to`.
+  /// Copies the first `count` slots of row `from` of a memory of the same heads, this or another, to those of
+  /// row `to`.
   void copy_row(const cache_memory& other, Index from, Index to, Index count) {
-    const auto row_of = [count](const auto& heads, Index b) {
-      return heads.batch_range(b, 1).token_range(0, count);
-    };
-    copy_channels(row_of(other.keys(), from), row_of(keys(), to));
-    if constexpr (!shared) copy_channels(row_of(other.values(), from), row_of(values(), to));
-  }
-  /// Copies the first `count` slots of row `from` to those of row `to`.
-  void copy_row(Index from, Index to, Index count) {
-    for_each_slots(from, to, count, [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); });
+    for_each_part(other, from, 0, to, 0, count, copy);
   }
   void swap_rows(Index a, Index b, Index count) {
-    for_each_slots(a, b, count, [](auto* x, Index size, auto* y) { std::swap_ranges(x, x + size, y); });
+    for_each_part(*this, a, 0, b, 0, count,
+                  [](auto* x, Index size, auto* y) { std::swap_ranges(x, x + size, y); });
   }
  private:
-  /// Calls visit(channels, size, channels) for each contiguous part of the first `count` slots of two rows.
-  template <class Visit>
-  void for_each_slots(Index a, Index b, Index count, const Visit& visit) {
-    for (Index h = 0; h < heads_; ++h) {
-      for_each_part(keys(), h, a, 0, b, 0, count, visit);
-      if constexpr (!shared) for_each_part(values(), h, a, 0, b, 0, count, visit);
-    }
+  static constexpr auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
+  /// Calls visit(x, size, y) for each contiguous part of `count` slots, from slot `from` of row a of a memory
+  /// of the same heads and from slot `to` of row b.
+  template <class Other, class Visit>
+  void for_each_part(Other& other, Index a, Index from, Index b, Index to, Index count, const Visit& visit) {
+    const auto visit_heads = [&](const auto& x, const auto& y) {
+      for (Index h = 0; h < heads_; ++h) {
+        visit(x.at(a, from, h), count * x.head_dim, y.at(b, to, h));
+        if constexpr (is_quantized<T>) visit(x.scale_at(a, from, h), count, y.scale_at(b, to, h));
+      }
+    };
+    visit_heads(other.keys(), keys());
+    if constexpr (!shared) visit_heads(other.values(), values());
   }
   /// The destination of new keys in slots [slot, slot + count) of row b.
   stored_view<T> new_keys(Index b, Index slot, Index count) {
@@ -17060,9 +17706,9 @@ using coordinate_map = Eigen::Map<
     const Eigen::Array<typename doubles<T>::type, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
 /// The coordinates of the tokens of a cache, and the next position of text in each row.
 ///
-/// Invariant: largest(b) is the largest coordinate of row b on any axis, evicted tokens included, -1 if the
-///            row is empty, and next_[b] = floor(largest(b)) + 1. A moved-from object has no axes and no
-///            rows. Without axes there is no memory.
+/// Invariant: largest(b) is the largest coordinate on any axis of the tokens that row b holds or has evicted
+///            since its last rollback, -1 if there are none, and next_[b] = floor(largest(b)) + 1. A
+///            moved-from object has no axes and no rows. Without axes there is no memory.
 class axes_rows {
  public:
   /// No axes: every token has one position, stored in cache_rows or ring_rows.
@@ -17136,7 +17782,7 @@ class axes_rows {
       const Index size = rows.size(b), count = count_of(b, tokens, counts);
       for (Index t = 0; t < count; ++t)
         for (Index a = 0; a < axes_; ++a) row(b)[(size + t) * axes_ + a] = coordinate(b, t, a);
-      find_largest(b, size > 0 || is_evicted(b), size, size + count);
+      find_largest(b, size, size + count, size > 0 ? largest(b) : none_evicted);
     }
   }
   /// Sets token t of row b to coordinate(a) on every axis a.
@@ -17156,8 +17802,8 @@ class axes_rows {
   template <class Rows>
   void keep(const Rows& all, row_range rows, std::int64_t size) {
     for (Index b = rows.first; b < last_of(rows); ++b) {
-      if (size < all.size(b)) evicted_[at(b)] = none_evicted;
-      find_largest(b, false, 0, to_index(size));
+      if (size < all.size(b) || size == 0) evicted_[at(b)] = none_evicted;
+      find_largest(b, 0, to_index(size));
     }
   }
   /// Removes tokens [first, last) of rows, which still have size(b) tokens. Later tokens move up.
@@ -17167,7 +17813,7 @@ class axes_rows {
       const Index size = rows.size(b);
       std::copy(row(b) + last * axes_, row(b) + size * axes_, row(b) + first * axes_);
       if (first < last && last == size) evicted_[at(b)] = none_evicted;
-      find_largest(b, false, 0, size - (last - first));
+      find_largest(b, 0, size - (last - first));
     }
   }
   /// Removes the listed tokens of rows, which still have size(b) tokens. largest(b) does not change.
@@ -17180,33 +17826,32 @@ class axes_rows {
       });
     }
   }
-  /// Throws:  std::out_of_range if a coordinate would leave [-2^53, 2^53]
-  void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
-    const auto by = static_cast<double>(delta);
-    for (Index b = rows.first; b < last_of(rows); ++b)
-      for (Index i = first * axes_; i < last * axes_; ++i)
-        if (delta < -integer_limit || delta > integer_limit || row(b)[i] > limit - by ||
-            row(b)[i] < -limit - by)
-          throw_out_of_range(function, "coordinates must stay within 2^53 in magnitude, got ", row(b)[i],
-                             " and a delta of ", delta);
+  /// Throws:  std::out_of_range if a coordinate, or the largest of a row that evicted it, would leave
+  ///          [-2^53, 2^53]
+  template <class Rows>
+  void check_shift(const char* function, row_range range, const Rows& rows, Index first, Index last,
+                   std::int64_t delta) const {
+    const auto check_moved = [&](double x) {
+      const auto whole = static_cast<std::int64_t>(x);
+      if (delta < -position_limit - whole || delta > position_limit - whole)
+        throw_out_of_range(function, "coordinates must stay within 2^53 in magnitude, got ", x,
+                           " and a delta of ", delta);
+    };
+    for (Index b = range.first; b < last_of(range); ++b) {
+      for (Index i = first * axes_; i < last * axes_; ++i) check_moved(row(b)[i]);
+      if (moves_evicted(b, rows, first, last)) check_moved(evicted_[at(b)]);
+    }
   }
   template <class Rows>
   void shift(row_range range, const Rows& rows, Index first, Index last, std::int64_t delta) {
     for (Index b = range.first; b < last_of(range); ++b) {
-      for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] += static_cast<double>(delta);
-      if (first < last && last == rows.size(b) && is_evicted(b))
-        evicted_[at(b)] += static_cast<double>(delta);
-      find_largest(b, false, 0, rows.size(b));
+      for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] = moved(row(b)[i], delta);
+      if (moves_evicted(b, rows, first, last)) evicted_[at(b)] = moved(evicted_[at(b)], delta);
+      find_largest(b, 0, rows.size(b));
     }
   }
-  void copy_row(Index from, Index to, Index size) {
-    if (axes_ == 0) return;
-    std::copy_n(row(from), size * axes_, row(to));
-    largest_[at(to)] = largest_[at(from)];
-    evicted_[at(to)] = evicted_[at(from)];
-    next_[at(to)] = next_[at(from)];
-  }
-  /// Copies the first `size` tokens of row `from` of another object with as many axes to row `to`.
+  /// Copies the first `size` tokens of row `from` of an object with as many axes, this or another, to row
+  /// `to`.
   void copy_row(const axes_rows& other, Index from, Index to, Index size) {
     if (axes_ == 0) return;
     std::copy_n(other.row(from), size * axes_, row(to));
@@ -17237,10 +17882,19 @@ class axes_rows {
   }
  private:
   static constexpr double limit = 0x1p53;
-  static constexpr std::int64_t integer_limit = std::int64_t{1} << 53;
   /// Below every coordinate.
   static constexpr double none_evicted = -0x1p60;
   bool is_evicted(Index b) const { return evicted_[at(b)] > none_evicted; }
+  /// Whether a shift of tokens [first, last) of row b also moves evicted_: if it moves the newest token.
+  template <class Rows>
+  bool moves_evicted(Index b, const Rows& rows, Index first, Index last) const {
+    return first < last && last == rows.size(b) && is_evicted(b);
+  }
+  /// x + delta, rounded once: a delta beyond 2^53 may not be a double.
+  static double moved(double x, std::int64_t delta) {
+    const double whole = std::trunc(x);
+    return static_cast<double>(static_cast<std::int64_t>(whole) + delta) + (x - whole);
+  }
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {
     constexpr Index most = static_cast<Index>(static_cast<std::size_t>(-1) / 2 / sizeof(double));
@@ -17253,17 +17907,12 @@ class axes_rows {
   Index last_of(row_range rows) const { return (std::min)(rows.last, Index{batch_}); }
   const double* row(Index b) const { return coordinates_.data() + b * capacity_ * axes_; }
   double* row(Index b) { return coordinates_.data() + b * capacity_ * axes_; }
-  /// Finds the largest coordinate of tokens [first, last) of row b. With `more`, includes the earlier tokens.
-  void find_largest(Index b, bool more, Index first, Index last) {
-    double largest = more ? largest_[at(b)] : -1.0;
-    if (first < last) {
-      const double newest = *std::max_element(row(b) + first * axes_, row(b) + last * axes_);
-      largest = more ? (std::max)(largest, newest) : newest;
-      if (is_evicted(b)) largest = (std::max)(largest, evicted_[at(b)]);
-    } else if (is_evicted(b)) {
-      largest = evicted_[at(b)];
-    }
-    go_on_behind(b, largest);
+  /// Finds the largest coordinate of row b: of tokens [first, last), of evicted ones, and `before`.
+  void find_largest(Index b, Index first, Index last, double before = none_evicted) {
+    double largest = (std::max)(before, evicted_[at(b)]);
+    if (first < last)
+      largest = (std::max)(largest, *std::max_element(row(b) + first * axes_, row(b) + last * axes_));
+    go_on_behind(b, largest > none_evicted ? largest : -1.0);
   }
   moved_index batch_, capacity_, axes_;
   std::vector<double> largest_;
@@ -17375,6 +18024,9 @@ class stored_tokens {
                       "this cache stores raw keys; unrotate the keys and append them without a "
                       "table, or store rotated keys (key_storage::rotated)");
       check_table<Layout>(owner, table);
+      if constexpr (std::is_same_v<At, token_coordinates>)
+        if (!is_coordinate_table(function, at.axes(), table.table()))
+          check_text(function, k.tokens, at, counts);
       check_rotation<Layout>(function, memory_.batch(), k.tokens, memory_.keys().head_dim, table,
                              known_range{});
       write(k, v, at, counts, threads);
@@ -17385,16 +18037,7 @@ class stored_tokens {
   /// Rotates new keys: by a table of coordinates, with one row per token, or by their next positions.
   template <class Layout, class K, class V, class S, class Norm, class Threads>
   void store_next(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
-                  const key_transform<S, Norm>& transform, const row_counts& counts, const Threads& threads) {
-    if (on_axes() && is_coordinate_table(function, coordinates_.axes(), transform.table.table()))
-      store_rotated<Layout>(
-          owner, function, k, v, transform,
-          checked_token_rows(function, transform.table.table().rows(), memory_.batch(), k.tokens), counts,
-          threads);
-    else
-      store_rotated<Layout>(owner, function, k, v, transform, next_source(function, k.tokens), counts,
-                            threads);
-  }
+                  const key_transform<S, Norm>& transform, const row_counts& counts, const Threads& threads);
   template <class Layout, class K, class V, class S, class Norm, class Source, class Threads>
   void store_rotated(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
                      const key_transform<S, Norm>& transform, const Source& positions,
@@ -17437,17 +18080,17 @@ class stored_tokens {
       throw_invalid(function, "raw keys have no angles; read them by the new table instead");
     check_table<Layout>(owner, from);
     if (on_axes()) {
-      turn_between_axes<Layout, numbers_of<T>, From, To> turn(
+      rotator_between_axes<Layout, numbers_of<T>, From, To> rotator(
           function, coordinates_.axes(), rows_.empty() || rotation_.frequencies == 0, from, to);
       for (Index b = 0; b < memory_.batch(); ++b)
         for (Index t = 0; t < rows_.size(b); ++t)
-          turn_stored(turn, memory_.keys(), b, t, coordinates_.token(b, t));
+          rotate_stored(rotator, memory_.keys(), b, t, coordinates_.token(b, t));
     } else {
-      auto turn = rebase_rotator<Layout, numbers_of<T>>(function, from, to);
+      auto rotator = rebase_rotator<Layout, numbers_of<T>>(function, from, to);
       for (Index t = 0; t < memory_.slot_count(); ++t)
         for (Index b = 0; b < memory_.batch(); ++b)
           if (t < rows_.size(b))
-            turn_stored(turn, memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
+            rotate_stored(rotator, memory_.keys(), b, t, rows_.positions(b)[static_cast<std::size_t>(t)]);
     }
     rotation_ = rotation_of<Layout>(function, to);
   }
@@ -17462,7 +18105,7 @@ class stored_tokens {
     rows_.check_tokens(function, rows, first, count);
     const Index last = first + count;
     for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
-      memory_.move_down(b, last, first, rows_.size(b) - last);
+      memory_.move_down(b, [&](const auto& visit) { visit(last, first, rows_.size(b) - last); });
     coordinates_.remove(rows, rows_, first, last);
     rows_.remove(rows, first, last);
     if (on_axes()) rows_.shift(rows, first, rows_.size(rows.first), -count);
@@ -17504,28 +18147,26 @@ class stored_tokens {
              const placed_table<S>& table, batch_row row) {
     if (storage_ == key_storage::raw) return shift(function, first, count, delta, row);
     check_table<Layout>(owner, table);
-    auto turn = on_axes() ? turn_along_axes<Layout, numbers_of<T>>(table)
-                          : shift_rotator<Layout, numbers_of<T>>(function, table);
+    auto rotator = on_axes() ? rotator_along_axes<Layout, numbers_of<T>>(table)
+                             : shift_rotator<Layout, numbers_of<T>>(function, table);
     const row_range rows = checked_shift(function, first, count, delta, row);
     const Index last = first + count;
     if (delta != 0)
       for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
-        for (Index t = first; t < last; ++t) turn_stored(turn, memory_.keys(), b, t, delta);
+        for (Index t = first; t < last; ++t) rotate_stored(rotator, memory_.keys(), b, t, delta);
     note_shift(rows, first, last, delta);
   }
-  void copy_row(const char* function, Index from, Index to) {
-    detail::copy_row(function, from, to, rows_, memory_, coordinates_);
-  }
+  /// Makes row `to` a copy of row `from` of this or another store.
   void copy_row(const char* owner, const char* function, const stored_tokens& other, Index from, Index to) {
-    if (&other == this) return copy_row(function, from, to);
     other.rows_.checked(function, from);
     rows_.checked(function, to);
+    if (&other == this && from == to) return;
     check_copy(owner, function, other, from, to);
     const bool other_rotation = rows_.empty_but(to) || (on_axes() && other.rotation_.frequencies != 0);
     memory_.copy_row(other.memory_, from, to, other.rows_.used(from));
     coordinates_.copy_row(other.coordinates_, from, to, other.rows_.used(from));
     rows_.copy_row(other.rows_, from, to);
-    if (other.rows_.used(from) > 0 && other_rotation) rotation_ = other.rotation_;
+    if (!other.rows_.empty(from) && other_rotation) rotation_ = other.rotation_;
   }
   /// \param from  row b becomes a copy of row from[b]
   void reorder(const char* function, const row_list& from) {
@@ -17572,6 +18213,14 @@ class stored_tokens {
       rows_.check_new(function, tokens, at, counts, on_axes());
     }
   }
+  /// Throws:  std::invalid_argument unless all new tokens are text
+  void check_text(const char* function, Index tokens, const token_coordinates& at,
+                  const row_counts& counts) const {
+    const token_rows of = checked_token_rows(function, at.rows(), memory_.batch(), tokens);
+    for (Index b = 0; b < memory_.batch(); ++b)
+      for (Index t = 0; t < count_of(b, tokens, counts); ++t)
+        text_position(function, "a token", at.axes(), [&](Index a) { return at.coordinate(of(b, t), a); });
+  }
   /// Throws:  std::invalid_argument unless row `from` of `other` can be row `to` of this store;
   ///          std::length_error unless its tokens fit
   void check_copy(const char* owner, const char* function, const stored_tokens& other, Index from,
@@ -17589,7 +18238,7 @@ class stored_tokens {
       throw_invalid(function, "both caches must store keys alike, got rotated and raw keys");
     check_equal(function, "both caches", "axes", coordinates_.axes(), other.coordinates_.axes());
     rows_.check_copy(function, other.rows_, from);
-    if (other.rows_.used(from) == 0 || rows_.empty_but(to) || storage_ == key_storage::raw) return;
+    if (other.rows_.empty(from) || rows_.empty_but(to) || storage_ == key_storage::raw) return;
     if (!rotation_.known() && !other.rotation_.known()) return;
     if (on_axes() && rotation_.known() && other.rotation_.known())
       require_rotation_on_axes(owner, rotation_, other.rotation_);
@@ -17639,10 +18288,12 @@ class stored_tokens {
   /// Throws:  as shift()
   row_range checked_shift(const char* function, Index first, Index count, std::int64_t delta,
                           batch_row row) const {
-    if (!on_axes()) return rows_.checked_shift(function, first, count, delta, row);
     const row_range rows = rows_.rows(function, row);
     rows_.check_tokens(function, rows, first, count);
-    coordinates_.check_shift(function, rows, first, first + count, delta);
+    if (on_axes())
+      coordinates_.check_shift(function, rows, rows_, first, first + count, delta);
+    else
+      rows_.check_shift(function, rows, first, first + count, delta);
     return rows;
   }
   void note_shift(row_range rows, Index first, Index last, std::int64_t delta) {
@@ -17657,6 +18308,22 @@ class stored_tokens {
   key_storage storage_;
   key_rotation rotation_;
 };
+// Not inline, so that programs can compile it once.
+template <class T, value_place place, class Rows, class Coordinates>
+template <class Layout, class K, class V, class S, class Norm, class Threads>
+void stored_tokens<T, place, Rows, Coordinates>::store_next(const char* owner, const char* function,
+                                                            const head_view<K>& k, const head_view<V>& v,
+                                                            const key_transform<S, Norm>& transform,
+                                                            const row_counts& counts,
+                                                            const Threads& threads) {
+  if (on_axes() && is_coordinate_table(function, coordinates_.axes(), transform.table.table()))
+    store_rotated<Layout>(
+        owner, function, k, v, transform,
+        checked_token_rows(function, transform.table.table().rows(), memory_.batch(), k.tokens), counts,
+        threads);
+  else
+    store_rotated<Layout>(owner, function, k, v, transform, next_source(function, k.tokens), counts, threads);
+}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 /// The functions of kv_cache and latent_cache on stored tokens.
@@ -17692,7 +18359,7 @@ namespace rope::inline ROPE_ABI {
 template <class Cache, class T, detail::value_place place>
 class growing_cache {
  public:
-  using value_type = T;  // a channel as it is stored
+  using value_type = T;  // a stored channel
   /// Tokens that can be stored per row.
   Index capacity() const { return tokens_.memory().slot_count(); }
   /// Whether keys are stored rotated or raw.
@@ -17779,7 +18446,9 @@ class growing_cache {
       tokens_.template rebase<Layout>(Cache::names.cache, Cache::names.rebase,
                                       placed(Cache::names.rebase, from), placed(Cache::names.rebase, to));
   }
-  /// Removes every token from `size` on: the rollback of speculative decoding.
+  /// Removes every token from `size` on: the rollback of speculative decoding. If a token goes, the next
+  /// position is one more than the largest that remains. truncate(0) starts at 0 again, also in a row whose
+  /// tokens were all evicted.
   ///
   /// Throws:  std::out_of_range unless 0 <= size <= size(); std::invalid_argument if row is every_row and
   ///          rows differ in size, as do all functions with a batch_row below
@@ -17843,7 +18512,7 @@ class growing_cache {
   ///     cache.copy_row(0, 2);
   ///
   /// Throws:  std::out_of_range if there is no such row
-  void copy_row(Index from, Index to) { tokens_.copy_row(Cache::names.copy_row, from, to); }
+  void copy_row(Index from, Index to) { copy_row(static_cast<const Cache&>(*this), from, to); }
   /// Makes row `to` a copy of row `from` of another cache, including positions, so that a prompt which was
   /// processed alone joins a batch. int8 keys and values are copied with their scales, without another
   /// rounding.
@@ -17921,12 +18590,11 @@ namespace rope::inline ROPE_ABI {
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
-/// `append(k, v)` takes rotated keys, and attention(q, cache, out) takes rotated queries. A token's position
-/// is one more than the largest that its row ever had, 0 in a new or cleared row, unless `append_at` sets
-/// another; `shift` changes it.
-/// Tokens of images have several coordinates: see token_axes in policy.hpp. Memory is [batch,
-/// kv_heads, capacity, head_dim], so the keys of one head are contiguous. growing_cache.hpp has the functions
-/// on stored tokens: size, keys, truncate, remove, shift, rebase, ...
+/// `append(k, v)` takes rotated keys, and attention(q, cache, out) takes rotated queries. The position of a
+/// new token is one more than the largest in its row, evicted tokens included, 0 if there are none, unless
+/// `append_at` sets another. `shift` changes it. Tokens of images have several coordinates: see token_axes in
+/// policy.hpp. Memory is [batch, kv_heads, capacity, head_dim], so the keys of one head are contiguous.
+/// growing_cache.hpp has the functions on stored tokens: size, keys, truncate, remove, shift, rebase, ...
 ///
 /// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once. std::int8_t: float
 ///            or 16-bit keys and values are stored as by `quantize`, keys() and values() return a
@@ -18009,8 +18677,9 @@ class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own>,
     ROPE_DETAIL_CHECK_LAYOUT("kv_cache::append", Layout);
     ROPE_DETAIL_CHECK_THREADS("kv_cache::append", Threads);
     if constexpr (pair_layout<Layout>)
-      tokens_.template store_next<Layout>("kv_cache", "kv_cache::append", k, v,
-                                          detail::key_transform_of(table), counts, threads);
+      tokens_.template store_next<Layout>(
+          "kv_cache", "kv_cache::append", head_view<const std::remove_const_t<K>>(k),
+          head_view<const std::remove_const_t<V>>(v), detail::key_transform_of(table), counts, threads);
   }
   /// Appends new tokens at the given positions, in any order: prefix reuse, left padding, restarting
   /// positions. Attention uses these positions, not the order of appending: `causal` admits keys at positions
@@ -18149,11 +18818,9 @@ class ring_rows {
   bool holds_token(Index b, std::int64_t token) const {
     return slot(token) < used(b) && positions(b)[at(slot(token))] == token;
   }
-  bool empty() const {
-    for (const std::int64_t n : seen_)
-      if (n > 0) return false;
-    return true;
-  }
+  /// Whether row b has seen no token, or no row has.
+  bool empty(Index b) const { return seen(b) == 0; }
+  bool empty() const { return empty_but(-1); }
   /// Requires:  token >= 0
   Index slot(std::int64_t token) const {
     const Index ring = slots_ - policy_.sinks;  // not positive in a moved-from cache
@@ -18279,17 +18946,9 @@ class ring_rows {
       oldest_[at(b)] = (std::min)(oldest_[at(b)], (std::max)(size, std::int64_t{policy_.sinks}));
     }
   }
-  void copy_row(Index from, Index to) {
-    std::copy_n(&position_in(from, 0), used(from), &position_in(to, 0));
-    seen_[at(to)] = seen(from);
-    oldest_[at(to)] = oldest_[at(from)];
-    used_[at(to)] = used(from);
-    run_start_[at(to)] = run_start(from);
-    newest_.copy_row(from, to);
-  }
-  /// Makes row `to` a copy of row `from` of another object.
+  /// Makes row `to` a copy of row `from` of this or another object.
   ///
-  /// Requires:  the same policy
+  /// Requires:  the same policy; from != to in this object
   void copy_row(const ring_rows& other, Index from, Index to) {
     const std::span<const std::int64_t> held = other.positions(from);
     std::copy(held.begin(), held.end(), &position_in(to, 0));
@@ -18392,10 +19051,6 @@ class ring_axes : public axes_rows {
     if (slots_ == 0) return;
     for (Index b = rows.first; b < rows.last; ++b)
       go_on_behind(b, size == 0 ? -1.0 : largest_(at(b, ring.slot(size - 1))));
-  }
-  void copy_row(Index from, Index to, Index count) {
-    axes_rows::copy_row(from, to, count);
-    if (slots_ > 0) std::copy_n(&largest_(at(from, 0)), count, &largest_(at(to, 0)));
   }
   void copy_row(const ring_axes& other, Index from, Index to, Index count) {
     axes_rows::copy_row(other, from, to, count);
@@ -18658,7 +19313,7 @@ class ring_cache : public cache_shape<ring_cache<T>> {
     tokens_.truncate("ring_cache::truncate", size, row);
   }
   /// Makes row `to` a copy of row `from`, as in kv_cache.  Throws: std::out_of_range if there is no such row
-  void copy_row(Index from, Index to) { tokens_.copy_row("ring_cache::copy_row", from, to); }
+  void copy_row(Index from, Index to) { copy_row(*this, from, to); }
   /// Makes row `to` a copy of row `from` of another ring of the same policy.  Throws: as in kv_cache
   void copy_row(const ring_cache& other, Index from, Index to) {
     tokens_.copy_row("ring_cache", "ring_cache::copy_row", other.tokens_, from, to);
@@ -18682,7 +19337,8 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   }
   /// Returns `options` for attention, with the window and the sinks of the ring.
   ///
-  /// Throws:  std::invalid_argument if `options` set other values, or have a bias, a mask or key_ranges
+  /// Throws:  std::invalid_argument if `options` set other values, or have a bias, a mask, key_ranges or
+  ///          selected keys
   attention_options rules(const char* function, const attention_options& options) const {
     std::string got = options.causal ? "" : "causal = false";
     const auto compare = [&got](const char* name, Index given, Index own) {
@@ -18706,6 +19362,12 @@ class ring_cache : public cache_shape<ring_cache<T>> {
                             "a ring_cache overwrites old keys, so key_ranges cannot be matched to keys; use "
                             "a kv_cache, or leave them empty, got ",
                             options.key_ranges.size());
+    if (options.selected)
+      detail::throw_invalid(
+          function,
+          "a ring_cache overwrites old keys, so selected cannot tell which are which; use a "
+          "kv_cache, or leave it empty, got lists of ",
+          options.selected.queries(), " queries");
     attention_options completed = options;
     completed.window = policy().window;
     completed.sinks = policy().sinks;
@@ -18934,8 +19596,8 @@ struct block_scratch {
   struct log_sums;
   struct probabilities;
   // of the backward pass
-  struct turned_queries;
-  struct turned_keys;
+  struct rotated_queries;
+  struct rotated_keys;
   struct d_attended;
   struct d_queries;
   struct d_keys;
@@ -19384,7 +20046,8 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///                 Entry j is for the j-th token that the row stores, at any position. One array of
 ///                 `capacity` entries per row serves every step as
 ///                 {.data = array, .batch = batch, .keys = cache.size(), .batch_stride = capacity,
-///                 .key_stride = 1}. Key ranges count the tokens of the row in the same order
+///                 .key_stride = 1}. Key ranges and selected keys count the tokens of the row in
+///                 the same order
 /// \param counts  any integers, [rows] or empty: row b has counts[b] queries, its newest tokens, and zeros
 ///                are written for the rest. Empty: the counts of the last append, without tokens that a row
 ///                lost since. If all rows took and lost the same tokens in several appends, q may also have
@@ -19395,8 +20058,8 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///            of range, the options list positions, counts or offsets (the cache has its own) or set dropout,
 ///            the cache stores raw keys, the cache rotated its keys and options.queries_are_rotated is false,
 ///            a latent_cache has no scale, counts are missing although rows differ in the tokens that they
-///            took or lost, or a ring has overwritten keys visible to a query or is given a bias, mask or
-///            key_ranges; out is then unchanged
+///            took or lost, or a ring has overwritten keys visible to a query or is given a bias, mask,
+///            key_ranges or selected keys; out is then unchanged
 /// Accuracy:  that of attention; the order of keys in memory changes only the order of sums
 /// Cost:      that of attention. Adjacent rows at positions 0, 1, 2, ... with equal numbers of queries share
 ///            one kernel call, for any lengths, and other rows take one call each. Keys and values are
@@ -19444,6 +20107,21 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const Table
       .run();
 }
 }  // namespace rope::inline ROPE_ABI
+#define ROPE_DETAIL_CACHES_OF(declared, T, Layout)                                    \
+  declared class attended_call<Layout, T, kv_cache<T>, float, this_thread>;           \
+  declared void stored_tokens<T, value_place::own>::store_next<Layout>(               \
+      const char*, const char*, const head_view<const T>&, const head_view<const T>&, \
+      const key_transform<float, no_norm>&, const row_counts&, const this_thread&)
+#define ROPE_DETAIL_CACHES(declared, T)                                             \
+  declared class attended_call<unnamed_layout, T, kv_cache<T>, float, this_thread>; \
+  ROPE_DETAIL_CACHES_OF(declared, T, interleaved);                                  \
+  ROPE_DETAIL_CACHES_OF(declared, T, half_split)
+ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_CACHES);
+#undef ROPE_INSTANTIATE
+#define ROPE_INSTANTIATE                          \
+  ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ROTATIONS)  \
+  ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ATTENTIONS) \
+  ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_CACHES)
 #endif  // ROPE_CACHE_ATTENTION_HPP
 /// The forward pass of an attention block, with keys of the same call or with a cache.
 namespace rope::inline ROPE_ABI::detail {
@@ -19686,9 +20364,15 @@ class multi_head_attention {
   /// Throws:  std::invalid_argument if weights and options do not fit together
   multi_head_attention(const multi_head_weights<T>& weights, const multi_head_options& options)
       : weights_(weights), options_(options), shape_(detail::checked_shape(weights, options)) {
+    if (options.attention.selected)
+      detail::throw_invalid(
+          "multi_head_attention",
+          "a block computes its queries itself, so no list can be selected for them before; "
+          "call attention, got lists of ",
+          options.attention.selected.queries(), " queries");
     attention_options numbers = options.attention;  // calls check lists and views
-    numbers.query_positions = numbers.key_positions = numbers.query_counts = numbers.key_counts = {};
-    numbers.query_offsets = numbers.key_offsets = {};
+    numbers.query_positions = numbers.key_positions = {};
+    numbers.query_counts = numbers.key_counts = numbers.query_offsets = numbers.key_offsets = {};
     numbers.bias = {};
     numbers.mask = {};
     numbers.key_ranges = {};
@@ -19948,8 +20632,8 @@ class block_gradient {
     const multi_head_weights<T>& weights = pass_.weights;
     const multi_head_shape& shape = pass_.shape;
     const auto [q_before, k_before, v] = pass_.project(x_, context_, batch_, threads_);
-    const head_view<T> q = normalised<scratch::turned_queries>(q_before, pass_.q_norm()),
-                       k = normalised<scratch::turned_keys>(k_before, pass_.k_norm());
+    const head_view<T> q = normalised<scratch::rotated_queries>(q_before, pass_.q_norm()),
+                       k = normalised<scratch::rotated_keys>(k_before, pass_.k_norm());
     const head_norm<T> none;
     rotation_.apply_to_queries(q, none, threads_);
     rotation_.apply_to_keys(k, none, threads_);
@@ -20250,11 +20934,11 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
   check_pages_are_own(
       function, pages, [&](Index s) { return newest.start(s); }, [&](Index s) { return newest.count(s); });
 }
-/// Calls write(sequence, first, count, page, slot) for runs of new tokens, each within one page: tokens
-/// [first, first + count) of the new tokens of a sequence.
-template <class T, class Threads, class Write>
-void for_each_page_run(const page_view<T>& pages, const newest_in_pages<T>& newest, const Threads& threads,
-                       const Write& write) {
+/// Copies new values to their pages, and calls write_keys(k, slots, position) for runs of new keys, each in a
+/// page, with their slots and the position of the first.
+template <class K, class V, class T, class Threads, class WriteKeys>
+void write_to_pages(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages,
+                    const newest_in_pages<T>& newest, const Threads& threads, const WriteKeys& write_keys) {
   Index tokens = 0;
   for (Index s = 0; s < newest.sequences(); ++s) tokens += newest.count(s);
   const double bytes =
@@ -20264,9 +20948,14 @@ void for_each_page_run(const page_view<T>& pages, const newest_in_pages<T>& newe
     for (Index s = 0; s < newest.sequences() && before < end; before += newest.count(s++)) {
       const Index last = (std::min)(end - before, newest.count(s));
       for (Index first = (std::max)(begin - before, Index{0}), count; first < last; first += count) {
-        const Index t = newest.start(s) + first, slot = pages.slot(t);
+        const Index t = newest.start(s) + first, slot = pages.slot(t), page = pages.page(s, t);
         count = (std::min)(last - first, pages.page_size() - slot);
-        write(s, first, count, pages.page(s, t), slot);
+        const auto from = [&](const auto& x) { return newest.rows(x, s, 1).token_range(first, count); };
+        const auto to = [&](const stored_view<T>& pool) {
+          return pool.batch_range(page, 1).token_range(slot, count);
+        };
+        write_keys(from(k), to(pages.keys()), t);
+        copy_channels(from(v), to(pages.values()));
       }
     }
   });
@@ -20280,8 +20969,7 @@ inline constexpr bool is_page_view<page_view<T>> = true;
 template <class K, class V, class Pages, class... More>
 constexpr bool misplaced_in_write_pages() {
   const std::size_t place = begins_with_table<stored_as::heads, More...>() ? 1 : 0;
-  return !is_page_view<std::remove_cvref_t<Pages>> ||
-         lacks_list<std::span<const std::int64_t>, More...>(place);
+  return !is_page_view<std::remove_cvref_t<Pages>> || lacks_list<any_integers, More...>(place);
 }
 }  // namespace detail
 /// Copies the newest keys and values of each sequence to its pages.
@@ -20302,18 +20990,13 @@ constexpr bool misplaced_in_write_pages() {
 template <int no_layout = 0, class K, class V, class T,  // so that write_pages<Layout> is never this function
           class Threads = this_thread>
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
-                 std::span<const std::int64_t> query_offsets = {}, const Threads& threads = {}) {
+                 const detail::any_integers& query_offsets = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   const detail::newest_in_pages<T> newest(pages, k.tokens, query_offsets);
   detail::check_page_writes("write_pages", k, v, pages, newest);
-  detail::for_each_page_run(
-      pages, newest, threads, [&](Index s, Index first, Index count, Index page, Index slot) {
-        const auto to = [&](const detail::stored_view<T>& pool) {
-          return pool.batch_range(page, 1).token_range(slot, count);
-        };
-        detail::copy_channels(newest.rows(k, s, 1).token_range(first, count), to(pages.keys()));
-        detail::copy_channels(newest.rows(v, s, 1).token_range(first, count), to(pages.values()));
-      });
+  detail::write_to_pages(
+      k, v, pages, newest, threads,
+      [](const auto& from, const auto& to, Index /*position*/) { detail::copy_channels(from, to); });
 }
 /// Rotates copies of new keys by their positions, and writes keys and values to their pages, with the bits of
 /// kv_cache::append.
@@ -20328,7 +21011,7 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
 template <class Layout = detail::unnamed_layout, class K, class V, class T, key_table Table,
           class Threads = this_thread>
 void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, const Table& table,
-                 std::span<const std::int64_t> query_offsets = {}, const Threads& threads = {}) {
+                 const detail::any_integers& query_offsets = {}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_THREADS("write_pages", Threads);
   ROPE_DETAIL_CHECK_LAYOUT("write_pages", Layout);
   const auto transform = detail::key_transform_of(table);
@@ -20337,20 +21020,13 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
   if (pages.storage() == key_storage::raw) detail::refuse_raw_keys("write_pages");
   detail::check_rotation<Layout>("write_pages", k, transform.table, detail::known_range{newest.range()});
   const auto norm = detail::checked_norm("write_pages", transform.norm, k);
-  detail::for_each_page_run(
-      pages, newest, threads, [&](Index s, Index first, Index count, Index page, Index slot) {
-        const auto to = [&](const detail::stored_view<T>& pool) {
-          return pool.batch_range(page, 1).token_range(slot, count);
-        };
-        detail::rotate_channels<Layout>(newest.rows(k, s, 1).token_range(first, count), to(pages.keys()),
-                                        transform.table,
-                                        detail::contiguous_positions{newest.start(s) + first}, norm);
-        detail::copy_channels(newest.rows(v, s, 1).token_range(first, count), to(pages.values()));
-      });
+  detail::write_to_pages(k, v, pages, newest, threads, [&](const auto& from, const auto& to, Index position) {
+    detail::rotate_channels<Layout>(from, to, transform.table, detail::contiguous_positions{position}, norm);
+  });
 }
 ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, "write_pages", (detail::misplaced_in_write_pages<Arguments...>()),
                            "after k and v pass the pages (a page_view), then the table if keys rotate, "
-                           "then query_offsets (std::int64_t, [sequences + 1], or {}), then the threads");
+                           "then query_offsets (any integers, [sequences + 1], or {}), then the threads");
 }  // namespace rope::inline ROPE_ABI
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -20420,8 +21096,9 @@ void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, con
 ///                and values while reading
 /// \param out     as q, [..., q.heads, value_dim]
 /// \param options  a bias or a mask, for queries without offsets, is [sequences, heads, tokens, keys] with
-///                 keys = the longest length; key_ranges count the tokens of the sequence, one range for each
-///                 token of q; log_sum_exp is [tokens of q, q.heads] in the order of q
+///                 keys = the longest length; key_ranges and selected keys count the tokens of the
+///                 sequence, one range or list for each token of q; log_sum_exp is
+///                 [tokens of q, q.heads] in the order of q
 /// \param threads  your threads, see base/parallel.hpp
 ///
 /// Requires:  out shares no element with q unless it is the same view, and none with the pages
@@ -20474,12 +21151,12 @@ namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Throws:  std::invalid_argument unless the rotated channels lie in the head
 template <class Layout, class T, class S>
-void check_turned_keys(const char* function, const head_view<T>& keys, const placed_table<S>& table) {
+void check_rotated_keys(const char* function, const head_view<T>& keys, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
   check_rotation<Layout>(function, keys, table, known_range{});
 }
 template <class Layout, class T, class S>
-void check_turned_pages(const char* function, const page_view<T>& pages, const placed_table<S>& table) {
+void check_rotated_pages(const char* function, const page_view<T>& pages, const placed_table<S>& table) {
   static_assert(!std::is_const_v<T>, "shift_keys and rebase_keys: the keys are read-only");
   const auto& keys = pages.keys();
   check_rotation<Layout>(function, keys.batch, keys.tokens, keys.head_dim, table, known_range{});
@@ -20492,12 +21169,12 @@ inline void check_keys_are_rotated(const char* function, key_storage storage) {
 struct used_page {
   Index page, block, tokens;
 };
-/// Calls turn(page, block, tokens) once for every page with keys.
+/// Calls visit(page, block, tokens) once for every page with keys.
 ///
 /// Throws:  std::invalid_argument if a page is block m of one sequence and block n of another, so that its
 ///          keys have two positions; no key is then rotated
-template <class T, class Turn>
-void for_each_used_page(const char* function, const page_view<T>& pages, const Turn& turn) {
+template <class T, class Visit>
+void for_each_used_page(const char* function, const page_view<T>& pages, const Visit& visit) {
   const Index size = pages.page_size();
   Index count = 0;
   for (Index s = 0; s < pages.sequences(); ++s) count += (pages.length(s) + size - 1) / size;
@@ -20516,7 +21193,7 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const T
       throw_invalid(function, "the keys of a page have one position each; page ", used[i].page,
                     " stands in the table as block ", used[i - 1].block, " and as block ", used[i].block);
   for (Index i = 0; i < count; ++i)
-    if (i == 0 || used[i].page != used[i - 1].page) turn(used[i].page, used[i].block, used[i].tokens);
+    if (i == 0 || used[i].page != used[i - 1].page) visit(used[i].page, used[i].block, used[i].tokens);
 }
 }  // namespace detail
 /// Adds `delta` to the positions of rotated keys: rotates them by its exact angle, in place.
@@ -20537,11 +21214,11 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
 void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
   ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
   const auto rotation = detail::placed(table);
-  detail::check_turned_keys<Layout>("shift_keys", keys, rotation);
-  auto turn = detail::shift_rotator<Layout, T>("shift_keys", rotation);
+  detail::check_rotated_keys<Layout>("shift_keys", keys, rotation);
+  auto rotator = detail::shift_rotator<Layout, T>("shift_keys", rotation);
   if (delta == 0) return;
   for (Index b = 0; b < keys.batch; ++b)
-    for (Index t = 0; t < keys.tokens; ++t) turn.turn(keys, b, t, delta);
+    for (Index t = 0; t < keys.tokens; ++t) rotator.rotate(keys, b, t, delta);
 }
 /// A range of tokens of a sequence in pages.
 ///
@@ -20563,7 +21240,7 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
   ROPE_DETAIL_CHECK_LAYOUT("shift_keys", Layout);
   const auto rotation = detail::placed(table);
   const auto keys = pages.keys();
-  detail::check_turned_pages<Layout>("shift_keys", pages, rotation);
+  detail::check_rotated_pages<Layout>("shift_keys", pages, rotation);
   detail::check_keys_are_rotated("shift_keys", pages.storage());
   pages.check_blocks("shift_keys");
   const auto [sequence, first, count] = tokens;
@@ -20577,10 +21254,10 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
   detail::check_pages_are_own(
       "shift_keys", pages, [&](Index) { return tokens.first; },
       [&](Index s) { return s == tokens.sequence ? tokens.count : Index{0}; });
-  auto turn = detail::shift_rotator<Layout, detail::numbers_of<T>>("shift_keys", rotation);
+  auto rotator = detail::shift_rotator<Layout, detail::numbers_of<T>>("shift_keys", rotation);
   if (delta == 0) return;
   for (Index t = first; t < first + count; ++t)
-    detail::turn_stored(turn, keys, pages.page(sequence, t), pages.slot(t), delta);
+    detail::rotate_stored(rotator, keys, pages.page(sequence, t), pages.slot(t), delta);
 }
 /// Rotates keys from the angles of one table to those of another, in place, by the exact difference of the
 /// two angles at each position.
@@ -20599,11 +21276,11 @@ template <class Layout = detail::unnamed_layout, class T, position_form P, rotat
 void rebase_keys(head_view<T> keys, const P& positions, const From& from, const To& to) {
   ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);
   const auto source = detail::position_source(positions, keys.tokens);
-  detail::check_turned_keys<Layout>("rebase_keys", keys, detail::placed(from));
+  detail::check_rotated_keys<Layout>("rebase_keys", keys, detail::placed(from));
   source.range("rebase_keys", keys.batch, keys.tokens);
-  auto turn = detail::rebase_rotator<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
+  auto rotator = detail::rebase_rotator<Layout, T>("rebase_keys", detail::placed(from), detail::placed(to));
   for (Index t = 0; t < keys.tokens; ++t)
-    for (Index b = 0; b < keys.batch; ++b) turn.turn(keys, b, t, source(b, t));
+    for (Index b = 0; b < keys.batch; ++b) rotator.rotate(keys, b, t, source(b, t));
 }
 /// Rebases all keys in pages. Keys of a shared page are rotated once.
 ///
@@ -20614,14 +21291,14 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table From, r
 void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);
   const auto keys = pages.keys();
-  detail::check_turned_pages<Layout>("rebase_keys", pages, detail::placed(from));
+  detail::check_rotated_pages<Layout>("rebase_keys", pages, detail::placed(from));
   detail::check_keys_are_rotated("rebase_keys", pages.storage());
   pages.check_blocks("rebase_keys");
-  auto turn = detail::rebase_rotator<Layout, detail::numbers_of<T>>("rebase_keys", detail::placed(from),
-                                                                    detail::placed(to));
+  auto rotator = detail::rebase_rotator<Layout, detail::numbers_of<T>>("rebase_keys", detail::placed(from),
+                                                                       detail::placed(to));
   detail::for_each_used_page("rebase_keys", pages, [&](Index page, Index block, Index tokens) {
     for (Index t = 0; t < tokens; ++t)
-      detail::turn_stored(turn, keys, page, t, block * pages.page_size() + t);
+      detail::rotate_stored(rotator, keys, page, t, block * pages.page_size() + t);
   });
 }
 ROPE_DETAIL_ASK(shift_keys, "shift_keys", (detail::has_memory_at<0b1, Arguments...>()),
@@ -20721,7 +21398,7 @@ void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q
     const Index group = call.group(), head = all.by_key_head ? part.first_head / group : part.first_head;
     weight_sums_view to = all;
     to.data = all.data + part.b * all.batch_stride + head * all.head_stride;
-    if (part.rank < 0) return weight_sums_passes(call, to).run(threads);
+    if (part.rank < 0) return add_weight_sums(call, to, threads);
     struct sums_by_rank {};
     const Index keys = call.k.tokens, heads = all.by_key_head ? call.k.heads : call.q.heads;
     double* const by_rank = workspace<sums_by_rank, double>(heads * keys);
@@ -20931,14 +21608,18 @@ inline frequencies axial(const frequencies& block, Index axes) {
 ///
 /// Throws:  std::invalid_argument unless there are widths, all even and positive, and base is above 1
 inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 10000.0) {
-  std::vector<frequencies> blocks;
-  for (const Index width : widths) blocks.emplace_back(width, base);
-  return axial(blocks);
+  if (widths.empty()) return detail::axial_of(nullptr, 0, 1);  // throws
+  frequencies all(widths.front(), base);
+  for (std::size_t axis = 1; axis < widths.size(); ++axis) {
+    const frequencies both[] = {all, frequencies(widths[axis], base)};
+    all = detail::axial_of(both, 2, 1);
+  }
+  return all;
 }
 /// The axis that rotates each pair. Your own assignment works wherever the functions below do.
 ///
-///     const axis_assignment in_turn = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
-///     const frequencies f = on_axes(frequencies(8), in_turn);
+///     const axis_assignment alternating = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
+///     const frequencies f = on_axes(frequencies(8), alternating);
 struct axis_assignment {
   std::vector<Index> axis_of_pair;  // [pairs], each in [0, axes)
   Index axes;                       // number of axes
@@ -20984,28 +21665,6 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   }
   return assignment;
 }
-/// Height and width alternate over the fast pairs, and the slow pairs go to time: 1 2 1 2 ... 0 0, with axes
-/// (time, height, width).
-///
-///     const axis_assignment ernie = height_width_then_time(22, 20);
-///     const axis_assignment video_rope = height_width_then_time(24, 16);
-///
-/// Ernie 4.5 VL's [22, 22, 20] lists height, width, time, and VideoRoPE's [16, 24, 24] time, height, width.
-///
-/// \param spatial_pairs  pairs of height, and as many of width
-/// \param time_pairs     pairs of time
-///
-/// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
-/// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
-///          arXiv:2502.05173
-inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
-  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
-                             3};
-  for (Index i = 0; i < 2 * spatial_pairs; ++i)
-    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
-  return assignment;
-}
 /// One schedule whose pairs are assigned to axes: pair i keeps its frequency and rotates by one axis.
 ///
 ///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
@@ -21040,6 +21699,28 @@ inline frequencies on_axes(const frequencies& schedule, const axis_assignment& a
 #define ROPE_FREQUENCIES_AXES_VARIANTS_HPP
 /// Rarer ways to assign one schedule to several axes, used like those of axes.hpp.
 namespace rope::inline ROPE_ABI {
+/// Height and width alternate over the fast pairs, and the slow pairs go to time: 1 2 1 2 ... 0 0, with axes
+/// (time, height, width).
+///
+///     const axis_assignment ernie = height_width_then_time(22, 20);
+///     const axis_assignment video_rope = height_width_then_time(24, 16);
+///
+/// Ernie 4.5 VL's [22, 22, 20] lists height, width, time, and VideoRoPE's [16, 24, 24] time, height, width.
+///
+/// \param spatial_pairs  pairs of height, and as many of width
+/// \param time_pairs     pairs of time
+///
+/// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
+/// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
+///          arXiv:2502.05173
+inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
+  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
+                             3};
+  for (Index i = 0; i < 2 * spatial_pairs; ++i)
+    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
+  return assignment;
+}
 /// Interleaved sections (time, height, width, extra) as in ggml. Like interleaved_sections, but the remaining
 /// pairs go to the extra axis, whose position is 0 for text. The two differ if there are remaining pairs: of
 /// [24, 20, 20, 0], pairs 61 and 62 rotate by time in Hugging Face transformers and do not rotate in ggml.
@@ -21083,12 +21764,13 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
     detail::throw_invalid("spread_sections",
                           "sections must be (time, height, width), time at least 1, or (height, width), got ",
                           axes, " of them", axes > 0 ? " and " : "", axes > 0 ? sections[0] : Index{0});
-  axis_assignment assignment{{}, static_cast<Index>(axes)};
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0),
+                             static_cast<Index>(axes)};
   std::vector<Index> all = sections, placed(axes, 0);
   if (time_ends) --all[0];
   std::size_t last = axes;  // the axis of the previous pair; initially none
   const auto left = [&](std::size_t axis) { return all[axis] > placed[axis]; };
-  while (static_cast<Index>(assignment.axis_of_pair.size()) < pairs - (time_ends ? 1 : 0)) {
+  for (Index pair = 0; pair < pairs - (time_ends ? 1 : 0); ++pair) {
     std::size_t next = axes;
     for (std::size_t axis = 0; axis < axes; ++axis) {
       if (!left(axis) || axis == last) continue;
@@ -21097,10 +21779,9 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
     }
     if (next == axes) next = last;
     ++placed[next];
-    assignment.axis_of_pair.push_back(static_cast<Index>(next));
+    assignment.axis_of_pair[static_cast<std::size_t>(pair)] = static_cast<Index>(next);
     last = next;
   }
-  if (time_ends) assignment.axis_of_pair.push_back(0);
   return assignment;
 }
 /// One schedule, each pair along its own direction in the space of coordinates.
@@ -21143,7 +21824,6 @@ inline frequencies every_pair(const frequencies& schedule, Index first, Index st
 
 #ifndef ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_GGML_FREQUENCIES_HPP
-#include <optional>
 /// The frequencies of ggml_rope_ext and ggml_rope_multi from their arguments, without a model file.
 namespace rope::inline ROPE_ABI {
 /// The `mode` of ggml, such as GGML_ROPE_TYPE_NORMAL. It also determines the layout, which frequencies do not
@@ -21176,63 +21856,49 @@ struct ggml_rope_parameters {
   std::vector<double> freq_factors = {};         // a divisor per pair, not 0; empty: none
 };
 namespace detail {
-/// The coordinate that rotates a pair, and its power of base^(-2 / n_dims).
-struct ggml_pair {
-  Index axis, power;
-};
-/// The pairs of ggml_rope_multi. If sections have fewer pairs, they are repeated, and cut after the last
-/// pair.
+/// For every pair of ggml_rope_multi, [pairs, 2]: which coordinate it rotates by, and at which power of
+/// base^(-2 / n_dims). Sections that end before the pairs do are repeated; what is left of them after the
+/// last pair is cut off.
 ///
 /// For every axis, the pairs are counted from the start of its section. Only `vision` restarts the count, and
 /// only for the first of the axes that begin at one pair. A section that begins at the same pair as an empty
 /// one continues the count.
-inline std::vector<ggml_pair> ggml_pairs_of(const ggml_rope_parameters& p, Index pairs) {
+inline number_array<Index> ggml_pairs_of(const ggml_rope_parameters& p, Index pairs) {
   const auto& sections = p.sections;
-  std::array<Index, 4> begins = {}, powers = {};
+  Index begins[4] = {}, powers[4] = {};
   for (std::size_t axis = 1; axis < 4; ++axis) begins[axis] = begins[axis - 1] + sections[axis - 1];
   const Index period = begins[3] + sections[3];
-  std::vector<ggml_pair> result;
+  number_array<Index> result(pairs, 2);
   for (Index i = 0; i < pairs; ++i) {
     const Index sector = i % period;
-    if (p.mode == ggml_rope_type::vision) {
-      const auto first = std::find(begins.begin(), begins.end(), sector);
-      if (first != begins.end()) powers[static_cast<std::size_t>(first - begins.begin())] = 0;
-    }
+    if (p.mode == ggml_rope_type::vision)
+      for (std::size_t axis = 0; axis < 4; ++axis)
+        if (begins[axis] == sector) {
+          powers[axis] = 0;
+          break;
+        }
     std::size_t axis = 3;
     if (p.mode == ggml_rope_type::imrope) {
-      const auto turn = static_cast<std::size_t>(sector % 3);
-      if (sector < 3 * sections[turn]) axis = turn;
+      const auto third = static_cast<std::size_t>(sector % 3);
+      if (sector < 3 * sections[third]) axis = third;
     } else {
       while (axis > 0 && sector < begins[axis]) --axis;
     }
-    result.push_back({static_cast<Index>(axis), powers[axis]});
+    result(i, 0) = static_cast<Index>(axis);
+    result(i, 1) = powers[axis];
     for (Index& power : powers) ++power;
   }
   return result;
 }
-/// The blend of YaRN in ggml: the share of the unscaled frequency, 1 up to pair low, 0 from pair high on.
-class ggml_blend {
- public:
-  explicit ggml_blend(const ggml_rope_parameters& p)
-      : low_((std::max)(wide_real(0), floor(pair_of(p, p.beta_fast)))),
-        high_((std::min)(wide_real(p.n_dims - 1), ceil(pair_of(p, p.beta_slow)))) {}
-  wide_real unscaled(Index pair) const {
-    const wide_real passed = (pair - low_) / (std::max)(wide_real(1) / 1000, high_ - low_);
-    return 1 - std::clamp(passed, wide_real(0), wide_real(1));
-  }
- private:
-  /// The pair that makes `rotations` full turns over L0 positions. With a base of 1, all pairs make the same
-  /// number of turns: the bound is then beyond all pairs, on the side that it approaches as the base goes to
-  /// 1.
-  static wide_real pair_of(const ggml_rope_parameters& p, double rotations) {
-    const wide_real ratio = log(wide_real(p.n_ctx_orig) / (2 * wide_real::pi() * wide_real(rotations)));
-    const wide_real log_base = log(wide_real(p.freq_base));
-    constexpr double beyond = 0x1p62;
-    if (log_base == 0) return ratio > 0 ? beyond : -beyond;
-    return p.n_dims * ratio / (2 * log_base);
-  }
-  wide_real low_, high_;
-};
+/// The pair that makes `rotations` full turns over L0 positions. With a base of 1 all pairs make the same
+/// number: the bound then lies beyond all pairs, on the side that it approaches as the base goes to 1.
+inline wide_real ggml_pair_of_rotations(const ggml_rope_parameters& p, double rotations) {
+  const wide_real ratio = log(wide_real(p.n_ctx_orig) / (2 * wide_real::pi() * wide_real(rotations)));
+  const wide_real log_base = log(wide_real(p.freq_base));
+  constexpr double beyond = 0x1p62;
+  if (log_base == 0) return ratio > 0 ? beyond : -beyond;
+  return p.n_dims * ratio / (2 * log_base);
+}
 inline void check_ggml_sections(const ggml_rope_parameters& p) {
   const auto& s = p.sections;
   const Index sum = sum_of_sections("ggml_frequencies", {s[0], s[1], s[2], s[3]});
@@ -21317,31 +21983,35 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
   const Index pairs = p.mode == ggml_rope_type::vision ? p.n_dims : p.n_dims / 2;
   detail::check_ggml_parameters(p, pairs);
   detail::check_ggml_sections(p);
-  std::optional<detail::ggml_blend> blend;
-  if (!detail::equal(p.ext_factor, 0)) blend.emplace(p);
+  const bool blends = !detail::equal(p.ext_factor, 0);
   const wide_real scale = wide_real(p.freq_scale);
   wide_real magnitude = wide_real(p.attn_factor);
-  if (blend) magnitude *= 1 - log(scale) / 10;
+  if (blends) magnitude *= 1 - log(scale) / 10;
   if (magnitude <= 0)
     detail::throw_invalid(
         "ggml_frequencies",
         "1 + 0.1 ln(1 / freq_scale) must be positive if ext_factor is not 0, got the freq_scale ",
         p.freq_scale);
-  std::vector<detail::ggml_pair> places;
+  // The blend of YaRN in ggml: the share of the unscaled frequency is 1 up to pair low, 0 from pair high on.
+  wide_real low, high;
+  if (blends) {
+    low = (std::max)(wide_real(0), floor(detail::ggml_pair_of_rotations(p, p.beta_fast)));
+    high = (std::min)(wide_real(p.n_dims - 1), ceil(detail::ggml_pair_of_rotations(p, p.beta_slow)));
+  }
+  const auto unscaled_share = [&](Index pair) {
+    const wide_real passed = (pair - low) / (std::max)(wide_real(1) / 1000, high - low);
+    return 1 - std::clamp(passed, wide_real(0), wide_real(1));
+  };
   const bool one_axis = p.mode == ggml_rope_type::normal || p.mode == ggml_rope_type::neox;
-  if (one_axis)
-    for (Index i = 0; i < pairs; ++i) places.push_back({0, i});
-  else
-    places = detail::ggml_pairs_of(p, pairs);
+  const number_array<Index> places = one_axis ? number_array<Index>() : detail::ggml_pairs_of(p, pairs);
   number_array<double> inv_freq(pairs, one_axis ? 1 : 4, 0.0);
   const detail::inverse_powers powers(p.freq_base, p.n_dims / 2);
   for (Index i = 0; i < pairs; ++i) {
-    const auto pair = static_cast<std::size_t>(i);
-    const double factor = p.freq_factors.empty() ? 1 : p.freq_factors[pair];
+    const double factor = p.freq_factors.empty() ? 1 : p.freq_factors[static_cast<std::size_t>(i)];
     if (factor >= 0.999e30) continue;
-    const wide_real f = powers(places[pair].power) / factor;
-    const wide_real unscaled = blend ? wide_real(p.ext_factor) * blend->unscaled(i) : 0;
-    inv_freq(i, places[pair].axis) = static_cast<double>(f * (scale * (1 - unscaled) + unscaled));
+    const wide_real f = powers(one_axis ? i : places(i, 1)) / factor;
+    const wide_real unscaled = blends ? wide_real(p.ext_factor) * unscaled_share(i) : 0;
+    inv_freq(i, one_axis ? 0 : places(i, 0)) = static_cast<double>(f * (scale * (1 - unscaled) + unscaled));
   }
   return frequencies::custom(std::move(inv_freq), static_cast<double>(magnitude));
 }
@@ -21350,15 +22020,16 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
 
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP
+#include <optional>
 /// Schedules of released models for contexts longer than in training: one struct per rule, passed to
 /// `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the rule, d is
 /// rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws std::invalid_argument
 /// for a field outside its range.
 ///
 /// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
-/// the original one. Below 1 it multiplies them by 1 / s with the same formula: the angle between neighbours
-/// is larger than in training, as if a shorter context were stretched over the original one. transformers
-/// (with a warning), ggml and MLX accept such factors too.
+/// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
+/// than in training, as where a shorter context is stretched over the original one. transformers (with a
+/// warning), ggml and MLX accept such factors too.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 // The pairs at which a rule changes from one schedule to another. Each is given by its number of full turns
@@ -21397,6 +22068,11 @@ inline wide_real ramp(Index pair, wide_real low, wide_real high) {
 inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
 }
+/// \param field  the rule and its field
+inline void require_positive(const char* field, double value) {
+  if (!is_finite(value) || value <= 0)
+    ROPE_THROW(std::invalid_argument, message(field, " must be positive, got ", value));
+}
 /// Multiplies the base by multiplier. The product must be above 1.
 ///
 /// \param field  for the message: the rule and its field, whose `value` gave the multiplier
@@ -21428,30 +22104,8 @@ struct linear_scaling {
   ///
   /// Throws:  std::invalid_argument unless factor is finite and positive
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0, "linear_scaling: factor must be positive",
-                          factor);
+    detail::require_positive("linear_scaling: factor", factor);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factor;
-  }
-};
-/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
-/// which have the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
-///
-///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
-///
-/// Source: ggml, `freq_factors` of ggml_rope_ext.
-struct pair_factor_scaling {
-  std::vector<double> factors;  // [pairs], positive
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
-  void apply(schedule& axis) const {
-    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
-      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
-                            axis.inv_freq.size(), ", got ", factors.size());
-    for (const double factor : factors)
-      detail::require_field(detail::is_finite(factor) && factor > 0,
-                            "pair_factor_scaling: a factor must be positive", factor);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
   }
 };
 /// NTK-aware scaling: the schedule of base b * s^(d / (d - 2)). Hunyuan's `alpha` is this factor.
@@ -21466,39 +22120,8 @@ struct ntk_scaling {
   /// Throws:  std::invalid_argument unless factor is finite, positive and so large that b s^(d / (d - 2)) is
   ///          above 1, and rotary_dim at least 4
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0, "ntk_scaling: factor must be positive",
-                          factor);
+    detail::require_positive("ntk_scaling: factor", factor);
     detail::stretch_base(axis, factor, "ntk_scaling", "ntk_scaling: factor");
-  }
-};
-/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
-/// of `length`: keys rotated for one length do not fit queries rotated for another.
-///
-///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
-///     const frequencies f(128, 10000.0, rule);
-///
-/// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
-struct dynamic_ntk_scaling {
-  double factor;        // s > 0
-  double max_position;  // positive
-  double length;        // tokens in the sequence, not negative
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
-  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
-  void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0,
-                          "dynamic_ntk_scaling: factor must be positive", factor);
-    detail::require_field(detail::is_finite(max_position) && max_position > 0,
-                          "dynamic_ntk_scaling: max_position must be positive", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "dynamic_ntk_scaling: length must not be negative", length);
-    if (length > max_position) {
-      // 1 + s (L - max_position) / max_position, which has no cancellation.
-      const wide_real limit = wide_real(max_position);
-      const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
-      detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
-    }
   }
 };
 /// YaRN: pairs with more than beta_fast full turns over L0 positions keep their frequency, pairs with fewer
@@ -21557,12 +22180,9 @@ struct yarn_scaling {
   ///          positive, 0 < beta_slow <= beta_fast, both finite, and what is given of the last three fields
   ///          finite and not negative; or as bounds()
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0, "yarn_scaling: factor must be positive",
-                          factor);
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
-                          "yarn_scaling: original_max_position must be positive", original_max_position);
-    detail::require_field(detail::is_finite(beta_slow) && beta_slow > 0,
-                          "yarn_scaling: beta_slow must be positive", beta_slow);
+    detail::require_positive("yarn_scaling: factor", factor);
+    detail::require_positive("yarn_scaling: original_max_position", original_max_position);
+    detail::require_positive("yarn_scaling: beta_slow", beta_slow);
     detail::require_field(detail::is_finite(beta_fast) && beta_fast >= beta_slow,
                           "yarn_scaling: beta_fast must be at least beta_slow", beta_fast);
     for (const auto& field : {attention_factor, mscale, mscale_all_dim})
@@ -21579,15 +22199,6 @@ struct yarn_scaling {
  private:
   wide_real wide_growth(double k) const { return factor < 1 ? 1 : k * log(wide_real(factor)) / 10 + 1; }
 };
-/// The factor of DeepSeek's models on the softmax scale 1 / sqrt(head_dim), in addition to YaRN:
-///
-///     g(mscale_all_dim)^2 with the g of yarn_scaling, and 1 without mscale_all_dim
-///
-/// It is never part of a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
-inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
-  const double g = scaling.growth(scaling.mscale_all_dim.value_or(0));
-  return g * g;
-}
 /// Llama 3.1: frequencies with wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated,
 /// those with wavelengths below L0 / high_freq_factor are kept, and those between are blended.
 ///
@@ -21609,15 +22220,12 @@ struct llama3_scaling {
   /// Throws:  std::invalid_argument unless factor is finite and positive, 0 < low_freq_factor <=
   ///          high_freq_factor, both finite, and original_max_position finite and positive
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0, "llama3_scaling: factor must be positive",
-                          factor);
-    detail::require_field(detail::is_finite(low_freq_factor) && low_freq_factor > 0,
-                          "llama3_scaling: low_freq_factor must be positive", low_freq_factor);
+    detail::require_positive("llama3_scaling: factor", factor);
+    detail::require_positive("llama3_scaling: low_freq_factor", low_freq_factor);
     detail::require_field(detail::is_finite(high_freq_factor) && high_freq_factor >= low_freq_factor,
                           "llama3_scaling: high_freq_factor must be at least low_freq_factor",
                           high_freq_factor);
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
-                          "llama3_scaling: original_max_position must be positive", original_max_position);
+    detail::require_positive("llama3_scaling: original_max_position", original_max_position);
     const wide_real width = wide_real(high_freq_factor) - low_freq_factor;
     for (wide_real& f : axis.inv_freq) {
       const wide_real turns = wide_real(original_max_position) * f / (2 * wide_real::pi());  // L0 / w_i
@@ -21625,6 +22233,59 @@ struct llama3_scaling {
                                  ? wide_real(turns >= low_freq_factor ? 1 : 0)
                                  : std::clamp((turns - low_freq_factor) / width, wide_real(0), wide_real(1));
       f *= (1 - kept) / factor + kept;
+    }
+  }
+};
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_FREQUENCIES_SCALING_HPP
+
+#ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
+#define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
+/// The rarer frequency rules, used like those of scaling.hpp. Some, such as resonance_scaling, are applied
+/// after another rule.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// The integer nearest to x, with ties to even.
+inline wide_real nearest_integer(wide_real x) {
+  const wide_real below = floor(x), rest = x - below;
+  const bool odd = floor(below / 2) * 2 != below;
+  return rest > 0.5 || (rest == wide_real(0.5) && odd) ? below + 1 : below;
+}
+/// sin x by Taylor's series.  Requires: x in [0, pi / 2]
+inline wide_real sine(wide_real x) {
+  wide_real sum = 0, term = x;
+  for (int n = 1; n < 44; n += 2) {
+    sum += term;
+    term *= -(x * x) / ((n + 1) * (n + 2));
+  }
+  return sum;
+}
+}  // namespace detail
+/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
+/// of `length`: keys rotated for one length do not fit queries rotated for another.
+///
+///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
+///     const frequencies f(128, 10000.0, rule);
+///
+/// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
+struct dynamic_ntk_scaling {
+  double factor;        // s > 0
+  double max_position;  // positive
+  double length;        // tokens in the sequence, not negative
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
+  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
+  void apply(schedule& axis) const {
+    detail::require_positive("dynamic_ntk_scaling: factor", factor);
+    detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
+    detail::require_field(detail::is_finite(length) && length >= 0,
+                          "dynamic_ntk_scaling: length must not be negative", length);
+    if (length > max_position) {
+      // 1 + s (L - max_position) / max_position, which has no cancellation.
+      const wide_real limit = wide_real(max_position);
+      const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
+      detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
     }
   }
 };
@@ -21648,11 +22309,11 @@ struct proportional_scaling {
     detail::require_field(
         detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
         "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
-    detail::require_field(detail::is_finite(factor) && factor > 0,
-                          "proportional_scaling: factor must be positive", factor);
-    const auto turning = static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
+    detail::require_positive("proportional_scaling: factor", factor);
+    const auto rotating =
+        static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
     for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      axis.inv_freq(i) = i < turning ? axis.inv_freq(i) / factor : 0;
+      axis.inv_freq(i) = i < rotating ? axis.inv_freq(i) / factor : 0;
   }
 };
 /// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
@@ -21692,54 +22353,51 @@ struct longrope_scaling {
   void apply(schedule& axis) const {
     detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
                           "longrope_scaling: original_max_position must be above 1", original_max_position);
-    detail::require_field(detail::is_finite(max_position) && max_position > 0,
-                          "longrope_scaling: max_position must be positive", max_position);
+    detail::require_positive("longrope_scaling: max_position", max_position);
     detail::require_field(detail::is_finite(length) && length >= 0,
                           "longrope_scaling: length must not be negative", length);
-    detail::require_field(detail::is_finite(factor.value_or(1)) && factor.value_or(1) > 0,
-                          "longrope_scaling: factor must be positive", factor.value_or(1));
-    detail::require_field(detail::is_finite(attention_factor.value_or(1)) && attention_factor.value_or(1) > 0,
-                          "longrope_scaling: attention_factor must be positive",
-                          attention_factor.value_or(1));
+    detail::require_positive("longrope_scaling: factor", factor.value_or(1));
+    detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
     for (const auto* list : {&short_factor, &long_factor}) {
       if (static_cast<Index>(list->size()) != axis.inv_freq.size())
         detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
                               " must have one value per pair, ", axis.inv_freq.size(), ", got ",
                               list->size());
-      for (const double value : *list)
-        detail::require_field(detail::is_finite(value) && value > 0,
-                              "longrope_scaling: a factor must be positive", value);
+      for (const double value : *list) detail::require_positive("longrope_scaling: a factor", value);
     }
     const std::vector<double>& list = uses_long() ? long_factor : short_factor;
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= list[static_cast<std::size_t>(i)];
     axis.attention_factor *= magnitude();
   }
 };
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_FREQUENCIES_SCALING_HPP
-
-#ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
-#define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
-/// The rarer frequency rules, used like those of scaling.hpp. Some, such as resonance_scaling, are applied
-/// after another rule.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// The integer nearest to x, with ties to even.
-inline wide_real nearest_integer(wide_real x) {
-  const wide_real below = floor(x), rest = x - below;
-  const bool odd = floor(below / 2) * 2 != below;
-  return rest > 0.5 || (rest == wide_real(0.5) && odd) ? below + 1 : below;
-}
-/// sin x by Taylor's series.  Requires: x in [0, pi / 2]
-inline wide_real sine(wide_real x) {
-  wide_real sum = 0, term = x;
-  for (int n = 1; n < 44; n += 2) {
-    sum += term;
-    term *= -(x * x) / ((n + 1) * (n + 2));
+/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
+/// which have the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
+///
+///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
+///
+/// Source: ggml, `freq_factors` of ggml_rope_ext.
+struct pair_factor_scaling {
+  std::vector<double> factors;  // [pairs], positive
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
+  void apply(schedule& axis) const {
+    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
+      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
+                            axis.inv_freq.size(), ", got ", factors.size());
+    for (const double factor : factors) detail::require_positive("pair_factor_scaling: a factor", factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
   }
-  return sum;
+};
+/// The factor of DeepSeek's models on the softmax scale 1 / sqrt(head_dim), in addition to YaRN:
+///
+///     g(mscale_all_dim)^2 with the g of yarn_scaling, and 1 without mscale_all_dim
+///
+/// It is never part of a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
+inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
+  const double g = scaling.growth(scaling.mscale_all_dim.value_or(0));
+  return g * g;
 }
-}  // namespace detail
 /// Hunyuan's `alpha`: the schedule of base b * alpha^(d / (d - 2)).
 ///
 ///     const frequencies f(128, 10000.0, alpha_scaling{.alpha = 1000});
@@ -21752,8 +22410,7 @@ struct alpha_scaling {
   /// Throws:  std::invalid_argument unless alpha is finite, positive and so large that the base stays above
   ///          1, and rotary_dim at least 4
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(alpha) && alpha > 0, "alpha_scaling: alpha must be positive",
-                          alpha);
+    detail::require_positive("alpha_scaling: alpha", alpha);
     detail::stretch_base(axis, alpha, "alpha_scaling", "alpha_scaling: alpha");
   }
 };
@@ -21773,8 +22430,7 @@ struct mixed_ntk_scaling {
   /// Throws:  std::invalid_argument unless factor is finite and positive and, without mixed_b, leaves a base
   ///          above 1, and mixed_b, if given, is finite and positive
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0,
-                          "mixed_ntk_scaling: factor must be positive", factor);
+    detail::require_positive("mixed_ntk_scaling: factor", factor);
     const wide_real s = wide_real(factor), pairs = wide_real(axis.inv_freq.size());
     if (!mixed_b) {
       detail::multiply_base(axis, s, "mixed_ntk_scaling: factor", s);
@@ -21782,8 +22438,7 @@ struct mixed_ntk_scaling {
       for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= divisor;
       return;
     }
-    detail::require_field(detail::is_finite(*mixed_b) && *mixed_b > 0,
-                          "mixed_ntk_scaling: mixed_b must be positive", *mixed_b);
+    detail::require_positive("mixed_ntk_scaling: mixed_b", *mixed_b);
     const wide_real b = wide_real(*mixed_b), log_s = log(s);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= exp(log_s * pow((i + 1) / pairs, b));
   }
@@ -21808,11 +22463,8 @@ struct ntk_by_parts_scaling {
   ///          original_max_position is finite and positive, both weights are in [0, 1], rotary_dim is at
   ///          least 4, and a pair lies in either blend
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(factor) && factor > 0,
-                          "ntk_by_parts_scaling: factor must be positive", factor);
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 0,
-                          "ntk_by_parts_scaling: original_max_position must be positive",
-                          original_max_position);
+    detail::require_positive("ntk_by_parts_scaling: factor", factor);
+    detail::require_positive("ntk_by_parts_scaling: original_max_position", original_max_position);
     for (const double weight : {ntk_factor, extrapolation_factor})
       detail::require_field(detail::is_finite(weight) && weight >= 0 && weight <= 1,
                             "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",
@@ -22176,8 +22828,7 @@ namespace detail {
 struct cosmos_axis_scaling {
   double stretch;
   void apply(schedule& axis) const {
-    require_field(is_finite(stretch) && stretch > 0, "cosmos_frequencies: a stretch must be positive",
-                  stretch);
+    require_positive("cosmos_frequencies: a stretch", stretch);
     stretch_base(axis, stretch, "cosmos_frequencies", "cosmos_frequencies: a stretch");
   }
 };
@@ -22242,12 +22893,13 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index
 /// Throws:  std::invalid_argument unless heads is positive and divides the pairs of `all`
 /// Source:  LTX2AudioVideoRotaryPosEmbed and apply_split_rotary_emb of Hugging Face diffusers; released
 ///          weights are of this form (scripts/convert_ltx2_to_diffusers.py)
-inline std::vector<frequencies> frequencies_of_heads(const frequencies& all, Index heads) {
+template <class Frequencies = frequencies>
+std::vector<Frequencies> frequencies_of_heads(const frequencies& all, Index heads) {
   if (heads <= 0 || all.pairs() % heads != 0)
     detail::throw_invalid("frequencies_of_heads", "heads must be positive and divide ", all.pairs(),
                           " pairs, got ", heads);
   const Index pairs = all.pairs() / heads;
-  std::vector<frequencies> result;
+  std::vector<Frequencies> result;
   for (Index h = 0; h < heads; ++h) {
     number_array<double> inv_freq(pairs, all.axes());
     for (Index a = 0; a < all.axes(); ++a)
@@ -22292,7 +22944,8 @@ inline Index cells(const char* function, const std::vector<Index>& extents) {
   Index count = 1;
   for (const Index extent : extents) {
     if (!product_fits({count, extent}, most))
-      throw_length(function, "the grid exceeds the address space, got ", shape_text(extents));
+      throw_length(function, "the grid exceeds the address space, got ",
+                   shape_text(extents.data(), extents.size()));
     count *= extent;
   }
   return count;
@@ -22952,14 +23605,16 @@ inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height,
   if (merge <= 0 || height % merge != 0 || width % merge != 0)
     detail::throw_invalid("spatial_merge_order", "merge must be positive and divide height and width, got ",
                           merge, " for ", height, " and ", width);
-  std::vector<std::int64_t> order;
-  if (detail::cells("spatial_merge_order", {frames, height, width}) == 0) return order;
+  const Index cells = detail::cells("spatial_merge_order", {frames, height, width});
+  std::vector<std::int64_t> order(static_cast<std::size_t>(cells), 0);
+  if (cells == 0) return order;
+  std::size_t next = 0;
   for (Index t = 0; t < frames; ++t)
     for (Index block_row = 0; block_row < height; block_row += merge)
       for (Index block_column = 0; block_column < width; block_column += merge)
         for (Index row = block_row; row < block_row + merge; ++row)
           for (Index column = block_column; column < block_column + merge; ++column)
-            order.push_back((t * height + row) * width + column);
+            order[next++] = (t * height + row) * width + column;
   return order;
 }
 /// Adds tokens without rotation before and after the coordinates: class and register tokens in front or, as
@@ -23021,10 +23676,11 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
     detail::throw_invalid("context_parallel_ids", "the length must be a multiple of 2 * ranks, got ", length,
                           " for ", ranks, " ranks");
   const Index chunk = length / 2 / ranks, mirror = length - (rank + 1) * chunk;
-  std::vector<std::int64_t> ids;
-  ids.reserve(static_cast<std::size_t>(2 * chunk));
-  for (const Index first : {rank * chunk, mirror})
-    for (Index i = 0; i < chunk; ++i) ids.push_back(first + i);
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(2 * chunk), 0);
+  for (Index i = 0; i < chunk; ++i) {
+    ids[static_cast<std::size_t>(i)] = rank * chunk + i;
+    ids[static_cast<std::size_t>(chunk + i)] = mirror + i;
+  }
   return ids;
 }
 }  // namespace rope::inline ROPE_ABI
@@ -23033,9 +23689,9 @@ inline std::vector<std::int64_t> context_parallel_ids(Index length, Index ranks,
 
 #ifndef ROPE_ROTATION_HPP
 #define ROPE_ROTATION_HPP
-/// Everything that a program which only rotates needs: frequencies with the common schedules and axes,
-/// positions, tables, layouts, views of heads, rotation, its inverse and its gradient. rotation_extras.hpp
-/// has the rest of rotation/.
+/// What a program that only rotates needs: frequencies with the common schedules, positions, tables, layouts,
+/// views of heads, rotation, its inverse and its gradient. Axes of images and videos are in frequencies.hpp,
+/// the rest of rotation/ in rotation_extras.hpp.
 #endif  // ROPE_ROTATION_HPP
 
 #ifndef ROPE_ROTATION_EXTRAS_HPP
@@ -23171,6 +23827,12 @@ Index checked_pairs(const char* function, const char* name, const Matrix& x, tab
 }
 /// The first column of pair i.
 constexpr Index column(table_form form, Index i) { return form == table_form::repeated ? 2 * i : i; }
+/// Writes m cos and m sin of the angle inv_freq * coordinate.
+template <class S>
+void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
+  write_product(
+      inv_freq, coordinate, m, [=] { return phase_of(inv_freq, coordinate); }, cos, sin);
+}
 inline double checked_angle(const char* function, double angle, Index r, Index i) {
   if (!is_finite(angle) || (std::abs)(angle) >= 0x1p64)
     throw_invalid(function, "an angle must be finite and below 2^64, got ", angle, " at row ", r, ", column ",
@@ -23584,7 +24246,7 @@ double bytes_read(const head_view<const X>& x, const head_view<const G>& /*d_x*/
 /// The rotated heads, their gradient, the table and the positions: checked arguments of a function of
 /// angle_gradient.hpp.
 template <class X, class G, class S, class Source>
-struct turned_heads {
+struct rotated_heads {
   head_view<const X> x;    // the rotated channels, before the rotation or after it
   head_view<const G> d_x;  // the gradient with respect to them
   const frequency_table<S>& table;
@@ -23601,8 +24263,8 @@ auto checked_gradient(const char* function, const head_view<X>& x, const head_vi
   check_same_shape(function, x, d_x, "d_x");
   check_memory(function, d_x);
   const Index first = place.first_channel(), count = place.table().rotary_dim();
-  return turned_heads<std::remove_const_t<X>, std::remove_const_t<G>, typename Table::scalar,
-                      std::remove_const_t<decltype(source)>>{
+  return rotated_heads<std::remove_const_t<X>, std::remove_const_t<G>, typename Table::scalar,
+                       std::remove_const_t<decltype(source)>>{
       x.channels(first, count), d_x.channels(first, count), place.table(), source};
 }
 /// Throws if the table has given entries: their frequencies and positions are unknown.
@@ -23617,7 +24279,7 @@ void check_made_from_frequencies(const char* function, const frequency_table<S>&
 }
 /// One part of every pair of every token, summed over the heads: [pairs, batch * tokens].
 template <class Layout, part which, class X, class G, class S, class Source, class Threads>
-number_array<double> sums_by_token(const turned_heads<X, G, S, Source>& heads, const Threads& threads) {
+number_array<double> sums_by_token(const rotated_heads<X, G, S, Source>& heads, const Threads& threads) {
   const auto& x = heads.x;
   const auto& d_x = heads.d_x;
   const Index pairs = heads.table.pairs();
@@ -23633,7 +24295,7 @@ number_array<double> sums_by_token(const turned_heads<X, G, S, Source>& heads, c
 /// row: [rows, n].
 template <class X, class G, class S, class Source>
 number_array<double> sums_by_row(const number_array<double>& by_token,
-                                 const turned_heads<X, G, S, Source>& heads) {
+                                 const rotated_heads<X, G, S, Source>& heads) {
   const Index tokens = heads.x.tokens;
   number_array<double> by_row(heads.table.rows(), by_token.rows(), 0.0);
   for (Index token = 0; token < by_token.cols(); ++token) {
@@ -23645,7 +24307,7 @@ number_array<double> sums_by_row(const number_array<double>& by_token,
 }
 /// One part of every pair, summed over heads and tokens with weights weight(b, t, column): [pairs, columns].
 template <class Layout, part which, class X, class G, class S, class Source, class Threads, class Weight>
-number_array<double> weighted_sums(const turned_heads<X, G, S, Source>& heads, Index columns,
+number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, Index columns,
                                    const Threads& threads, const Weight& weight) {
   const auto& x = heads.x;
   const auto& d_x = heads.d_x;
@@ -24094,7 +24756,7 @@ class pope_bias {
   /// Source:  `bias.clamp(-2 pi, 0)` of lucidrains/PoPE-pytorch
   template <class Derived>
   explicit pope_bias(const Eigen::DenseBase<Derived>& bias)
-      : heads_(bias.rows()), channels_(bias.cols()), turns_(bias.cols(), bias.rows()) {
+      : heads_(bias.rows()), channels_(bias.cols()), rotations_(bias.cols(), bias.rows()) {
     static_assert(
         std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>,
         "pope_bias: phases are float or double");
@@ -24108,7 +24770,7 @@ class pope_bias {
         if (!detail::is_finite(value))
           detail::throw_invalid("pope_bias", "a phase must be finite, got ", value, " at head ", h,
                                 ", channel ", i);
-        turns_(i, h) = cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0)));
+        rotations_(i, h) = cos_sin_of<double>(phase_of(std::clamp(value, -2 * std::numbers::pi, 0.0)));
       }
   }
   pope_bias(const pope_bias&) = default;
@@ -24120,10 +24782,10 @@ class pope_bias {
   /// Phases per head.
   Index channels() const { return channels_; }
   /// cos and sin of the phases of a head, [channels].  Requires: h in [0, heads())
-  const cos_sin* head(Index h) const { return turns_.data() + h * channels_; }
+  const cos_sin* head(Index h) const { return rotations_.data() + h * channels_; }
  private:
   detail::moved_index heads_, channels_;
-  number_array<cos_sin> turns_;  // [channels, heads]
+  number_array<cos_sin> rotations_;  // [channels, heads]
 };
 namespace detail {
 template <class Layout, class T, class S, class P, class Threads>
@@ -24155,10 +24817,10 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
         for (Index i = 0; i < pairs; ++i) {
           auto c = static_cast<double>(cos[i]), s = static_cast<double>(cos[i + pairs]);
           if (ahead != nullptr) {
-            const cos_sin turn = ahead[i];
-            const double turned = c * turn.cos - s * turn.sin;
-            s = s * turn.cos + c * turn.sin;
-            c = turned;
+            const cos_sin step = ahead[i];
+            const double next = c * step.cos - s * step.sin;
+            s = s * step.cos + c * step.sin;
+            c = next;
           }
           const double magnitude = softplus(static_cast<double>(in[i]));
           to[Layout::first(i, pairs)] = static_cast<T>(magnitude * c);
@@ -24340,8 +25002,37 @@ ROPE_DETAIL_ASK_FOR_VIEWS(scale_queries, 1);
 
 #ifndef ROPE_ROTATION_ROTATE_HEADS_HPP
 #define ROPE_ROTATION_ROTATE_HEADS_HPP
-/// Rotates each head by its own table: frequencies learned per head (RoPE-Mixed, Mochi), or masked per head.
+/// Heads that do not share a table or their tokens: rotation of each head by its own table (frequencies
+/// learned per head in RoPE-Mixed and Mochi, or masked per head), and heads as rows of a batch.
 namespace rope::inline ROPE_ABI {
+/// Heads as rows, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
+/// has the heads of key head h in row b of `x`. A cache of such rows has different tokens for each head.
+///
+///     const auto rows = heads_as_batch(k, kv_heads);  // [batch * kv_heads, tokens, 1, head_dim]
+///     rotate<Layout>(rows, table, start);
+///
+/// \param x         keys, values, queries or outputs, as in bhsd, or of a batch of 1
+/// \param kv_heads  the heads of keys and values, for queries and outputs too
+///
+/// Throws:  std::invalid_argument unless kv_heads divides the heads and batch_stride is heads * head_stride
+/// Cost:    nothing is copied
+template <class T>
+head_view<T> heads_as_batch(const head_view<T>& x, Index kv_heads) {
+  constexpr auto name = "heads_as_batch";
+  detail::check_extents(name, x.data, x.batch, x.tokens, x.heads, x.head_dim);
+  if (kv_heads < 1 || x.heads % kv_heads != 0)
+    detail::throw_invalid(name, "kv_heads must be at least 1 and divide ", x.heads, " heads, got ", kv_heads);
+  if (!detail::product_fits({(std::max)(x.batch, Index{1}), kv_heads}))
+    detail::throw_length(name, "", x.batch, " * ", kv_heads, " rows exceed the address space");
+  const Index group = x.heads / kv_heads;
+  if (x.batch > 1 && group > 0 && kv_heads > 1 && x.batch_stride != x.heads * x.head_stride)
+    detail::throw_invalid(name, "the batch_stride must be that of ", x.heads, " heads, as in bhsd, got ",
+                          x.batch_stride, " and a head_stride of ", x.head_stride,
+                          "; copy to bhsd order, or call it for one row at a time: batch_range(b, 1)");
+  return {x.data,         x.batch * kv_heads, x.tokens,
+          group,          x.head_dim,         kv_heads > 1 ? group * x.head_stride : x.batch_stride,
+          x.token_stride, x.head_stride};
+}
 namespace detail {
 /// Rotates head h by tables[h], after the arguments of all heads have been checked.
 ///
@@ -24405,7 +25096,8 @@ ROPE_DETAIL_ASK_FOR_VIEWS(unrotate_heads, 1);
 
 #ifndef ROPE_ROTATION_STAGED_HPP
 #define ROPE_ROTATION_STAGED_HPP
-/// Tensors of any rank and order of indices: a view if channels are contiguous, otherwise a copy.
+/// Tensors and mdspans of any rank and order of indices: a view if channels are the fastest index, otherwise
+/// a copy.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// Whether the letters are b, s, h and d, include an s and a d, and equal letters are adjacent.
@@ -24421,6 +25113,46 @@ constexpr bool name_a_view(const index_letters<size>& letters) {
     has_channels = has_channels || c == 'd';
   }
   return has_tokens && has_channels;
+}
+/// A tensor or an mdspan of any strides, with as many indices as `rank`.
+template <class X, int rank>
+concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
+/// Where a tensor or an mdspan has its numbers: extents and strides by index.
+template <class T, std::size_t rank>
+struct indexed_memory {
+  T* data = nullptr;
+  std::array<Index, rank> extents = {}, strides = {};
+  std::array<std::size_t, rank> from_fastest = {};  // the indices in the order of their strides
+};
+template <int rank, class X>
+auto indexed_memory_of(X& x) {
+  constexpr auto size = static_cast<std::size_t>(rank);
+  if constexpr (tensor<X, rank>) {
+    indexed_memory<std::remove_pointer_t<decltype(x.data())>, size> memory = {.data = x.data()};
+    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+    Index stride = 1;
+    for (std::size_t i = 0; i < size; ++i) {  // from the fastest index on
+      const std::size_t index = is_row_major_tensor<std::remove_cvref_t<X>> ? size - 1 - i : i;
+      memory.from_fastest[i] = index;
+      memory.extents[index] = extents[size - 1 - i];
+      memory.strides[index] = stride;
+      stride *= memory.extents[index];
+    }
+    return memory;
+  } else {
+    indexed_memory<typename std::remove_cvref_t<X>::element_type, size> memory = {.data = x.data_handle()};
+    for (std::size_t i = 0; i < size; ++i) {
+      memory.extents[i] = span_extent(x, static_cast<int>(i));
+      memory.strides[i] = span_stride(x, static_cast<int>(i));
+    }
+    for (std::size_t i = 0; i < size; ++i) {
+      std::size_t place = i;  // the last index is the faster one of two with equal strides
+      for (; place > 0 && memory.strides[memory.from_fastest[place - 1]] >= memory.strides[i]; --place)
+        memory.from_fastest[place] = memory.from_fastest[place - 1];
+      memory.from_fastest[place] = i;
+    }
+    return memory;
+  }
 }
 }  // namespace detail
 /// The view of an Eigen::Tensor or TensorMap of any rank and order of indices. Give one letter per index, in
@@ -24467,7 +25199,8 @@ template <detail::index_letters letters, detail::owns_memory X>
 auto view_as(X&& x ROPE_DETAIL_LIFETIMEBOUND) {
   return view_as<letters>(x);
 }
-/// A copy of an Eigen::Tensor or TensorMap in the order [batch, tokens, heads, head_dim], made by `staged`.
+/// A copy of an Eigen::Tensor, TensorMap or std::mdspan in the order [batch, tokens, heads, head_dim], made
+/// by `staged`.
 ///
 ///     auto s = staged<"bshd">(x);  // x: column-major (batch, tokens, heads, head_dim)
 ///     rotate<half_split>(s.view(), table);
@@ -24482,21 +25215,27 @@ class staged_tensor {
  public:
   /// Copies `x`.
   template <class X>
-  explicit staged_tensor(const X& x) : extents_(extents_of(x)) {
+  explicit staged_tensor(const X& x) {
+    const auto memory = detail::indexed_memory_of<rank>(x);
+    extents_ = memory.extents;
     // The memory order of the copy, from the fastest axis. Equal letters are numbered in the memory order of
     // x.
-    Index stride = 1;
+    Index size = 1, stride = 1;
     Index* extents[] = {&head_dim_, &heads_, &tokens_, &batch_};
     for (int axis = 0; axis < 4; ++axis)
-      for (int i = 0; i < rank; ++i) {
-        const auto index = fastest<X>(i);
+      for (const std::size_t index : memory.from_fastest) {
         if (letters.letter[index] != "dhsb"[axis]) continue;
+        const Index extent = extents_[index];
+        if (extent < 0) detail::throw_invalid("staged", "extents must not be negative, got ", extent);
+        if (!detail::product_fits({stride, (std::max)(extent, Index{1})}))
+          detail::throw_length("staged", "the numbers must not exceed the address space");
         strides_[index] = stride;
-        stride *= extents_[index];
-        *extents[axis] *= extents_[index];
+        stride *= (std::max)(extent, Index{1});
+        size *= extent;
+        *extents[axis] *= extent;
       }
-    numbers_.resize(stride);
-    for_each_number<X>([&](Index here, Index there) { numbers_.data()[here] = x.data()[there]; });
+    numbers_.resize(size);
+    for_each_number(memory, [&](Index here, Index there) { numbers_.data()[here] = memory.data[there]; });
   }
   /// The copy, valid as long as this object.
   head_view<T> view() & ROPE_DETAIL_LIFETIMEBOUND {
@@ -24507,58 +25246,55 @@ class staged_tensor {
   head_view<const T> view() const& ROPE_DETAIL_LIFETIMEBOUND {
     return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
   }
-  /// Copies the numbers to a tensor with the extents of the original, in any storage order.
+  /// Copies the numbers to a tensor or mdspan with the extents of the original, in any storage order.
   ///
-  /// Throws:  std::invalid_argument if an extent differs; nothing is then written
+  /// Throws:  std::invalid_argument if an extent differs, or an mdspan repeats its numbers (a stride of 0);
+  ///          nothing is then written
   template <class X>
   void store(X&& x) const {
-    static_assert(detail::tensor<X, rank>,
-                  "staged: store(x) takes an Eigen::Tensor or TensorMap with as many indices as letters");
-    const indices extents = extents_of(x);
-    for (std::size_t i = 0; i < extents.size(); ++i)
-      if (extents[i] != extents_[i])
+    static_assert(
+        detail::numbers_by_index<X, rank>,
+        "staged: store(x) takes an Eigen::Tensor, TensorMap or mdspan with as many indices as letters");
+    const auto memory = detail::indexed_memory_of<rank>(x);
+    for (std::size_t i = 0; i < extents_.size(); ++i) {
+      if (memory.extents[i] != extents_[i])
         detail::throw_invalid("staged", "store(x) takes the extents of the tensor that was copied, got ",
-                              extents[i], " for ", extents_[i], " on index ", i);
-    for_each_number<X>([&](Index here, Index there) { x.data()[there] = numbers_.data()[here]; });
+                              memory.extents[i], " for ", extents_[i], " on index ", i);
+      if (extents_[i] > 1 && memory.strides[i] == 0)
+        detail::throw_invalid("staged", "store(x) needs memory for every number, got a stride of 0 on index ",
+                              i);
+    }
+    for_each_number(memory, [&](Index here, Index there) { memory.data[there] = numbers_.data()[here]; });
   }
  private:
-  /// Index number i of a tensor, counted from the fastest.
-  template <class X>
-  static constexpr std::size_t fastest(int i) {
-    return static_cast<std::size_t>(detail::is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 - i : i);
-  }
-  template <class X>
-  static indices extents_of(const X& x) {
-    const indices slowest_first = detail::extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    indices extents;
-    for (int i = 0; i < rank; ++i)
-      extents[fastest<X>(i)] = slowest_first[static_cast<std::size_t>(rank - 1 - i)];
-    return extents;
-  }
-  /// Calls body(index in the copy, index in a tensor X) for every number.
-  template <class X, class Body>
-  void for_each_number(const Body& body) const {
+  /// Calls body(index in the copy, index in the memory) for every number.
+  template <class Memory, class Body>
+  void for_each_number(const Memory& memory, const Body& body) const {
     indices at = {};
-    Index here = 0;
-    for (Index there = 0; there < numbers_.size(); ++there) {
+    Index here = 0, there = 0;
+    for (Index n = 0; n < numbers_.size(); ++n) {
       body(here, there);
-      for (int i = 0; i < rank; ++i) {
-        const auto index = fastest<X>(i);
+      for (const std::size_t index : memory.from_fastest) {
         here += strides_[index];
+        there += memory.strides[index];
         if (++at[index] < extents_[index]) break;
         here -= strides_[index] * extents_[index];
+        there -= memory.strides[index] * extents_[index];
         at[index] = 0;
       }
     }
   }
-  indices extents_, strides_ = {};  // of the indices of the tensor, in its own order
+  indices extents_ = {}, strides_ = {};  // of the indices of the tensor, in its own order
   Index batch_ = 1, tokens_ = 1, heads_ = 1, head_dim_ = 1;
   number_array<T> numbers_;
 };
-/// Copies an Eigen::Tensor or TensorMap of any rank and order of indices into memory owned by the result,
-/// with contiguous channels. `.view()` is the copy, `.store(x)` copies it back.
+/// Copies an Eigen::Tensor or TensorMap of any rank and order of indices, or a std::mdspan of any strides,
+/// into memory owned by the result, with contiguous channels. `.view()` is the copy, `.store(x)` copies it
+/// back.
 ///
 ///     auto s = staged<"bhds">(x);  // channels between heads and tokens
+///
+/// Equal letters form one axis, numbered in memory order as for view_as.
 ///
 /// Throws:  std::length_error if the numbers exceed the address space
 /// Cost:    one allocation and one copy of the tensor, and another copy for store(). Both copies are strided
@@ -24570,11 +25306,14 @@ auto staged(X&& x) {
                 "staged: letters are b, s or t, h and d, one for each index of the tensor, with a d and an s "
                 "or t; equal letters stand side by side");
   constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  static_assert(detail::tensor<X, rank>,
-                "staged: x is an Eigen::Tensor or TensorMap with as many indices as letters; evaluate a "
-                "slice, chip, reshape or expression into a tensor first");
-  if constexpr (detail::tensor<X, rank>)
-    return staged_tensor<letters, std::remove_cvref_t<decltype(*x.data())>>(x);
+  static_assert(
+      detail::numbers_by_index<X, rank>,
+      "staged: x is an Eigen::Tensor, TensorMap or mdspan with as many indices as letters; evaluate "
+      "a slice, chip, reshape or expression into a tensor first");
+  if constexpr (detail::numbers_by_index<X, rank>) {
+    using memory = decltype(detail::indexed_memory_of<rank>(x));
+    return staged_tensor<letters, std::remove_cvref_t<decltype(*memory::data)>>(x);
+  }
 }
 /// Catches calls without letters. Returns int, so that the first error is not about `void`.
 template <class X>
@@ -24613,15 +25352,15 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
   if (!detail::is_finite(max_position) || max_position <= 0)
     detail::throw_invalid("fourier_frequencies", "max_position must be finite and positive, got ",
                           max_position);
-  std::vector<double> kept;
-  for (Index i = 0; i < schedule.pairs(); ++i)
-    if (schedule.inv_freq(i, 0) > 2 * std::numbers::pi / max_position)
-      kept.push_back(schedule.inv_freq(i, 0));
-  if (kept.empty())
+  const auto is_kept = [&](Index i) { return schedule.inv_freq(i, 0) > 2 * std::numbers::pi / max_position; };
+  Index count = 0;
+  for (Index i = 0; i < schedule.pairs(); ++i) count += is_kept(i) ? 1 : 0;
+  if (count == 0)
     detail::throw_invalid("fourier_frequencies",
                           "no pair completes a full turn within max_position = ", max_position);
-  number_array<double> inv_freq(static_cast<Index>(kept.size()), 1);
-  std::copy(kept.begin(), kept.end(), inv_freq.data());
+  number_array<double> inv_freq(count, 1);
+  for (Index i = 0, next = 0; i < schedule.pairs(); ++i)
+    if (is_kept(i)) inv_freq(next++, 0) = schedule.inv_freq(i, 0);
   return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
 }
 /// The table of one head's mixture, for positions first .. last - 1.
@@ -24698,7 +25437,7 @@ struct borrowed_table {
                                number_array<double>&& coordinates, number_array<S>&& entries,
                                number_array<unsigned char>&& at_origin) {
     // Frequencies are only read, so nothing is written through this pointer.
-    auto* inv_freq = const_cast<double*>(of.inv_freq().data());
+    auto* inv_freq = const_cast<double*>(of.inv_freq<typename frequency_table<S>::double_map>().data());
     frequencies borrowed = frequencies::custom(number_array<double>::over(inv_freq, of.pairs(), of.axes()),
                                                of.attention_factor());
     frequency_table<S> table(std::move(borrowed), fingerprint, std::move(entries), std::move(at_origin));

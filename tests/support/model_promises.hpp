@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-#include <rope/models/axes.hpp>
+#include <rope/models/tables.hpp>
 #include <rope/models/describe.hpp>
 #include <rope/models/model_rope.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <rope/models/axes.hpp>
+#include <rope/models/tables.hpp>
 
 #include <cstddef>
 #include <utility>
