@@ -1462,7 +1462,6 @@ struct llama3_scaling {
 
 #ifndef ROPE_BASE_INTEGER_LIST_HPP
 #define ROPE_BASE_INTEGER_LIST_HPP
-#include <cstring>  // std::memcpy
 
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
@@ -1704,96 +1703,6 @@ std::int64_t as_position(Integer value) {
   else
     return static_cast<std::int64_t>(value);
 }
-/// A vector of integers of any type in memory, each read as std::int64_t. The type of the list does not
-/// depend on that of its integers, so code that reads it is compiled once.
-///
-/// Requires:  the integers outlive the list
-class any_integers {
- public:
-  any_integers() = default;
-  /// Throws:  std::invalid_argument if the list is a matrix
-  template <integers_in_memory X>
-  any_integers(const X& list) : any_integers("counts and offsets", list) {}
-  template <whole_number Integer>
-  any_integers(const Integer* data, std::size_t size)
-      : data_(data), size_(size), step_(8 * std::int64_t{sizeof(Integer)} + kind_of<Integer>) {
-    static_assert(sizeof(Integer) <= sizeof(std::int64_t),
-                  "counts and offsets: integers have at most 64 bits");
-  }
-  bool empty() const { return size_ == 0; }
-  std::size_t size() const { return size_; }
-  /// Integer i, or the largest std::int64_t if it is larger. Not inline, to keep callers small: most calls of
-  /// attention have no list.
-  EIGEN_DONT_INLINE std::int64_t operator[](std::size_t i) const { return read(i); }
-  /// Integers `index` and index + 1 of a list.
-  struct neighbours {
-    std::size_t index;
-    std::int64_t first, next;
-  };
-  /// The last integer that is at most `value`, and the one after it.
-  ///
-  /// Requires:  the integers do not decrease, the first is at most `value`, and the last is larger
-  EIGEN_DONT_INLINE neighbours around(std::int64_t value) const {
-    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual one
-      return search(value, [this](std::size_t i) { return as<std::int64_t>(address(i)); });
-    return search(value, [this](std::size_t i) { return read(i); });
-  }
- protected:
-  /// \param name  the name of the list in errors
-  template <integers_in_memory X>
-  any_integers(const char* name, const X& list) {
-    const auto vector = vector_of(name, list);
-    *this = any_integers(vector.data, static_cast<std::size_t>(vector.size()));
-    step_ += 8 * (vector.column_stride - 1) * std::int64_t{sizeof(integer_of<X>)};
-  }
- private:
-  /// Size and sign of a type of integers, in three bits.
-  template <whole_number Integer>
-  static constexpr int kind_of = std::countr_zero(sizeof(Integer)) + (std::is_signed_v<Integer> ? 4 : 0);
-  template <class Integer>
-  static std::int64_t as(const char* at) {
-    Integer value;
-    std::memcpy(&value, at, sizeof(value));
-    return as_position(value);
-  }
-  template <class Read>
-  neighbours search(std::int64_t value, const Read& read_at) const {
-    std::size_t first = 0, count = size_ - 1;  // the last integer is larger
-    while (count > 1) {
-      const std::size_t half = count / 2;
-      first = read_at(first + half) <= value ? first + half : first;
-      count -= half;
-    }
-    return {first, read_at(first), read_at(first + 1)};
-  }
-  const char* address(std::size_t i) const {
-    return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * (step_ >> 3);
-  }
-  std::int64_t read(std::size_t i) const {
-    const char* at = address(i);
-    switch (step_ & 7) {
-      case kind_of<std::int8_t>:
-        return as<std::int8_t>(at);
-      case kind_of<std::int16_t>:
-        return as<std::int16_t>(at);
-      case kind_of<std::int32_t>:
-        return as<std::int32_t>(at);
-      case kind_of<std::int64_t>:
-        return as<std::int64_t>(at);
-      case kind_of<std::uint8_t>:
-        return as<std::uint8_t>(at);
-      case kind_of<std::uint16_t>:
-        return as<std::uint16_t>(at);
-      case kind_of<std::uint32_t>:
-        return as<std::uint32_t>(at);
-      default:
-        return as<std::uint64_t>(at);
-    }
-  }
-  const void* data_ = nullptr;
-  std::size_t size_ = 0;
-  std::int64_t step_ = 0;  // 8 times the bytes from one integer to the next, plus their kind
-};
 /// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
 /// other values, for example random numbers.
 template <class Integer>
@@ -3977,31 +3886,8 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 /// The scratch memory that a thread keeps between calls: its size, and how to free it.
 ///
 /// A call allocates memory only if it needs more than all earlier calls on the same thread. The thread keeps
-/// this memory until `release_scratch()` or the thread's end. The following buffers belong to the calling
-/// thread and grow with the number of tokens. Each is as large as the largest call so far required. There is
-/// one per channel type T (with arithmetic type A). Sizes are in bytes:
-///
-///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), if d_weight is not empty
-///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
-///     attention_gradient           see its Cost
-///     attention with a cache       sizeof(T) q.size(), if the cache stores rotated keys
-///     append<Layout>               sizeof(T) k.size(), if the cache is narrower than T
-///     rotate_to of float to 16 bits  the larger of 64 KiB and 4 heads head_dim, per thread
-///     attention_weight_sums        8 sums.size() + 2 sizeof(A) batch q.tokens q.heads (runs + 1), with
-///                                  ceil(keys / 4096) runs, at most 16
-///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
-///     selected keys                per thread and entry of a list 8, 8 more with rotation, and for each
-///                                  query head of a group 4 with a bias and 1 with a mask
-///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
-///                                  c of the context (of x again in self-attention); 8 n heads more for the
-///                                  log_sum_exp of segments or of a ring's chunks; the probabilities of a
-///                                  segment more if they are reported
-///     its gradient                 twice that, 8 n heads, the scratch of attention_gradient, and with norms
-///                                  sizeof(T) (n heads + c kv_heads) head_dim
-///
-/// with size() = batch * tokens * heads * head_dim. Each thread that takes part in a call also keeps a block
-/// of queries and a tile of keys. Their size does not depend on the number of tokens: about 2.5 MB in float
-/// for 32 heads of 128 channels.
+/// this memory until `release_scratch()` or the thread's end. include/rope/README.md lists the buffers of each
+/// call, and which of them grow with the number of tokens.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// A piece of the calling thread's scratch. The pieces of a thread form a list, so that it can release all of
@@ -4127,6 +4013,7 @@ inline void release_scratch() { detail::scratch_piece::release_all(); }
 #ifndef ROPE_BASE_SIMD_PACKET_HPP
 #define ROPE_BASE_SIMD_PACKET_HPP
 #include <complex>
+#include <cstring>  // std::memcpy
 
 #ifndef ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 #define ROPE_BASE_SIMD_NARROW_CHANNELS_HPP

@@ -21,31 +21,8 @@
 /// The scratch memory that a thread keeps between calls: its size, and how to free it.
 ///
 /// A call allocates memory only if it needs more than all earlier calls on the same thread. The thread keeps
-/// this memory until `release_scratch()` or the thread's end. The following buffers belong to the calling
-/// thread and grow with the number of tokens. Each is as large as the largest call so far required. There is
-/// one per channel type T (with arithmetic type A). Sizes are in bytes:
-///
-///     normalize_heads_gradient     8 norm.weight.size() ceil(batch tokens / 64), if d_weight is not empty
-///     attention_gradient<Layout>   sizeof(T) (q.size() + k.size()), rotated copies, and as without a layout
-///     attention_gradient           see its Cost
-///     attention with a cache       sizeof(T) q.size(), if the cache stores rotated keys
-///     append<Layout>               sizeof(T) k.size(), if the cache is narrower than T
-///     rotate_to of float to 16 bits  the larger of 64 KiB and 4 heads head_dim, per thread
-///     attention_weight_sums        8 sums.size() + 2 sizeof(A) batch q.tokens q.heads (runs + 1), with
-///                                  ceil(keys / 4096) runs, at most 16
-///     attention of few queries     sizeof(A) batch q.tokens q.heads ceil(keys / 1024) (value_dim + 2)
-///     selected keys                per thread and entry of a list 8, 8 more with rotation, and for each
-///                                  query head of a group 4 with a bias and 1 with a mask
-///     multi_head_attention         sizeof(T) (n heads + c kv_heads) (head_dim + value_dim), n rows of x and
-///                                  c of the context (of x again in self-attention); 8 n heads more for the
-///                                  log_sum_exp of segments or of a ring's chunks; the probabilities of a
-///                                  segment more if they are reported
-///     its gradient                 twice that, 8 n heads, the scratch of attention_gradient, and with norms
-///                                  sizeof(T) (n heads + c kv_heads) head_dim
-///
-/// with size() = batch * tokens * heads * head_dim. Each thread that takes part in a call also keeps a block
-/// of queries and a tile of keys. Their size does not depend on the number of tokens: about 2.5 MB in float
-/// for 32 heads of 128 channels.
+/// this memory until `release_scratch()` or the thread's end. include/rope/README.md lists the buffers of
+/// each call, and which of them grow with the number of tokens.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {

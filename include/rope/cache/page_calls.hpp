@@ -10,6 +10,7 @@
 
 #include <rope/attention/attention.hpp>  // the checks of types too
 #include <rope/attention/options.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/cache/attended_rows.hpp>

@@ -10,6 +10,7 @@
 
 #include <rope/attention/options.hpp>
 #include <rope/base/integer_list.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // advance

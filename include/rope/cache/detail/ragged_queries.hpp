@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <rope/base/integer_list.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/page_view.hpp>

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <rope/base/integer_list.hpp>
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
