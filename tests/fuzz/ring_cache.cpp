@@ -127,22 +127,22 @@ class ring final : public ring_target<T, token> {
     }
     return ids;
   }
-  enum class order { right, descending, outside };
+  enum class sorted { right, descending, outside };
   /// What a ring makes of the first position that it does not take.
-  order order_of(const std::vector<std::int64_t>& ids, Index tokens, const new_counts<int>& counts) const {
+  sorted order_of(const std::vector<std::int64_t>& ids, Index tokens, const new_counts<int>& counts) const {
     const auto at = [&](Index r, Index t) { return ids[static_cast<std::size_t>(r * tokens + t)]; };
     for (Index r = 0; r < batch_; ++r)
       for (Index t = 0; t < counts.of(r); ++t)
-        if (at(r, t) < -furthest || at(r, t) > furthest) return order::outside;
+        if (at(r, t) < -furthest || at(r, t) > furthest) return sorted::outside;
     for (Index r = 0; r < batch_; ++r) {
       std::int64_t next = seen(r);
       for (Index t = 0; t < counts.of(r); ++t) {
-        if (at(r, t) < 0) return order::outside;
-        if (at(r, t) < next) return order::descending;
+        if (at(r, t) < 0) return sorted::outside;
+        if (at(r, t) < next) return sorted::descending;
         next = at(r, t) + 1;
       }
     }
-    return order::right;
+    return sorted::right;
   }
 
   /// \param placed   whether positions are given, which may be skipped
@@ -201,10 +201,10 @@ class ring final : public ring_target<T, token> {
       return refused(invalid_argument, "another shape is refused", call);
     }
     if (counts.bad) return refused(invalid_argument, "a count outside of the tokens is refused", call);
-    const order given = order_of(ids, tokens, counts);
-    if (given == order::outside)
+    const sorted given = order_of(ids, tokens, counts);
+    if (given == sorted::outside)
       return refused(out_of_range, "positions outside the range are refused", call);
-    if (given == order::descending)
+    if (given == sorted::descending)
       return refused(invalid_argument, "positions before those of a row are refused", call);
     if (by_table && raw()) return refused(invalid_argument, "raw keys take no table", call);
     if (!this->empty() && !(by_table ? rotation_.is(tables(), table, interleaved_one) : !rotation_.known))
