@@ -281,6 +281,40 @@ TEST_CASE(
   }
 }
 
+TEMPLATE_TEST_CASE("many query heads share the selected keys of their key head", "[cache]",
+                   (testing::types<float, float>), (testing::types<double, double>),
+                   (testing::types<Eigen::bfloat16, Eigen::bfloat16>), (testing::types<float, Eigen::half>),
+                   (testing::types<float, std::int8_t>)) {
+  using T = typename TestType::channel;
+  using C = typename TestType::entry;
+  testing::random dice(940);
+  const Index tokens = 300, many = 60;  // the kernel of a prefill
+  const auto k = random_numbers<T>(dice, tokens * head_dim), v = random_numbers<T>(dice, tokens * value_dim),
+             q = random_numbers<T>(dice, many * head_dim);
+  kv_cache<C> cache(1, tokens, 1, head_dim, value_dim);
+  cache.append(bshd(k.data(), 1, tokens, 1, head_dim), bshd(v.data(), 1, tokens, 1, value_dim));
+  std::vector<std::int64_t> list;
+  for (Index j = 0; j < 150; ++j) list.push_back((j * 77 + 5) % tokens);
+  const std::unique_ptr<bool[]> mask(new bool[static_cast<std::size_t>(tokens)]());
+  for (const std::int64_t j : list) mask[static_cast<std::size_t>(j)] = true;
+  const auto asked = bshd<const T>(q.data(), 1, 1, many, head_dim);
+  const auto differ = [&](product_precision products) {
+    std::vector<T> a(static_cast<std::size_t>(many * value_dim), T(-9)), b(a.size(), T(-8));
+    attention(asked, cache, bshd(a.data(), 1, 1, many, value_dim), {.products = products, .selected = list});
+    attention(
+        asked, cache, bshd(b.data(), 1, 1, many, value_dim),
+        {.mask = score_matrix(static_cast<const bool*>(mask.get()), 1, 1, 1, tokens), .products = products});
+    double worst = 0;
+    for (std::size_t n = 0; n < a.size(); ++n)
+      worst = std::max(worst, std::abs(static_cast<double>(a[n]) - static_cast<double>(b[n])));
+    return worst;
+  };
+  CHECK(differ(product_precision::full) <= 2 * bound<T>());
+  // Weights are rounded to 2^-8 of themselves, or to 2^-15.9 of the largest one of 128 keys.
+  if constexpr (std::is_same_v<C, Eigen::bfloat16>) CHECK(differ(product_precision::bfloat16) <= 0x1p-6);
+  if constexpr (std::is_same_v<C, std::int8_t>) CHECK(differ(product_precision::integers) <= 128 * 0x1p-15);
+}
+
 TEST_CASE("latents are selected for all query heads at once", "[cache]") {
   testing::random dice(930);
   const Index tokens = 400, latent_dim = 24, rotary_dim = 8, many = 70;

@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
 #define ROPE_ATTENTION_DETAIL_PREFILL_OPERANDS_HPP
 
-#include <algorithm>  // std::min, std::max, std::fill_n, std::fill
+#include <algorithm>  // std::copy_n, std::min, std::max, std::fill_n, std::fill
 #include <concepts>   // std::same_as
 #include <cstddef>
 #include <utility>  // std::pair
@@ -32,17 +32,28 @@ struct query_block {
 
 /// Calls visit(n, keys, values) for runs of keys and values of a tile. A run begins with key n of the tile,
 /// has regular strides, and fills columns of one panel from n % width on. Packing it also writes zeros to the
-/// later columns of the panel, which the next run overwrites.
-template <class T, class Rotation, class C, class Visit>
-void for_each_run_of_panel(const attention_call<T, Rotation, C>& call, const query_block& block, Index begin,
+/// later columns of the panel, which the next run overwrites. Listed tokens are copied first: packed one by
+/// one, they take four times as long.
+template <class T, class Turn, class C, class Visit>
+void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_block& block, Index begin,
                            Index count, const Visit& visit) {
   constexpr Index width = panel_shape<arithmetic<T>>::width;
+  struct copied_keys {};
+  struct copied_values {};
+  const bool is_listed = call.k.is_listed();
+  C* const keys = workspace<copied_keys, C>(is_listed ? width * call.k.head_dim : 0);
+  C* const values = workspace<copied_values, C>(is_listed ? width * call.v.head_dim : 0);
   for (Index n = 0, here; n < count; n += here) {
-    here = (std::min)({width - n % width, count - n, call.k.run_from(begin + n)});
-    const auto run_of = [&](const token_source<C>& x) {
-      return token_run<C>{block.b, block.kv, begin + n, here, x.at(block.b, begin + n, block.kv)};
+    here = (std::min)({width - n % width, count - n, is_listed ? width : call.k.run_from(begin + n)});
+    const auto run_of = [&](const token_source<C>& x, C* copies) {
+      token_run<C> run = {block.b, block.kv, begin + n, here, x.at(block.b, begin + n, block.kv)};
+      if (!is_listed) return run;
+      for (Index j = 0; j < here; ++j)
+        std::copy_n(x.at(block.b, begin + n + j, block.kv), x.head_dim, copies + j * x.head_dim);
+      run.rows = copies;
+      return run;
     };
-    visit(n, run_of(call.k), run_of(call.v));
+    visit(n, run_of(call.k, keys), run_of(call.v, values));
   }
 }
 
