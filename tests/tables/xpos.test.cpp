@@ -43,7 +43,8 @@ double printed(double value, int digits) {
 testing::wide growth(Index i, Index rotary_dim, testing::wide position, testing::wide center,
                      testing::wide scale_base, int sign) {
   const auto d = static_cast<testing::wide>(rotary_dim);
-  const testing::wide zeta = (2 * static_cast<testing::wide>(i) + 0.4L * d) / (1.4L * d);
+  const testing::wide zeta =
+      (20 * static_cast<testing::wide>(i) + 4 * d) / (14 * d);  // (2 i + 0.4 d) / (1.4 d)
   return testing::pow(zeta, sign * (position - center) / scale_base);
 }
 
