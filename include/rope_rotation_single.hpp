@@ -3886,8 +3886,8 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 /// The scratch memory that a thread keeps between calls: its size, and how to free it.
 ///
 /// A call allocates memory only if it needs more than all earlier calls on the same thread. The thread keeps
-/// this memory until `release_scratch()` or the thread's end. include/rope/README.md lists the buffers of each
-/// call, and which of them grow with the number of tokens.
+/// this memory until `release_scratch()` or the thread's end. include/rope/README.md lists the buffers of
+/// each call, and which of them grow with the number of tokens.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// A piece of the calling thread's scratch. The pieces of a thread form a list, so that it can release all of

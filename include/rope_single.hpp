@@ -3432,8 +3432,8 @@ Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h,
 /// The scratch memory that a thread keeps between calls: its size, and how to free it.
 ///
 /// A call allocates memory only if it needs more than all earlier calls on the same thread. The thread keeps
-/// this memory until `release_scratch()` or the thread's end. include/rope/README.md lists the buffers of each
-/// call, and which of them grow with the number of tokens.
+/// this memory until `release_scratch()` or the thread's end. include/rope/README.md lists the buffers of
+/// each call, and which of them grow with the number of tokens.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 /// A piece of the calling thread's scratch. The pieces of a thread form a list, so that it can release all of
@@ -9363,17 +9363,28 @@ struct query_block {
 };
 /// Calls visit(n, keys, values) for runs of keys and values of a tile. A run begins with key n of the tile,
 /// has regular strides, and fills columns of one panel from n % width on. Packing it also writes zeros to the
-/// later columns of the panel, which the next run overwrites.
-template <class T, class Rotation, class C, class Visit>
-void for_each_run_of_panel(const attention_call<T, Rotation, C>& call, const query_block& block, Index begin,
+/// later columns of the panel, which the next run overwrites. Listed tokens are copied first: packed one by
+/// one, they take four times as long.
+template <class T, class Turn, class C, class Visit>
+void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_block& block, Index begin,
                            Index count, const Visit& visit) {
   constexpr Index width = panel_shape<arithmetic<T>>::width;
+  struct copied_keys {};
+  struct copied_values {};
+  const bool is_listed = call.k.is_listed();
+  C* const keys = workspace<copied_keys, C>(is_listed ? width * call.k.head_dim : 0);
+  C* const values = workspace<copied_values, C>(is_listed ? width * call.v.head_dim : 0);
   for (Index n = 0, here; n < count; n += here) {
-    here = (std::min)({width - n % width, count - n, call.k.run_from(begin + n)});
-    const auto run_of = [&](const token_source<C>& x) {
-      return token_run<C>{block.b, block.kv, begin + n, here, x.at(block.b, begin + n, block.kv)};
+    here = (std::min)({width - n % width, count - n, is_listed ? width : call.k.run_from(begin + n)});
+    const auto run_of = [&](const token_source<C>& x, C* copies) {
+      token_run<C> run = {block.b, block.kv, begin + n, here, x.at(block.b, begin + n, block.kv)};
+      if (!is_listed) return run;
+      for (Index j = 0; j < here; ++j)
+        std::copy_n(x.at(block.b, begin + n + j, block.kv), x.head_dim, copies + j * x.head_dim);
+      run.rows = copies;
+      return run;
     };
-    visit(n, run_of(call.k), run_of(call.v));
+    visit(n, run_of(call.k, keys), run_of(call.v, values));
   }
 }
 /// Operands of prefill_block: the queries of a block, and a tile of keys and values, packed.
