@@ -42,9 +42,9 @@
   ROPE_TEST_EXTERN template void key_rotator<interleaved, T>::apply(const head_view<T>&, Index, Index) \
       const;                                                                                           \
   ROPE_TEST_EXTERN template void key_rotator<half_split, T>::apply(const head_view<T>&, Index, Index) const;
-#define ROPE_TEST_NORM_TURN(layout, S, A)                                                       \
-  ROPE_TEST_EXTERN template void turn_heads<layout>(const table_view<S>&, double, std::int64_t, \
-                                                    token_heads<A>);
+#define ROPE_TEST_NORM_TURN(layout, S, A)                                                                \
+  ROPE_TEST_EXTERN template void rotate_normed_heads<layout>(const table_view<S>&, double, std::int64_t, \
+                                                             token_heads<A>);
 #define ROPE_TEST_NORM_TURNS(S, A)       \
   ROPE_TEST_NORM_TURN(interleaved, S, A) \
   ROPE_TEST_NORM_TURN(half_split, S, A)

@@ -285,16 +285,6 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
   Eigen::internal::prefetch(target);
 #endif
 }
-/// Prefetches the cache line at an address to L2, which takes no space in L1 before the line is used.
-EIGEN_ALWAYS_INLINE void prefetch_to_l2(std::uintptr_t address) {
-#if defined(__GNUC__)
-  __builtin_prefetch(reinterpret_cast<const void*>(address), 0, 2);
-#elif defined(EIGEN_VECTORIZE_SSE)
-  _mm_prefetch(reinterpret_cast<const char*>(address), _MM_HINT_T1);
-#else
-  prefetch_after(static_cast<const char*>(nullptr), address);
-#endif
-}
 
 }  // namespace rope::inline ROPE_ABI::detail
 
