@@ -32,9 +32,13 @@ class own_threads {
   /// Not a template: threads are slow to compile, and every loop of the library has a body of its own.
   void run(rope::Index pieces, const void* body, void (*call)(const void*, rope::Index)) const {
     ++runs_;
+#if defined(__EMSCRIPTEN__) && !defined(__EMSCRIPTEN_PTHREADS__)
+    for (rope::Index i = pieces; i-- > 0;) call(body, i);  // a build without threads
+#else
     std::vector<std::thread> running;
     for (rope::Index i = pieces; i-- > 0;) running.emplace_back(call, body, i);
     for (std::thread& thread : running) thread.join();
+#endif
   }
 
   rope::Index count_;
