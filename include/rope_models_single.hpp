@@ -198,17 +198,14 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_CONFIG_HPP
 
-#ifndef ROPE_MODELS_TABLES_HPP
-#define ROPE_MODELS_TABLES_HPP
-#include <algorithm>  // std::find_if
-#include <concepts>   // std::integral
-#include <optional>
+#ifndef ROPE_MODELS_DESCRIBE_HPP
+#define ROPE_MODELS_DESCRIBE_HPP
+#include <algorithm>  // std::any_of, std::count, std::count_if, std::max, std::min
+#include <cmath>
+#include <concepts>  // std::derived_from
+#include <numbers>
+#include <type_traits>  // std::type_identity_t
 #include <vector>
-
-#ifndef ROPE_BASE_MESSAGE_HPP
-#define ROPE_BASE_MESSAGE_HPP
-#include <initializer_list>
-#include <type_traits>
 
 #ifndef ROPE_BASE_NUMBERS_HPP
 #define ROPE_BASE_NUMBERS_HPP
@@ -298,6 +295,14 @@ std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& va
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_NUMBERS_HPP
+
+#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
+#define ROPE_FREQUENCIES_FREQUENCIES_HPP
+#include <limits>
+
+#ifndef ROPE_BASE_MESSAGE_HPP
+#define ROPE_BASE_MESSAGE_HPP
+#include <initializer_list>
 /// Error texts: "rope::function: the rule, the value".
 namespace rope::inline ROPE_ABI::detail {
 /// The fewest digits that read back exactly, but at least ten: 10000 and 10000.25, not 1.000025e+04.
@@ -408,15 +413,6 @@ inline void check_equal(const char* function, const char* names, const char* ext
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_MESSAGE_HPP
-
-#ifndef ROPE_FREQUENCIES_AXES_HPP
-#define ROPE_FREQUENCIES_AXES_HPP
-#include <limits>
-
-#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
-#define ROPE_FREQUENCIES_FREQUENCIES_HPP
-#include <cmath>
-#include <numbers>
 
 #ifndef ROPE_BASE_NUMBER_ARRAY_HPP
 #define ROPE_BASE_NUMBER_ARRAY_HPP
@@ -1138,1000 +1134,659 @@ class frequencies {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_FREQUENCIES_HPP
-/// Frequencies with more than one axis: (height, width) of an image, (time, height, width) of a video.
+
+#ifndef ROPE_MODELS_DETAIL_CODE_TEXT_HPP
+#define ROPE_MODELS_DETAIL_CODE_TEXT_HPP
+#include <optional>
+#include <variant>
+
+#ifndef ROPE_FREQUENCIES_SCALING_HPP
+#define ROPE_FREQUENCIES_SCALING_HPP
+/// Schedules of released models for contexts longer than in training: one struct per rule, passed to
+/// `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the rule, d is
+/// rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws std::invalid_argument
+/// for a field outside its range.
 ///
-/// Every multi-axis embedding is one matrix inv_freq [pairs, axes]. A table of coordinates [rows, axes]
-/// rotates pair i of row r by
-///
-///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
-///
-/// and the functions here differ only in the entries that are not 0. For three pairs on two axes:
-///
-///     axial                 on_axes               along_directions
-///     one block per axis,   one schedule, dealt   one schedule, each pair
-///     each its own f, g     out to the axes       along its own direction
-///       f0  .                 f0  .                 f0 u00  f0 u01
-///       f1  .                 .   f1                f1 u10  f1 u11
-///       .   g0                f2  .                 f2 u20  f2 u21
-///
-/// For any other scheme, frequencies::custom(inv_freq) is enough. axes_variants.hpp has along_directions and
-/// rarer assignments, and vision_axes.hpp the schemes of released models.
+/// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
+/// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
+/// than in training, as where a shorter context is stretched over the original one. transformers (with a
+/// warning), ggml and MLX accept such factors too.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
-  if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
+// The pairs at which a rule changes from one schedule to another. Each is given by its number of full turns
+// over the L0 positions of training. d is rotary_dim.
+/// The pair, as a real number, that makes `rotations` full turns over L0 positions.
+inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
+  return wide_real(axis.rotary_dim) *
+         log(wide_real(original_max_position) / (wide_real(rotations) * 2 * wide_real::pi())) /
+         (2 * log(axis.base));
 }
-/// The checked sum of the sections: at least one section, none negative, and a sum below 2^31.
-inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
-  if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
-  constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
-  Index sum = 0;
-  for (const Index pairs : sections) {
-    if (pairs < 0 || pairs > most) throw_invalid(function, "a section must be in [0, 2^31), got ", pairs);
-    if (pairs > most - sum)
-      throw_invalid(function, "sections must add up to less than 2^31, got ", sum, " + ", pairs);
-    sum += pairs;
+/// The first and the last pair of a blend.
+struct blend_bounds {
+  wide_real low;
+  wide_real high;
+};
+/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and limited to [0, d - 1]. If
+/// they are equal, high is 0.001 above low, as in Hugging Face transformers. If no pair of [0, d - 1] is
+/// between them, low > high.
+inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
+                                  double original_max_position) {
+  wide_real low = pair_of_rotations(fast, axis, original_max_position);
+  wide_real high = pair_of_rotations(slow, axis, original_max_position);
+  if (truncate) {
+    low = floor(low);
+    high = ceil(high);
+  }
+  low = (std::max)(low, wide_real(0));
+  high = (std::min)(high, wide_real(axis.rotary_dim - 1));
+  if (low == high) high += wide_real(1) / 1000;
+  return {low, high};
+}
+/// 0 below `low`, 1 above `high`, linear between: the share of a pair that is interpolated.
+inline wide_real ramp(Index pair, wide_real low, wide_real high) {
+  return std::clamp((pair - low) / (high - low), wide_real(0), wide_real(1));
+}
+inline void require_field(bool holds, const char* rule, double got) {
+  if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
+}
+/// \param field  the rule and its field
+inline void require_positive(const char* field, double value) {
+  if (!is_finite(value) || value <= 0)
+    ROPE_THROW(std::invalid_argument, message(field, " must be positive, got ", value));
+}
+/// Multiplies the base by multiplier. The product must be above 1.
+///
+/// \param field  for the message: the rule and its field, whose `value` gave the multiplier
+inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
+  if (axis.base * multiplier <= 1)
+    ROPE_THROW(std::invalid_argument,
+               message(field, " must leave a base greater than 1, got ", static_cast<double>(value)));
+  axis.multiply_base(multiplier);
+}
+/// Multiplies the base by factor^(d / (d - 2)): the slowest pair then rotates `factor` times slower, and pair
+/// 0 keeps its frequency.
+///
+/// \param rule   for the messages
+/// \param field  the rule again, and its name for the factor
+inline void stretch_base(schedule& axis, wide_real factor, const char* rule, const char* field) {
+  if (axis.rotary_dim <= 2) throw_invalid(rule, "rotary_dim must be at least 4, got ", axis.rotary_dim);
+  const auto d = wide_real(axis.rotary_dim);
+  multiply_base(axis, pow(factor, d / (d - 2)), field, factor);
+}
+}  // namespace detail
+/// Position interpolation: f_i / s.
+///
+///     const frequencies f(128, 10000.0, linear_scaling{.factor = 4});
+///
+/// Source: Chen et al. 2023, arXiv:2306.15595; `rope_type: linear` of Hugging Face transformers.
+struct linear_scaling {
+  double factor;  // s > 0
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and positive
+  void apply(schedule& axis) const {
+    detail::require_positive("linear_scaling: factor", factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factor;
+  }
+};
+/// NTK-aware scaling: the schedule of base b * s^(d / (d - 2)). Hunyuan's `alpha` is this factor.
+///
+///     const frequencies f(128, 10000.0, ntk_scaling{.factor = 8});
+///
+/// Source: bloc97 2023; lucidrains/rotary-embedding-torch, `theta_rescale_factor`.
+struct ntk_scaling {
+  double factor;  // s > 0
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite, positive and so large that b s^(d / (d - 2)) is
+  ///          above 1, and rotary_dim at least 4
+  void apply(schedule& axis) const {
+    detail::require_positive("ntk_scaling: factor", factor);
+    detail::stretch_base(axis, factor, "ntk_scaling", "ntk_scaling: factor");
+  }
+};
+/// YaRN: pairs with more than beta_fast full turns over L0 positions keep their frequency, pairs with fewer
+/// than beta_slow are interpolated, and pairs between are blended.
+///
+///     c(r)      = d ln(L0 / (2 pi r)) / (2 ln b)
+///     low, high = c(beta_fast), c(beta_slow), rounded outwards if truncate, kept in [0, d - 1]
+///     f_i       = f_i ((1 - ramp_i) + ramp_i / s),   ramp_i = clamp((i - low) / (high - low), 0, 1)
+///     m         = attention_factor if given; else g(mscale) / g(mscale_all_dim) if both are given and not 0;
+///                 else g(1)
+///     g(k)      = 0.1 k ln s + 1, and 1 for s < 1
+///
+/// A given attention_factor is m itself. The softmax scale of DeepSeek is separate, see
+/// yarn_softmax_multiplier.
+///
+///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
+///
+/// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers, whose clamp at
+///         d - 1 (not d / 2 - 1), low == high rule (high + 0.001) and g(k) = 1 for s < 1 are kept. m of ggml
+///         goes on below 1: ggml_frequencies
+struct yarn_scaling {
+  double factor;                                // s > 0
+  double original_max_position;                 // L0 > 0
+  double beta_fast = 32;                        // full turns over L0 positions, at least beta_slow
+  double beta_slow = 1;                         // full turns over L0 positions, positive
+  bool truncate = true;                         // round low and high outwards
+  std::optional<double> attention_factor = {};  // m itself, positive
+  std::optional<double> mscale = {};            // not negative
+  std::optional<double> mscale_all_dim = {};    // not negative
+  /// The range of pairs of the blend, as real numbers.
+  using blend_bounds = detail::blend_bounds;
+  /// `low` and `high` of the formula above.
+  ///
+  /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
+  /// Throws:    std::invalid_argument if low > high: no pair is between
+  blend_bounds bounds(const schedule& axis) const {
+    const auto [low, high] =
+        detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
+    if (low > high)
+      detail::throw_invalid("yarn_scaling", "no pair lies between beta_fast and beta_slow, got low ",
+                            static_cast<double>(low), " above high ", static_cast<double>(high));
+    return {low, high};
+  }
+  /// g(k) of the formula above.  Requires: factor finite and positive
+  double growth(double k) const { return static_cast<double>(wide_growth(k)); }
+  /// m of the formula above.  Requires: factor finite and positive
+  double magnitude() const {
+    if (attention_factor) return *attention_factor;
+    if (!detail::equal(mscale.value_or(0), 0) && !detail::equal(mscale_all_dim.value_or(0), 0))
+      return static_cast<double>(wide_growth(*mscale) / wide_growth(*mscale_all_dim));
+    return growth(1);
+  }
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and positive, original_max_position finite and
+  ///          positive, 0 < beta_slow <= beta_fast, both finite, and what is given of the last three fields
+  ///          finite and not negative; or as bounds()
+  void apply(schedule& axis) const {
+    detail::require_positive("yarn_scaling: factor", factor);
+    detail::require_positive("yarn_scaling: original_max_position", original_max_position);
+    detail::require_positive("yarn_scaling: beta_slow", beta_slow);
+    detail::require_field(detail::is_finite(beta_fast) && beta_fast >= beta_slow,
+                          "yarn_scaling: beta_fast must be at least beta_slow", beta_fast);
+    for (const auto& field : {attention_factor, mscale, mscale_all_dim})
+      detail::require_field(detail::is_finite(field.value_or(0)) && field.value_or(0) >= 0,
+                            "yarn_scaling: attention_factor, mscale and mscale_all_dim must not be negative",
+                            field.value_or(0));
+    const auto [low, high] = bounds(axis);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) {
+      const wide_real interpolated = detail::ramp(i, low, high);
+      axis.inv_freq(i) *= (1 - interpolated) + interpolated / factor;
+    }
+    axis.attention_factor *= magnitude();
+  }
+ private:
+  wide_real wide_growth(double k) const { return factor < 1 ? 1 : k * log(wide_real(factor)) / 10 + 1; }
+};
+/// Llama 3.1: frequencies with wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated,
+/// those with wavelengths below L0 / high_freq_factor are kept, and those between are blended.
+///
+///     f_i = (1 - z) f_i / s + z f_i
+///     z   = (L0 / w_i - low_freq_factor) / (high_freq_factor - low_freq_factor)
+///
+/// low_freq_factor == high_freq_factor is a step: a wavelength of exactly L0 / low_freq_factor is kept.
+///
+///     const frequencies f(128, 500000.0, llama3_scaling{.factor = 8});  // Llama 3.1
+///
+/// Source: meta-llama/llama-models, `apply_scaling`; `rope_type: llama3` of Hugging Face transformers.
+struct llama3_scaling {
+  double factor;                        // s > 0
+  double low_freq_factor = 1;           // positive
+  double high_freq_factor = 4;          // at least low_freq_factor
+  double original_max_position = 8192;  // L0 > 0
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and positive, 0 < low_freq_factor <=
+  ///          high_freq_factor, both finite, and original_max_position finite and positive
+  void apply(schedule& axis) const {
+    detail::require_positive("llama3_scaling: factor", factor);
+    detail::require_positive("llama3_scaling: low_freq_factor", low_freq_factor);
+    detail::require_field(detail::is_finite(high_freq_factor) && high_freq_factor >= low_freq_factor,
+                          "llama3_scaling: high_freq_factor must be at least low_freq_factor",
+                          high_freq_factor);
+    detail::require_positive("llama3_scaling: original_max_position", original_max_position);
+    const wide_real width = wide_real(high_freq_factor) - low_freq_factor;
+    for (wide_real& f : axis.inv_freq) {
+      const wide_real turns = wide_real(original_max_position) * f / (2 * wide_real::pi());  // L0 / w_i
+      const wide_real kept = width == 0
+                                 ? wide_real(turns >= low_freq_factor ? 1 : 0)
+                                 : std::clamp((turns - low_freq_factor) / width, wide_real(0), wide_real(1));
+      f *= (1 - kept) / factor + kept;
+    }
+  }
+};
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_FREQUENCIES_SCALING_HPP
+
+#ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
+#define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
+/// The rarer frequency rules, used like those of scaling.hpp. Some, such as resonance_scaling, are applied
+/// after another rule.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// The integer nearest to x, with ties to even.
+inline wide_real nearest_integer(wide_real x) {
+  const wide_real below = floor(x), rest = x - below;
+  const bool odd = floor(below / 2) * 2 != below;
+  return rest > 0.5 || (rest == wide_real(0.5) && odd) ? below + 1 : below;
+}
+/// sin x by Taylor's series.  Requires: x in [0, pi / 2]
+inline wide_real sine(wide_real x) {
+  wide_real sum = 0, term = x;
+  for (int n = 1; n < 44; n += 2) {
+    sum += term;
+    term *= -(x * x) / ((n + 1) * (n + 2));
   }
   return sum;
 }
-/// `axial` of `count` blocks. Block b is blocks[b * step], so a step of 0 uses the first one for all axes.
-inline frequencies axial_of(const frequencies* blocks, Index count, Index step) {
-  if (count == 0) throw_invalid("axial", "give one block per axis, got none");
-  const double factor = blocks->attention_factor();
-  Index pairs = 0, axes = 0;
-  for (Index b = 0; b < count; ++b) {
-    const frequencies& block = blocks[b * step];
-    if (!equal(block.attention_factor(), factor))
-      throw_invalid("axial", "all blocks must have the same attention_factor, got ", factor, " and ",
-                    block.attention_factor());
-    pairs += block.pairs();
-    axes += block.axes();
-  }
-  number_array<double> inv_freq(pairs, axes, 0.0);
-  pairs = axes = 0;
-  for (Index b = 0; b < count; ++b) {
-    const frequencies& block = blocks[b * step];
-    for (Index a = 0; a < block.axes(); ++a)
-      for (Index i = 0; i < block.pairs(); ++i) inv_freq(pairs + i, axes + a) = block.inv_freq(i, a);
-    pairs += block.pairs();
-    axes += block.axes();
-  }
-  return frequencies::custom(std::move(inv_freq), factor);
-}
 }  // namespace detail
-/// Blocks of pairs, each rotated by its own axes: pairs 0 .. n - 1 by the axes of the first block, the next
-/// ones by those of the second, ... A block is any `frequencies`, so every axis may have its own width, base,
-/// scaling or unit.
+/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
+/// of `length`: keys rotated for one length do not fit queries rotated for another.
 ///
-///     const frequencies time(16, 256), height(56, 256), width(56, 256);
-///     const frequencies f = axial({time, height, width});
+///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
+///     const frequencies f(128, 10000.0, rule);
 ///
-/// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
-///
-/// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
-/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
-inline frequencies axial(const std::vector<frequencies>& blocks) {
-  return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
-}
-/// The same block for each of `axes` axes. rotary_dim() is axes * block.rotary_dim().
-///
-///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
-///
-/// Throws:  std::invalid_argument unless axes is positive
-inline frequencies axial(const frequencies& block, Index axes) {
-  if (axes <= 0) detail::throw_invalid("axial", "axes must be positive, got ", axes);
-  return detail::axial_of(&block, axes, 0);
-}
-/// Axial blocks of the original schedule: widths[a] channels rotate by axis a with base^(-2 i / widths[a]).
-///
-///     const frequencies f = axial_blocks({16, 56, 56}, 256);  // HunyuanVideo; Flux, Qwen-Image: base 10000
-///
-/// \param widths  channels per axis, each even and positive; their sum is rotary_dim
-///
-/// Throws:  std::invalid_argument unless there are widths, all even and positive, and base is above 1
-inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 10000.0) {
-  if (widths.empty()) return detail::axial_of(nullptr, 0, 1);  // throws
-  frequencies all(widths.front(), base);
-  for (std::size_t axis = 1; axis < widths.size(); ++axis) {
-    const frequencies both[] = {all, frequencies(widths[axis], base)};
-    all = detail::axial_of(both, 2, 1);
-  }
-  return all;
-}
-/// The axis that rotates each pair. Your own assignment works wherever the functions below do.
-///
-///     const axis_assignment alternating = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
-///     const frequencies f = on_axes(frequencies(8), alternating);
-struct axis_assignment {
-  std::vector<Index> axis_of_pair;  // [pairs], each in [0, axes)
-  Index axes;                       // number of axes
-};
-/// Axis 0 for the first sections[0] pairs, axis 1 for the next sections[1], ...
-///
-///     const axis_assignment axes = contiguous_sections({16, 24, 24});  // time, height, width
-///
-/// Throws:  std::invalid_argument if sections is empty, one is negative, or their sum is not below 2^31
-/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
-///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
-inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
-  const Index pairs = detail::sum_of_sections("contiguous_sections", sections);
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0),
-                             static_cast<Index>(sections.size())};
-  std::size_t pair = 0;
-  for (Index axis = 0; axis < assignment.axes; ++axis)
-    for (Index i = 0; i < sections[static_cast<std::size_t>(axis)]; ++i)
-      assignment.axis_of_pair[pair++] = axis;
-  return assignment;
-}
-/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The remaining pairs go to axis 0.
-///
-///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
-///
-/// \param sections  pairs per axis, (time, height, width) in Qwen3-VL
-///
-/// Throws:  as contiguous_sections; std::invalid_argument if an axis other than 0 does not find all its pairs
-///          among i = axis, axis + axes, ...: implementations that slice ([16, 24, 24]) then silently give it
-///          fewer
-/// Source:  `apply_interleaved_mrope` of Hugging Face transformers (Qwen3-VL, Qwen3.5)
-inline axis_assignment interleaved_sections(const std::vector<Index>& sections) {
-  const Index pairs = detail::sum_of_sections("interleaved_sections", sections);
-  const auto axes = static_cast<Index>(sections.size());
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0), axes};
-  for (Index axis = 1; axis < axes; ++axis) {
-    const Index count = sections[static_cast<std::size_t>(axis)];
-    if (count > 0 && axis + axes * (count - 1) >= pairs)
-      detail::throw_invalid("interleaved_sections", "axis ", axis, " must find its pairs at ", axis, ", ",
-                            axis + axes, ", ... below ", pairs, ", got a section of ", count);
-    for (Index k = 0; k < count; ++k)
-      assignment.axis_of_pair[static_cast<std::size_t>(axis + axes * k)] = axis;
-  }
-  return assignment;
-}
-/// One schedule whose pairs are assigned to axes: pair i keeps its frequency and rotates by one axis.
-///
-///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
-///
-///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
-///
-/// If all coordinates of a token are equal, as for text, the rotation has the same bits as that of the
-/// schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
-///
-/// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
-///          pair ("sections do not add up") or one outside its range
-inline frequencies on_axes(const frequencies& schedule, const axis_assignment& assignment) {
-  detail::require_one_axis_schedule("on_axes", schedule);
-  const auto& axis_of_pair = assignment.axis_of_pair;
-  if (static_cast<Index>(axis_of_pair.size()) != schedule.pairs())
-    detail::throw_invalid("on_axes", "the sections must add up to the ", schedule.pairs(),
-                          " pairs of the schedule, got ", axis_of_pair.size());
-  number_array<double> inv_freq(schedule.pairs(), (std::max)(assignment.axes, Index{0}), 0.0);
-  for (Index i = 0; i < schedule.pairs(); ++i) {
-    const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
-    if (axis < 0 || axis >= assignment.axes)
-      detail::throw_invalid("on_axes", "an axis must be in [0, ", assignment.axes, "), got ", axis,
-                            " for pair ", i);
-    inv_freq(i, axis) = schedule.inv_freq(i, 0);
-  }
-  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_FREQUENCIES_AXES_HPP
-
-#ifndef ROPE_FREQUENCIES_AXES_VARIANTS_HPP
-#define ROPE_FREQUENCIES_AXES_VARIANTS_HPP
-
-#ifndef ROPE_BASE_OWNED_ARRAY_HPP
-#define ROPE_BASE_OWNED_ARRAY_HPP
-/// Arrays of numbers that the library returns, for callers that use Eigen. Their memory is a number_array.
-/// number_array.hpp explains why it is not an Eigen array. Functions that return one are templates, so that
-/// only programs that call them compile Eigen's map.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// The memory of an array, constructed before its map.
-template <class Scalar>
-struct array_memory {
-  number_array<Scalar> numbers;
-};
-template <class Scalar, int Columns>
-using array_map =
-    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-template <class Scalar, int Columns>
-using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-}  // namespace detail
-/// An Eigen array [rows, columns] with its own memory, column-major even if Eigen's default is row-major. It
-/// derives from Eigen::Map, but assignment changes its shape to that of the expression, as for an
-/// Eigen::Array.
-///
-///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
-///     coordinates.col(1) += shift;
-///     Eigen::ArrayXXd copy = coordinates;
-///
-/// \tparam Columns  Eigen::Dynamic, or 1: a vector
-///
-/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
-template <class Scalar, int Columns = Eigen::Dynamic>
-class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
-  static_assert(Columns == Eigen::Dynamic || Columns == 1,
-                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
-  using memory = detail::array_memory<Scalar>;
-  using map_type = detail::array_map<Scalar, Columns>;
-  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
- public:
-  /// The numbers as an Eigen array, to read.
-  using const_map = detail::const_array_map<Scalar, Columns>;
-  /// No numbers.
-  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
-  /// Numbers that are indeterminate until written.
+/// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
+struct dynamic_ntk_scaling {
+  double factor;        // s > 0
+  double max_position;  // positive
+  double length;        // tokens in the sequence, not negative
+  /// Applies the rule.
   ///
-  /// Throws:  std::length_error if they exceed the address space
-  owned_array(Index rows, Index columns)
-      : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
-  /// A vector of indeterminate numbers.
-  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
-  /// Numbers that are all `value`.
-  ///
-  /// Throws:  std::length_error if they exceed the address space
-  owned_array(Index rows, Index columns, Scalar value)
-      : owned_array(number_array<Scalar>(rows, columns, value)) {}
-  /// Takes over the memory of `values`.
-  owned_array(number_array<Scalar>&& values)
-      : memory{std::move(values)},
-        map_type(memory::numbers.data(),
-                 is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
-                 is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
-  /// A copy of an Eigen expression with the same scalar.
-  template <class Derived>
-  owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
-  /// A copy of the shape and the numbers.
-  owned_array(const owned_array& other)
-      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
-  /// Takes over the memory of `other`, which is then empty.
-  owned_array(owned_array&& other) noexcept
-      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
-    other.~owned_array();
-    ::new (static_cast<void*>(&other)) owned_array();
-  }
-  ~owned_array() = default;
-  /// Destroys and reconstructs the object, because the pointer of an Eigen::Map cannot change.
-  owned_array& operator=(owned_array&& other) noexcept {
-    if (this == &other) return *this;
-    this->~owned_array();
-    return *::new (static_cast<void*>(this)) owned_array(std::move(other));
-  }
-  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }  // all or nothing
-  /// Takes the shape and the numbers of an expression.
-  template <class Derived>
-  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
-    return *this = owned_array(values);
-  }
-  /// Gives the array another shape and new memory. The numbers are then indeterminate.
-  ///
-  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
-  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
-  /// Gives the vector another length and new memory.
-  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
-  /// The numbers as a read-only Eigen array, valid until the next resize(), assignment or move.
-  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
- private:
-  static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
-};
-namespace detail {
-template <class T>
-struct doubles {
-  using type = double;
-};
-/// owned_array<double> as a type that depends on T, for results of templates.
-template <class T, int Columns = Eigen::Dynamic>
-using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
-}  // namespace detail
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_BASE_OWNED_ARRAY_HPP
-/// Rarer ways to assign one schedule to several axes, used like those of axes.hpp.
-namespace rope::inline ROPE_ABI {
-/// Height and width alternate over the fast pairs, and the slow pairs go to time: 1 2 1 2 ... 0 0, with axes
-/// (time, height, width).
-///
-///     const axis_assignment ernie = height_width_then_time(22, 20);
-///     const axis_assignment video_rope = height_width_then_time(24, 16);
-///
-/// Ernie 4.5 VL's [22, 22, 20] lists height, width, time, and VideoRoPE's [16, 24, 24] time, height, width.
-///
-/// \param spatial_pairs  pairs of height, and as many of width
-/// \param time_pairs     pairs of time
-///
-/// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
-/// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
-///          arXiv:2502.05173
-inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
-  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
-                             3};
-  for (Index i = 0; i < 2 * spatial_pairs; ++i)
-    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
-  return assignment;
-}
-/// Interleaved sections (time, height, width, extra) as in ggml. Like interleaved_sections, but the remaining
-/// pairs go to the extra axis, whose position is 0 for text. The two differ if there are remaining pairs: of
-/// [24, 20, 20, 0], pairs 61 and 62 rotate by time in Hugging Face transformers and do not rotate in ggml.
-/// ggml_frequencies also takes sections that do not add up to the pairs.
-///
-/// \param sections  exactly four; the pairs of an axis may be fewer than its section
-///
-/// Throws:  as contiguous_sections; std::invalid_argument unless there are four sections
-/// Source:  ggml, GGML_ROPE_TYPE_IMROPE
-inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& sections) {
-  const Index pairs = detail::sum_of_sections("ggml_interleaved_sections", sections);
-  if (sections.size() != 4)
-    detail::throw_invalid("ggml_interleaved_sections", "sections must be (time, height, width, extra), got ",
-                          sections.size(), " of them");
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 3), 4};
-  for (Index i = 0; i < pairs; ++i)
-    if (i < 3 * sections[static_cast<std::size_t>(i % 3)])
-      assignment.axis_of_pair[static_cast<std::size_t>(i)] = i % 3;
-  return assignment;
-}
-/// Spreads the pairs of each axis over the whole schedule. Pairs are assigned from the fastest to the
-/// slowest. Each goes to the axis that has received the smallest fraction of its section so far, or to the
-/// first of several such axes. No axis receives two pairs in a row unless the others have all of theirs.
-///
-///     spread_sections({3, 2, 2})    0 1 2 0 1 2 0
-///     spread_sections({4, 8})       0 1 0 1 0 1 0 1 1 1 1 1
-///
-/// Two sections are (height, width). Three are (time, height, width): the slowest pair is then one of time,
-/// which is assigned first and not counted in fractions.
-///
-///     const axis_assignment axes = spread_sections({24, 20, 20});
-///
-/// Throws:  as contiguous_sections; std::invalid_argument unless there are two or three sections, of three
-///          the first at least 1
-/// Source:  vLLM, MRotaryEmbeddingInterleaved (Huawei, openPangu)
-inline axis_assignment spread_sections(const std::vector<Index>& sections) {
-  const Index pairs = detail::sum_of_sections("spread_sections", sections);
-  const std::size_t axes = sections.size();
-  const bool time_ends = axes == 3;
-  if (axes < 2 || axes > 3 || (time_ends && sections[0] == 0))
-    detail::throw_invalid("spread_sections",
-                          "sections must be (time, height, width), time at least 1, or (height, width), got ",
-                          axes, " of them", axes > 0 ? " and " : "", axes > 0 ? sections[0] : Index{0});
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0),
-                             static_cast<Index>(axes)};
-  std::vector<Index> all = sections, placed(axes, 0);
-  if (time_ends) --all[0];
-  std::size_t last = axes;  // the axis of the previous pair; initially none
-  const auto left = [&](std::size_t axis) { return all[axis] > placed[axis]; };
-  for (Index pair = 0; pair < pairs - (time_ends ? 1 : 0); ++pair) {
-    std::size_t next = axes;
-    for (std::size_t axis = 0; axis < axes; ++axis) {
-      if (!left(axis) || axis == last) continue;
-      // compares the fractions placed / all without dividing
-      if (next == axes || placed[axis] * all[next] < placed[next] * all[axis]) next = axis;
+  /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
+  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
+  void apply(schedule& axis) const {
+    detail::require_positive("dynamic_ntk_scaling: factor", factor);
+    detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
+    detail::require_field(detail::is_finite(length) && length >= 0,
+                          "dynamic_ntk_scaling: length must not be negative", length);
+    if (length > max_position) {
+      // 1 + s (L - max_position) / max_position, which has no cancellation.
+      const wide_real limit = wide_real(max_position);
+      const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
+      detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
     }
-    if (next == axes) next = last;
-    ++placed[next];
-    assignment.axis_of_pair[static_cast<std::size_t>(pair)] = static_cast<Index>(next);
-    last = next;
   }
-  return assignment;
+};
+/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the others are not rotated. Unlike with
+/// partial rotation, the pairs extend over the whole rotary_dim.
+///
+///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
+///
+///     const frequencies f(512, 1e6, proportional_scaling{.partial_rotary_factor = 0.25});  // Gemma 4
+///
+/// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of Hugging Face transformers
+///         (Gemma 4).
+struct proportional_scaling {
+  double partial_rotary_factor;  // in (0, 1]
+  double factor = 1;             // s > 0
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless partial_rotary_factor is in (0, 1], and factor finite and
+  ///          positive
+  void apply(schedule& axis) const {
+    detail::require_field(
+        detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
+        "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
+    detail::require_positive("proportional_scaling: factor", factor);
+    const auto rotating =
+        static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      axis.inv_freq(i) = i < rotating ? axis.inv_freq(i) / factor : 0;
+  }
+};
+/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
+///
+///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
+///     s = factor if given; else max_position / L0
+///
+/// m does not depend on the list. If a cached sequence grows beyond L0, it must keep its first list.
+///
+///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
+///                                    .original_max_position = 4096, .max_position = 131072,
+///                                    .length = prompt_length};
+///     const frequencies f(96, 10000.0, rule);  // Phi-3
+///
+/// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
+struct longrope_scaling {
+  std::vector<double> short_factor;             // e [pairs] for length <= L0, positive
+  std::vector<double> long_factor;              // e [pairs] for longer ones, positive
+  double original_max_position;                 // L0 > 1
+  double max_position;                          // of the extended context, positive
+  double length;                                // tokens in the sequence, not negative
+  std::optional<double> factor = {};            // s, positive
+  std::optional<double> attention_factor = {};  // m itself, positive
+  /// Whether the long list is used.
+  bool uses_long() const { return length > original_max_position; }
+  /// m of the formula above.  Requires: fields in their ranges
+  double magnitude() const {
+    if (attention_factor) return *attention_factor;
+    const double s = factor.value_or(max_position / original_max_position);
+    if (s <= 1) return 1;
+    return static_cast<double>(pow(1 + log(wide_real(s)) / log(wide_real(original_max_position)), 0.5));
+  }
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless both lists have one finite and positive value per pair, and the
+  ///          other fields are finite and in the ranges above
+  void apply(schedule& axis) const {
+    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
+                          "longrope_scaling: original_max_position must be above 1", original_max_position);
+    detail::require_positive("longrope_scaling: max_position", max_position);
+    detail::require_field(detail::is_finite(length) && length >= 0,
+                          "longrope_scaling: length must not be negative", length);
+    detail::require_positive("longrope_scaling: factor", factor.value_or(1));
+    detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
+    for (const auto* list : {&short_factor, &long_factor}) {
+      if (static_cast<Index>(list->size()) != axis.inv_freq.size())
+        detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
+                              " must have one value per pair, ", axis.inv_freq.size(), ", got ",
+                              list->size());
+      for (const double value : *list) detail::require_positive("longrope_scaling: a factor", value);
+    }
+    const std::vector<double>& list = uses_long() ? long_factor : short_factor;
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= list[static_cast<std::size_t>(i)];
+    axis.attention_factor *= magnitude();
+  }
+};
+/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
+/// which have the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
+///
+///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
+///
+/// Source: ggml, `freq_factors` of ggml_rope_ext.
+struct pair_factor_scaling {
+  std::vector<double> factors;  // [pairs], positive
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
+  void apply(schedule& axis) const {
+    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
+      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
+                            axis.inv_freq.size(), ", got ", factors.size());
+    for (const double factor : factors) detail::require_positive("pair_factor_scaling: a factor", factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
+  }
+};
+/// The factor of DeepSeek's models on the softmax scale 1 / sqrt(head_dim), in addition to YaRN:
+///
+///     g(mscale_all_dim)^2 with the g of yarn_scaling, and 1 without mscale_all_dim
+///
+/// It is never part of a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
+inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
+  const double g = scaling.growth(scaling.mscale_all_dim.value_or(0));
+  return g * g;
 }
-/// One schedule, each pair along its own direction in the space of coordinates.
+/// Hunyuan's `alpha`: the schedule of base b * alpha^(d / (d - 2)).
 ///
-///     inv_freq(i, a) = f_i * directions(i, a)
+///     const frequencies f(128, 10000.0, alpha_scaling{.alpha = 1000});
 ///
-/// \param directions  [pairs, axes], float or double; of length 1 to keep the frequencies of f
+/// Source: Tencent Hunyuan, `rope_scaling: {type: dynamic, alpha}`; vLLM DynamicNTKAlphaRotaryEmbedding.
+struct alpha_scaling {
+  double alpha;  // positive
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless alpha is finite, positive and so large that the base stays above
+  ///          1, and rotary_dim at least 4
+  void apply(schedule& axis) const {
+    detail::require_positive("alpha_scaling: alpha", alpha);
+    detail::stretch_base(axis, alpha, "alpha_scaling", "alpha_scaling: alpha");
+  }
+};
+/// The `ntk` rule of vLLM: every pair is slower, the last one by exactly s.
 ///
-/// Throws:  std::invalid_argument if the schedule has more than one axis, directions has not one row per
-///          pair, or a product is not finite and below 2^64 in magnitude
-/// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
-template <class Derived>
-frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase<Derived>& directions) {
-  using scalar = typename Derived::Scalar;
-  static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
-                "along_directions: directions are float or double");
-  detail::require_one_axis_schedule("along_directions", schedule);
-  if (directions.rows() != schedule.pairs())
-    detail::throw_invalid("along_directions", "directions must be [", schedule.pairs(), ", axes], got [",
-                          directions.rows(), ", ", directions.cols(), "]");
-  number_array<double> inv_freq = directions.derived().template cast<double>();
-  for (Index a = 0; a < inv_freq.cols(); ++a)
-    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) *= schedule.inv_freq(i, 0);
-  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
-}
-/// Pairs first, first + step, first + 2 step, ... of a schedule: its even or odd frequencies, or a band.
+///     without mixed_b:  f_i = (b s)^(-2 i / d) / s^(2 / d)
+///     with mixed_b:     f_i = f_i / exp(a (i + 1)^mixed_b),  a = ln(s) / (d / 2)^mixed_b
 ///
-/// Throws:  std::invalid_argument unless first is a pair of the schedule and step positive
-inline frequencies every_pair(const frequencies& schedule, Index first, Index step) {
-  if (first < 0 || first >= schedule.pairs() || step <= 0)
-    detail::throw_invalid("every_pair", "first must be in [0, ", schedule.pairs(),
-                          ") and step positive, got ", first, " and ", step);
-  number_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
-  for (Index a = 0; a < inv_freq.cols(); ++a)
-    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq(first + i * step, a);
-  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
-}
+///     const frequencies f(128, 10000.0, mixed_ntk_scaling{.factor = 8, .mixed_b = 0.625});
+///
+/// Source: Su Jianlin 2023 (NTK-RoPE mixed); vLLM NTKScalingRotaryEmbedding.
+struct mixed_ntk_scaling {
+  double factor;                       // s > 0
+  std::optional<double> mixed_b = {};  // positive
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and positive and, without mixed_b, leaves a base
+  ///          above 1, and mixed_b, if given, is finite and positive
+  void apply(schedule& axis) const {
+    detail::require_positive("mixed_ntk_scaling: factor", factor);
+    const wide_real s = wide_real(factor), pairs = wide_real(axis.inv_freq.size());
+    if (!mixed_b) {
+      detail::multiply_base(axis, s, "mixed_ntk_scaling: factor", s);
+      const wide_real divisor = pow(s, 1 / pairs);
+      for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= divisor;
+      return;
+    }
+    detail::require_positive("mixed_ntk_scaling: mixed_b", *mixed_b);
+    const wide_real b = wide_real(*mixed_b), log_s = log(s);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= exp(log_s * pow((i + 1) / pairs, b));
+  }
+};
+/// NTK-by-parts: blends linear with NTK between c(1.25) and c(0.75), and the result with the original
+/// schedule between c(16) and c(2). c is that of yarn_scaling. m stays 1.
+///
+///     g_i = l_i + (n_i - l_i) (1 - ramp_i(c(1.25), c(0.75))) ntk_factor,   l_i = f_i / s,  n_i = NTK with s
+///     f_i = g_i + (f_i - g_i) (1 - ramp_i(c(16), c(2))) extrapolation_factor
+///
+///     const frequencies f(128, 10000.0, ntk_by_parts_scaling{.factor = 8, .original_max_position = 2048});
+///
+/// Source: jquesnelle/yarn, LlamaPartNTKScaledRotaryEmbedding.
+struct ntk_by_parts_scaling {
+  double factor;                    // s > 0
+  double original_max_position;     // L0 > 0
+  double ntk_factor = 1;            // weight of NTK, in [0, 1]
+  double extrapolation_factor = 1;  // weight of the original frequencies, in [0, 1]
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and positive and leaves a base above 1 for NTK,
+  ///          original_max_position is finite and positive, both weights are in [0, 1], rotary_dim is at
+  ///          least 4, and a pair lies in either blend
+  void apply(schedule& axis) const {
+    detail::require_positive("ntk_by_parts_scaling: factor", factor);
+    detail::require_positive("ntk_by_parts_scaling: original_max_position", original_max_position);
+    for (const double weight : {ntk_factor, extrapolation_factor})
+      detail::require_field(detail::is_finite(weight) && weight >= 0 && weight <= 1,
+                            "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",
+                            weight);
+    auto stretched = axis;
+    detail::stretch_base(stretched, factor, "ntk_by_parts_scaling", "ntk_by_parts_scaling: factor");
+    const detail::blend_bounds of_ntk = bounds(1.25, 0.75, axis), of_original = bounds(16, 2, axis);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) {
+      const wide_real original = axis.inv_freq(i), linear = original / factor;
+      const wide_real ntk_share = (1 - detail::ramp(i, of_ntk.low, of_ntk.high)) * ntk_factor;
+      const wide_real original_share =
+          (1 - detail::ramp(i, of_original.low, of_original.high)) * extrapolation_factor;
+      const wide_real blended = linear * (1 - ntk_share) + stretched.inv_freq(i) * ntk_share;
+      axis.inv_freq(i) = blended * (1 - original_share) + original * original_share;
+    }
+  }
+ private:
+  detail::blend_bounds bounds(double fast, double slow, const schedule& axis) const {
+    const auto of = detail::blend_between(fast, slow, true, axis, original_max_position);
+    detail::require_field(of.low < of.high,
+                          "ntk_by_parts_scaling: original_max_position leaves no pair to blend",
+                          original_max_position);
+    return of;
+  }
+};
+/// Resonance: every wavelength is rounded to a whole number of tokens (half to even), so that a pair repeats
+/// exactly.
+///
+///     f_i = 2 pi / round(2 pi / f_i)
+///
+///     const yarn_scaling yarn = {.factor = 4, .original_max_position = 4096};
+///     const frequencies f(128, 10000.0, yarn, resonance_scaling{});
+///
+/// Source: Wang et al. 2024, Resonance RoPE, arXiv:2403.00071.
+struct resonance_scaling {
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless every inv_freq is positive and below 4 pi: a wavelength above half
+  ///          a token
+  void apply(schedule& axis) const {
+    constexpr wide_real turn = 2 * wide_real::pi();
+    for (wide_real& f : axis.inv_freq) {
+      detail::require_field(f > 0 && f < 2 * turn,
+                            "resonance_scaling: every inv_freq must be positive and below 4 pi, a wavelength "
+                            "above half a token",
+                            static_cast<double>(f));
+      f = turn / detail::nearest_integer(turn / f);
+    }
+  }
+};
+/// The form of the slowest pairs in clipped_scaling.
+enum class clipping {
+  soft,  // fading out
+  hard   // at once
+};
+/// CoPE, clipped RoPE: the frequencies of the slowest n = min(low_count, pairs) pairs decrease along half a
+/// cosine to 0.
+///
+///     f_(pairs - n + j) *= (1 + cos(pi j / (n - 1))) / 2,   j = 0 .. n - 1
+///
+/// `clipping::hard` stops all n of them instead.
+///
+///     const frequencies f(128, 10000.0, clipped_scaling{.low_count = 20});
+///
+/// Source: hrlics/CoPE, and its HardClip baseline.
+struct clipped_scaling {
+  Index low_count = 20;            // pairs that fade out, not negative
+  clipping form = clipping::soft;  // whether they fade out or stop
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument if low_count is negative
+  void apply(schedule& axis) const {
+    detail::require_field(low_count >= 0, "clipped_scaling: low_count must not be negative",
+                          static_cast<double>(low_count));
+    const Index n = (std::min)(low_count, axis.inv_freq.size());
+    for (Index j = 0; j < n; ++j) {
+      // (1 + cos x) / 2 = sin((pi - x) / 2)^2, which keeps its digits where the cosine cancels.
+      const wide_real left = n > 1 ? wide_real(n - 1 - j) / (n - 1) : 0;
+      const wide_real sine = detail::sine(wide_real::pi() * left / 2);
+      const wide_real kept = form == clipping::hard ? 0 : sine * sine;
+      axis.inv_freq(axis.inv_freq.size() - n + j) *= kept;
+    }
+  }
+};
 }  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_FREQUENCIES_AXES_VARIANTS_HPP
+#endif  // ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
 
-#ifndef ROPE_MODELS_MODEL_ROPE_HPP
-#define ROPE_MODELS_MODEL_ROPE_HPP
-#include <span>
-#include <string_view>
+#ifndef ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
+#define ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 
-#ifndef ROPE_ATTENTION_OPTIONS_HPP
-#define ROPE_ATTENTION_OPTIONS_HPP
+#ifndef ROPE_MODELS_MODEL_FACTS_HPP
+#define ROPE_MODELS_MODEL_FACTS_HPP
 
-#ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
-#define ROPE_ATTENTION_SCORE_VIEW_HPP
+#ifndef ROPE_ROTATION_QUERY_SCALING_HPP
+#define ROPE_ROTATION_QUERY_SCALING_HPP
 
-#ifndef ROPE_BASE_INTEGER_LIST_HPP
-#define ROPE_BASE_INTEGER_LIST_HPP
-
-#ifndef ROPE_BASE_TENSOR_SHAPE_HPP
-#define ROPE_BASE_TENSOR_SHAPE_HPP
-/// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
-/// their headers.
-namespace rope::inline ROPE_ABI::detail {
-/// A contiguous tensor of this rank.
-template <class X, int rank>
-concept tensor = requires(X& x) {
-  x.data();
-  { x.dimension(0) } -> std::convertible_to<Index>;
-  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
-  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
+#ifndef ROPE_BASE_PARALLEL_HPP
+#define ROPE_BASE_PARALLEL_HPP
+/// Threads of a call. The caller provides them, and the library never creates one.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// Bodies of parallel loops, with which the concepts below test a type.
+struct any_body {
+  void operator()(Index /*piece*/) const {}
 };
-template <class X>
-inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
-/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors.
-/// `axis` is a constant, because Eigen takes it as a signed integer in some classes and an unsigned one in
-/// others.
-template <int axis, class X>
-Index extent(const X& x) {
-  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
-  return static_cast<Index>(x.dimension(number));
-}
-/// The extents of a tensor from the slowest index in memory to the fastest.
-template <class X, int... axis>
-std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
-  return {extent<axis>(x)...};
-}
-/// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
-/// any strides. An accessor that changes numbers as they are read returns values, not references.
-template <class X, int rank>
-concept strided_span = requires(const std::remove_cvref_t<X>& x) {
-  requires int(std::remove_cvref_t<X>::rank()) == rank;
-  requires std::is_pointer_v<std::remove_cvref_t<decltype(x.data_handle())>>;
-  requires std::is_same_v < typename std::remove_cvref_t<X>::reference,
-  typename std::remove_cvref_t<X>::element_type& > ;
-  { x.data_handle() } -> std::convertible_to<const typename std::remove_cvref_t<X>::element_type*>;
-  { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
-  { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
+struct any_range_body {
+  void operator()(Index /*first*/, Index /*last*/) const {}
 };
-/// Extent and stride number `axis` of an mdspan.
+}  // namespace detail
+/// A caller's own threads, with two const member functions. `threads()` returns how many run at a time.
+/// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
+/// and returns when all are done. While a thread waits in parallel_for, it must not run other work that calls
+/// this library, as some work-stealing pools would: the scratch memory of the thread is in use.
+///
+///     struct openmp {
+///       rope::Index threads() const { return omp_get_max_threads(); }
+///       void parallel_for(rope::Index count, const auto& body) const {
+///         #pragma omp parallel for
+///         for (rope::Index i = 0; i < count; ++i) body(i);
+///       }
+///     };
 template <class X>
-Index span_extent(const X& x, int axis) {
-  return static_cast<Index>(x.extent(static_cast<std::size_t>(axis)));
-}
+concept thread_source = requires(const X& threads) {
+  { threads.threads() } -> std::convertible_to<Index>;
+  threads.parallel_for(Index{}, detail::any_body{});
+};
+/// Eigen::ThreadPoolDevice, or a type with its interface. It is used without an adapter.
 template <class X>
-Index span_stride(const X& x, int axis) {
-  return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
-}
-/// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
-/// Compilers warn about a kept address of a temporary X (ROPE_DETAIL_LIFETIMEBOUND).
+concept eigen_thread_pool_device = requires(const X& device) {
+  { device.numThreads() } -> std::convertible_to<Index>;
+  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, detail::any_range_body{});
+};
+/// The types that a `threads` parameter accepts.
 template <class X>
-concept owns_memory = !std::is_reference_v<X> && (
-                                                     std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
-                                                     requires(X & x) { typename X::allocator_type; } ||
-                                                     requires(X & x) { x.resize(x.dimensions()); });
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_TENSOR_SHAPE_HPP
-/// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
-/// Types that do not expose them are rejected.
+concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
+/// Only the calling thread: the default of every `threads` parameter.
 ///
-/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
-/// before the operation.
-namespace rope::inline ROPE_ABI::detail {
-/// Whether a + b is a position.
-constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
-}
-/// Whether a - b is a position.
-constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
-  using limits = std::numeric_limits<std::int64_t>;
-  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
-}
-/// a + b.
-///
-/// Throws:  std::out_of_range unless the sum is a position
-inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
-  if (!sum_is_position(a, b))
-    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
-  return a + b;
-}
-/// a - b.
-///
-/// Throws:  std::out_of_range unless the difference is a position
-inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
-  if (!difference_is_position(a, b))
-    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
-  return a - b;
-}
-/// Whether the product of non-negative extents is at most `most`.
-constexpr bool product_fits(std::initializer_list<Index> extents,
-                            Index most = (std::numeric_limits<Index>::max)()) {
-  for (const Index extent : extents)
-    if (extent == 0) return true;
-  Index product = 1;
-  for (const Index extent : extents) {
-    if (extent > most / product) return false;
-    product *= extent;
-  }
-  return true;
-}
-/// Every integral type except bool.
-template <class Integer>
-concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
-/// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
-///
-/// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
-template <whole_number Integer>
-struct integer_list {
-  const Integer* data = nullptr;
-  Index rows = 1, columns = 0;
-  Index row_stride = 0, column_stride = 1;
-  integer_list() = default;
-  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
-  integer_list(const Integer* first, Index length, Index stride)
-      : data(first), columns(length), column_stride(stride) {}
-  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
-               Index to_next_column)
-      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
-    if (row_count < 2 || column_count < 2) return;
-    rows = row_count;
-    columns = column_count;
-    row_stride = to_next_row;
-  }
-  Index size() const { return rows * columns; }
-  bool empty() const { return columns == 0; }
-  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
-  /// Element i of a vector.
-  Integer operator[](Index i) const { return data[i * column_stride]; }
-  /// Returns this list. Throws unless it is a vector.
-  const integer_list& as_vector(const char* name) const {
-    if (rows > 1)
-      throw_invalid(name, "give a vector of integers, got a matrix ", shape_text({rows, columns}));
-    return *this;
+///     rotate<half_split>(q, table, start, this_thread{});
+struct this_thread {
+  /// One.
+  Index threads() const { return 1; }
+  /// Calls body(0), body(1), ..., body(count - 1), in this order.
+  void parallel_for(Index count, const auto& body) const {
+    for (Index i = 0; i < count; ++i) body(i);
   }
 };
-template <class Derived>
-const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
-  return x.derived();
-}
-/// An Eigen matrix, array, map, block or expression of integers.
-template <class X>
-concept dense_integers = requires(const X& x) {
-  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
-};
-/// An Eigen object of integers whose coefficients are in memory, at strides that its type exposes.
-template <class X>
-concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
-  dense_of(x).data();
-  dense_of(x).innerStride();
-  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
-};
-/// The element type of an array, or of the memory at data() of a container.
-template <class X>
-using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
-/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
-template <class X>
-concept tensor_of_integers =
-    !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
-/// A contiguous range of integers: std::vector, std::array, std::span, a C array. data() and size() are not
-/// enough, although the span of libc++ 14 accepts them: strided views have both.
-template <class X>
-concept contiguous_integers =
-    !dense_integers<X> && whole_number<element_of<X>> &&
-    std::is_constructible_v<std::span<const element_of<X>>, const X&> && requires(const X& x) {
-  std::end(x);
-};
-/// An mdspan of integers, [n] or [rows, columns], of any strides.
-template <class X>
-concept span_of_integers = (strided_span<X, 1> ||
-                            strided_span<X, 2>)&&whole_number<std::remove_cv_t<typename X::element_type>>;
-/// Integers that can be read in place.
-template <class X>
-concept integers_in_memory =
-    dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
-template <integers_in_memory X>
-auto list_of(const X& x) {
-  if constexpr (dense_integers<X>) {
-    const auto& list = dense_of(x);
-    using dense = std::remove_cvref_t<decltype(list)>;
-    using integer = typename dense::Scalar;
-    if constexpr (bool(dense::IsVectorAtCompileTime))
-      return integer_list<integer>(list.data(), list.size(), list.innerStride());
-    else
-      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
-  } else if constexpr (span_of_integers<X>) {
-    using integer = std::remove_cv_t<typename X::element_type>;
-    if constexpr (strided_span<X, 1>)
-      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_stride(x, 0));
-    else
-      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_extent(x, 1), span_stride(x, 0),
-                                   span_stride(x, 1));
-  } else {
-    using integer = element_of<X>;
-    if constexpr (tensor<const X, 1>)
-      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
-    else if constexpr (tensor<const X, 2>) {
-      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
-      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
-                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
-    } else
-      return integer_list<integer>(std::span<const integer>(x));
-  }
-}
-/// The list of a vector that the caller keeps alive. Throws if it is a matrix.
-template <class X>
-auto vector_of(const char* name, const X& x) {
-  static_assert(integers_in_memory<X>,
-                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
-                "expression first");
-  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
-}
-/// The type of the integers in a list.
-template <class X>
-struct integer_in;
-template <dense_integers X>
-struct integer_in<X> {
-  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
-};
-template <class X>
-requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
-  using type = element_of<X>;
-};
-template <span_of_integers X>
-struct integer_in<X> {
-  using type = std::remove_cv_t<typename X::element_type>;
-};
-template <class X>
-using integer_of = typename integer_in<X>::type;
-/// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
-/// outside every table too.
-template <whole_number Integer>
-std::int64_t as_position(Integer value) {
-  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
-    return static_cast<std::int64_t>(
-        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
+namespace detail {
+/// The number of the caller's threads.
+template <class Threads>
+Index available_threads(const Threads& threads) {
+  if constexpr (thread_source<Threads>)
+    return threads.threads();
   else
-    return static_cast<std::int64_t>(value);
+    return threads.numThreads();
 }
-/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
-/// other values, for example random numbers.
-template <class Integer>
-struct evaluated_list {
-  number_array<Integer> memory;
-  integer_list<Integer> list;
-  evaluated_list(const evaluated_list& other) : memory(other.memory), list(other.list) {
-    list.data = memory.data();
-  }
-  evaluated_list& operator=(const evaluated_list&) = delete;
-  template <class Derived>
-  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
-    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    const Index rows = expression.rows(), columns = expression.cols();
-    memory.resize(rows, columns);
-    Eigen::Map<row_major>(memory.data(), rows, columns) = expression.derived().array();
-    list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
-  }
-};
-/// The type in which a call keeps positions that it reads more than once.
-template <class P>
-struct kept {
-  using type = const P&;
-};
-template <dense_integers P>
-requires(!integers_in_memory<P>) struct kept<P> {
-  using type = evaluated_list<integer_of<P>>;
-};
-template <class P>
-using kept_positions = typename kept<P>::type;
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_INTEGER_LIST_HPP
-/// Views of a mask or a bias in the caller's memory: one entry per score of attention.
-namespace rope::inline ROPE_ABI {
-/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 shares its entry. Element
-/// (b, h, i, j) is at
-///
-///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
-///
-/// The stride of an axis of extent 1 counts as 0. A view does not own memory. Without data there is no
-/// matrix.
-///
-///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
-///     attention(q, k, v, out, {.mask = mask});
-template <class X>
-struct score_view {
-  const X* data = nullptr;  // element (0, 0, 0, 0); nullptr: there is no matrix
-  Index batch = 1;          // rows of the batch, or 1
-  Index heads = 1;          // query heads, or 1
-  Index queries = 1;        // queries of a row, or 1
-  Index keys = 1;           // keys of a row, or 1
-  Index batch_stride = 0;   // elements from one row to the next
-  Index head_stride = 0;    // elements from one query head to the next
-  Index query_stride = 0;   // elements from one query to the next
-  Index key_stride = 0;     // elements from one key to the next
-  /// Whether there is a matrix.
-  explicit operator bool() const { return data != nullptr; }
-  /// The entry of key 0 for query i of head h in row b; the entry of key j is j * key_step() elements after
-  /// it.
-  const X* at(Index b, Index h, Index i) const {
-    return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
-           (queries == 1 ? 0 : i * query_stride);
-  }
-  /// key_stride, or 0 if all keys share one entry.
-  Index key_step() const { return keys == 1 ? 0 : key_stride; }
-};
-/// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
-///
-/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the number of entries
-///          exceeds an Index
-template <class X>
-score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
-  // Strides are products of extents, even if another extent is zero.
-  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
-              j = (std::max)(keys, Index{1});
-  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
-    detail::throw_invalid("score_matrix", "extents must not be negative, got ",
-                          detail::shape_text({batch, heads, queries, keys}));
-  if (!detail::product_fits({h, i, j}) || !detail::product_fits({batch, h, i, j}))
-    detail::throw_length("score_matrix", detail::shape_text({batch, heads, queries, keys}),
-                         " exceeds the address space");
-  return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
+/// The cost of a call: the product of extents, as a double because the number of operations may exceed an
+/// Index.
+template <class... Extent>
+constexpr double cost_of(Extent... extents) {
+  return (static_cast<double>(extents) * ...);
 }
-namespace detail {
-/// An Eigen matrix, array, Map, Ref or Block with direct access to memory and strides.
-template <class X>
-concept dense_in_any_order = requires(const X& x) {
-  dense_of(x).data();
-  x.rowStride();
-  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
-};
-/// An object that score_matrix accepts.
-template <class X>
-concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
-/// Returned in place of a view after an error at compile time, so that its sentence is the only one.
-struct no_scores {
-  template <class X>
-  operator score_view<X>() const {
-    return {};
-  }
-};
-/// A view of the entries of such an object, by its indices.
-template <scores_in_memory X>
-auto scores_by_index(const X& x) {
-  score_view<std::remove_cvref_t<decltype(*x.data())>> view = {.data = x.data()};
-  if constexpr (dense_in_any_order<X>) {
-    view.queries = x.rows();
-    view.keys = x.cols();
-    view.query_stride = x.rowStride();
-    view.key_stride = x.colStride();
+/// The first element of piece i of [0, count): floor(count i / pieces), even if count i exceeds an Index.
+///
+/// Requires:  i in [0, pieces], and an Index holds pieces^2
+constexpr Index begin_of_piece(Index count, Index i, Index pieces) {
+  return count / pieces * i + count % pieces * i / pieces;
+}
+/// Calls run(i) for i in [0, pieces) on the caller's threads. `cost` is the cost of one piece.
+template <class Threads, class Run>
+void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
+  if constexpr (thread_source<Threads>) {
+    threads.parallel_for(pieces, run);
   } else {
-    Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
-    Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
-    constexpr int rank = int(X::NumIndices);
-    const auto sizes = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    Index stride = 1;
-    for (int i = 0; i < rank; ++i) {  // from the fastest index on
-      const int axis = is_row_major_tensor<X> ? i : rank - 1 - i;
-      *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
-      *strides[axis] = stride;
-      stride *= *extents[axis];
-    }
+    threads.parallelFor(pieces, {cost, cost, cost}, [&run](Index first, Index last) {
+      for (Index piece = first; piece < last; ++piece) run(piece);
+    });
   }
-  return view;
+}
+/// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but no piece so small that
+/// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
+template <class Threads, class Body>
+void parallel_pieces(const Threads& threads, Index count, double bytes, const Body& body) {
+  constexpr double smallest_piece = 1 << 18;
+  const double most = static_cast<double>((std::min)(available_threads(threads), count));
+  const auto pieces = static_cast<Index>((std::min)(most, bytes / smallest_piece));
+  if (pieces <= 1) {
+    if (count > 0) body(Index{0}, count);
+    return;
+  }
+  run_pieces(threads, pieces, bytes / static_cast<double>(pieces), [&](Index piece) {
+    body(begin_of_piece(count, piece, pieces), begin_of_piece(count, piece + 1, pieces));
+  });
 }
 }  // namespace detail
-/// A view of an Eigen object by its indices, of any storage order and strides: a matrix, array, Map, Ref or
-/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys] or
-/// [batch, heads, queries, keys]. An extent of 1 is shared.
-///
-///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
-///
-/// Requires:  the object outlives the view
-/// Throws:    std::invalid_argument if it has no entry
-template <class X>
-auto score_matrix(const X& x) {
-  static_assert(detail::scores_in_memory<X>,
-                "score_matrix: give an Eigen matrix or array [queries, keys] in memory, an Eigen::Tensor "
-                "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
-                "an expression first");
-  if constexpr (detail::scores_in_memory<X>) {
-    using entry = std::remove_cvref_t<decltype(*x.data())>;
-    static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
-                  "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
-                  "Eigen::Array<float, ...> first");
-    const auto view = detail::scores_by_index(x);
-    if (view.data == nullptr)
-      detail::throw_invalid("score_matrix", "the matrix must have entries, got ",
-                            detail::shape_text({view.queries, view.keys}),
-                            "; leave the option out where there is no matrix");
-    return view;
-  } else {
-    return detail::no_scores{};
-  }
-}
-/// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.
-///
-/// Requires:  the memory of the mdspan outlives the view
-/// Throws:    std::invalid_argument if it has no entry
-template <class X>
-requires(detail::strided_span<X, 2> || detail::strided_span<X, 4>) auto score_matrix(const X& x) {
-  using entry = std::remove_cv_t<typename X::element_type>;
-  static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
-                "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
-                "Eigen::Array<float, ...> first");
-  constexpr int rank = int(X::rank());
-  score_view<entry> view = {.data = x.data_handle()};
-  view.queries = detail::span_extent(x, rank - 2);
-  view.keys = detail::span_extent(x, rank - 1);
-  view.query_stride = detail::span_stride(x, rank - 2);
-  view.key_stride = detail::span_stride(x, rank - 1);
-  if constexpr (rank == 4) {
-    view.batch = detail::span_extent(x, 0);
-    view.heads = detail::span_extent(x, 1);
-    view.batch_stride = detail::span_stride(x, 0);
-    view.head_stride = detail::span_stride(x, 1);
-  }
-  if (view.data == nullptr)
-    detail::throw_invalid("score_matrix", "the mdspan must have entries, got ",
-                          detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
-                          "; leave the option out where there is no matrix");
-  return view;
-}
-template <detail::owns_memory X>
-auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
-  return score_matrix<const X&>(x);
-}
 }  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
-
-#ifndef ROPE_BASE_LISTS_HPP
-#define ROPE_BASE_LISTS_HPP
-#include <cstring>  // std::memcpy
-/// Small operations on lists. They are templates to save compile time: the algorithms of the standard library
-/// are constexpr, and a compiler instantiates those wherever they are named, even in an unused template. It
-/// instantiates these templates only if they are called.
-///
-/// Lists of integers of any type.
-namespace rope::inline ROPE_ABI::detail {
-/// Whether an element of the list equals x.
-template <class T, class X>
-bool contains(const std::vector<T>& list, const X& x) {
-  return std::find(list.begin(), list.end(), x) != list.end();
-}
-/// Adds an element at the end of the list.
-template <class T>
-void append(std::vector<T>& list, const T& x) {
-  list.push_back(x);
-}
-/// Sorts [first, last) in increasing order.
-template <class T>
-void sort(T* first, T* last) {
-  std::sort(first, last);
-}
-/// Sorts a list in increasing order and keeps one of equal elements.
-template <class T>
-void sort_distinct(std::vector<T>& list) {
-  std::sort(list.begin(), list.end());
-  list.erase(std::unique(list.begin(), list.end()), list.end());
-}
-/// Elements [first, first + count).
-template <class T>
-std::span<T> part_of(std::span<T> list, Index first, Index count) {
-  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-}
-/// A vector of integers of any type in memory, each read as std::int64_t. The type of the list does not
-/// depend on that of its integers, so code that reads it is compiled once.
-///
-/// Requires:  the integers outlive the list
-class any_integers {
- public:
-  any_integers() = default;
-  /// Throws:  std::invalid_argument if the list is a matrix
-  template <integers_in_memory X>
-  any_integers(const X& list) : any_integers("counts and offsets", list) {}
-  template <whole_number Integer>
-  any_integers(const Integer* data, std::size_t size)
-      : data_(data), size_(size), step_(8 * std::int64_t{sizeof(Integer)} + kind_of<Integer>) {
-    static_assert(sizeof(Integer) <= sizeof(std::int64_t),
-                  "counts and offsets: integers have at most 64 bits");
-  }
-  bool empty() const { return size_ == 0; }
-  std::size_t size() const { return size_; }
-  /// Integer i, or the largest std::int64_t if it is larger. Not inline, to keep callers small: most calls of
-  /// attention have no list.
-  EIGEN_DONT_INLINE std::int64_t operator[](std::size_t i) const { return read(i); }
-  /// Integers `index` and index + 1 of a list.
-  struct neighbours {
-    std::size_t index;
-    std::int64_t first, next;
-  };
-  /// The last integer that is at most `value`, and the one after it.
-  ///
-  /// Requires:  the integers do not decrease, the first is at most `value`, and the last is larger
-  EIGEN_DONT_INLINE neighbours around(std::int64_t value) const {
-    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual one
-      return search(value, [this](std::size_t i) { return as<std::int64_t>(address(i)); });
-    return search(value, [this](std::size_t i) { return read(i); });
-  }
- protected:
-  /// \param name  the name of the list in errors
-  template <integers_in_memory X>
-  any_integers(const char* name, const X& list) {
-    const auto vector = vector_of(name, list);
-    *this = any_integers(vector.data, static_cast<std::size_t>(vector.size()));
-    step_ += 8 * (vector.column_stride - 1) * std::int64_t{sizeof(integer_of<X>)};
-  }
- private:
-  /// Size and sign of a type of integers, in three bits.
-  template <whole_number Integer>
-  static constexpr int kind_of = std::countr_zero(sizeof(Integer)) + (std::is_signed_v<Integer> ? 4 : 0);
-  template <class Integer>
-  static std::int64_t as(const char* at) {
-    Integer value;
-    std::memcpy(&value, at, sizeof(value));
-    return as_position(value);
-  }
-  template <class Read>
-  neighbours search(std::int64_t value, const Read& read_at) const {
-    std::size_t first = 0, count = size_ - 1;  // the last integer is larger
-    while (count > 1) {
-      const std::size_t half = count / 2;
-      first = read_at(first + half) <= value ? first + half : first;
-      count -= half;
-    }
-    return {first, read_at(first), read_at(first + 1)};
-  }
-  const char* address(std::size_t i) const {
-    return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * (step_ >> 3);
-  }
-  std::int64_t read(std::size_t i) const {
-    const char* at = address(i);
-    switch (step_ & 7) {
-      case kind_of<std::int8_t>:
-        return as<std::int8_t>(at);
-      case kind_of<std::int16_t>:
-        return as<std::int16_t>(at);
-      case kind_of<std::int32_t>:
-        return as<std::int32_t>(at);
-      case kind_of<std::int64_t>:
-        return as<std::int64_t>(at);
-      case kind_of<std::uint8_t>:
-        return as<std::uint8_t>(at);
-      case kind_of<std::uint16_t>:
-        return as<std::uint16_t>(at);
-      case kind_of<std::uint32_t>:
-        return as<std::uint32_t>(at);
-      default:
-        return as<std::uint64_t>(at);
-    }
-  }
-  const void* data_ = nullptr;
-  std::size_t size_ = 0;
-  std::int64_t step_ = 0;  // 8 times the bytes from one integer to the next, plus their kind
-};
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_LISTS_HPP
-
-#ifndef ROPE_BASE_QUANTIZED_CHANNELS_HPP
-#define ROPE_BASE_QUANTIZED_CHANNELS_HPP
-
-#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+#endif  // ROPE_BASE_PARALLEL_HPP
 
 #ifndef ROPE_BASE_SIMD_PACKET_HPP
 #define ROPE_BASE_SIMD_PACKET_HPP
 #include <complex>
+#include <cstring>  // std::memcpy
 
 #ifndef ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
 #define ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
@@ -2482,457 +2137,286 @@ EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) 
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_HPP
-/// Rows of channels: widened, rounded, and sums of their products in double.
-ROPE_DETAIL_QUIET_BEGIN
-namespace rope::inline ROPE_ABI::detail {
-// A bfloat16 is the upper half of a float.
-#if defined(EIGEN_VECTORIZE_SSE)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
-  return _mm_castsi128_ps(
-      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
-  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
-                                                     _mm_unpackhi_epi16(zero, packed), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(
-      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Four integers in the lanes of a register.
-EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
-  std::int32_t four;
-  std::memcpy(&four, from, sizeof four);
-  const __m128i packed = _mm_cvtsi32_si128(four);
-#if defined(EIGEN_VECTORIZE_SSE4_1)
-  return _mm_cvtepi8_epi32(packed);
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
-#endif
-}
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
-  return _mm_cvtepi32_ps(load_four(from));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-#else
-  return _mm256_cvtepi32_ps(
-      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Loads lanes<P> channels, widened.
-template <class P>
-EIGEN_ALWAYS_INLINE P load(const Eigen::bfloat16* from) {
-  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
-}
-template <class P>
-EIGEN_ALWAYS_INLINE P load(const std::int8_t* from) {
-  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
-}
-#endif
-}  // namespace rope::inline ROPE_ABI::detail
-ROPE_DETAIL_QUIET_END
-namespace rope::inline ROPE_ABI::detail {
-/// Converts channels to the arithmetic type, exactly.
-template <class T>
-void widen(const T* from, Index count, arithmetic<T>* to) {
-  using P = packet<arithmetic<T>>;
-  Index d = 0;
-  if constexpr (has_packets<T, P>)
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
-}
-/// Rounds channels from the arithmetic type to T, each once.
-template <class T>
-void round_channels(const arithmetic<T>* from, Index count, T* to) {
-  Index d = 0;
-  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
-    using P = packet<float>;
-    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
-  }
-  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
-}
-/// Channels that a loop processes per step.
-inline constexpr int channels_per_step = 16;
-/// The sum of first(d) second(d) over [0, count). Products with the same d modulo channels_per_step are
-/// summed, then these sums are added in pairs. This order depends on neither packets nor addresses.
-/// multiply_add decides about fusing a product with the sum, because a compiler may decide differently in
-/// each copy of the loop.
-///
-/// \tparam exact  whether double holds every product exactly. Then fused or not is the same number, and the
-///                compiler may choose the faster way
-template <bool exact = false, class First, class Second>
-EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
-  double sums[channels_per_step] = {};
-  Index d = 0;
-  for (; d + channels_per_step <= count; d += channels_per_step) {
-    double a[channels_per_step], b[channels_per_step];  // three loops: GCC does not vectorise one
-    for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
-    for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
-    for (int l = 0; l < channels_per_step; ++l)
-      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
-  }
-  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
-  for (int width = channels_per_step / 2; width > 0; width /= 2)
-    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
-  return sums[0];
-}
-/// Whether products of such channels are exact in double.
-template <class X, class Y>
-inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
-/// The sum of x[d] y[d] over [0, count), in the order of sum_of_products.
-template <class X, class Y>
-double sum_of_products(const X* x, const Y* y, Index count) {
-  return sum_of_products<exact_products<X, Y>>(
-      count, [x](Index d) { return static_cast<double>(x[d]); },
-      [y](Index d) { return static_cast<double>(y[d]); });
-}
-/// The sum of x[d]^2 over [0, count), in the order of sum_of_products.
-template <class X>
-double sum_of_squares(const X* x, Index count) {
-  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
-  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
-
-#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
-#define ROPE_BASE_SIMD_PACKET_MATH_HPP
-#include <cfloat>     // FLT_EVAL_METHOD
-#include <iterator>  // std::size
-/// Packet operations that attention needs: sums, maxima and transposes of lanes, and tanh.
-///
-/// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
-/// and splitting an exponent into an integer and a remainder is exact.
-ROPE_DETAIL_QUIET_BEGIN
-namespace rope::inline ROPE_ABI::detail {
-template <class P>
-EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
-  return Eigen::internal::psub(a, b);
-}
-/// The larger of a and b, or a if a is NaN.
-template <class P>
-EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
-  return Eigen::internal::pmax(a, b);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
-  return Eigen::internal::predux(a);
-}
-template <class P>
-EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
-  return Eigen::internal::predux_max(a);
-}
-/// Transposes a square matrix of rows in place.
-template <class P>
-EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
-  if constexpr (1 < lanes<P>) {
-    Eigen::internal::PacketBlock<P, lanes<P>> block;
-    unrolled<std::size_t(lanes<P>)>([&](auto i) { block.packet[i] = rows[i]; });
-    Eigen::internal::ptranspose(block);
-    unrolled<std::size_t(lanes<P>)>([&](auto i) { rows[i] = block.packet[i]; });
-  }
-}
-/// The integers in `bits` as floats, each rounded once.
-template <class P>
-EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
-  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
-}
-#if defined(EIGEN_VECTORIZE_AVX512)
-/// Sums of the lanes of 16 registers: lane i is the sum of register i. Adding while transposing takes a third
-/// of the shuffles. Register 4 (k % 4) + k / 4 is the k-th one read.
-template <class P, class Add>
-EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
-  __m512 quarters[4], pairs[2];
-  unrolled<4>([&](auto j) {
-    const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
-    const __m512 ab = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-    const __m512 cd = add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
-    quarters[j] = add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-  });
-  unrolled<2>([&](auto j) {
-    pairs[j] = add(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
-                   _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
-  });
-  const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
-  return add(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
-             _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-/// Sums of the lanes of 8 registers: lane i is the sum of register i. Avoids Eigen's transpose, which GCC
-/// would call as a function. Lane 0 is ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)) of the lanes of
-/// register 0.
-template <class P, class Add>
-EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
-  __m256 halves[4], quarters[2];
-  unrolled<4>([&](auto j) {
-    const __m256 a = packets[j], b = packets[4 + j];
-    halves[j] = add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-  });
-  unrolled<2>([&](auto j) {
-    const __m256d a = _mm256_castps_pd(halves[2 * j]), b = _mm256_castps_pd(halves[2 * j + 1]);
-    quarters[j] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
-  });
-  return add(_mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
-             _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
-}
-#endif
-/// Sums of the lanes of lanes<P> packets: lane i is the sum of packet i.
-template <class P>
-EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (lanes<P> == 16)
-    return P(sums_of_16_lanes(packets, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); }));
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-  if constexpr (lanes<P> == 8 && sizeof(P) == 32)
-    return P(sums_of_8_lanes(packets, [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); }));
-#endif
-  transpose(packets);
-  for (int width = lanes<P> / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
-  return packets[0];
-}
-/// The larger of x and bound, or x if x is NaN. Under -ffast-math compilers may swap the operands of a
-/// maximum, so the instruction is written in assembly: with a NaN it returns its second operand.
-template <class P>
-EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
-#if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
-  if constexpr (!std::is_arithmetic_v<P>) {
-    constexpr bool is_float = sizeof(P) / std::size_t(lanes<P>) == sizeof(float);
-    P result = bound;
-#if defined(EIGEN_VECTORIZE_AVX)
-    if constexpr (is_float)
-      __asm__("vmaxps %1, %0, %0" : "+v"(result) : "v"(x));
-    else
-      __asm__("vmaxpd %1, %0, %0" : "+v"(result) : "v"(x));
-#else
-    if constexpr (is_float)
-      __asm__("maxps %1, %0" : "+x"(result) : "x"(x));
-    else
-      __asm__("maxpd %1, %0" : "+x"(result) : "x"(x));
-#endif
-    return result;
-  } else
-#endif
-    return larger(x, bound);
-}
-/// tanh of `count` numbers, a multiple of the lanes of a packet. `to` may be `from`. Computes whole packets
-/// from the first number on, aligned or not. An Eigen expression of dynamic length would compute the numbers
-/// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
-/// number, computes tanh in double and rounds to A, because the compiler may or may not fuse the sums of
-/// Eigen's polynomial. The same if packets divide by estimates, because Eigen's tanh is a quotient.
-template <class A>
-void hyperbolic_tangents(const A* from, Index count, A* to) {
-  constexpr int L = int{lanes<packet<A>>};
-  using numbers = Eigen::Array<A, 1, L>;
-  for (Index n = 0; n < count; n += L)
-    if constexpr (L == 1 || ROPE_DETAIL_ESTIMATED_QUOTIENTS)
-      for (Index i = n; i < n + L; ++i) to[i] = static_cast<A>(std::tanh(static_cast<double>(from[i])));
-    else
-      Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
-}
-}  // namespace rope::inline ROPE_ABI::detail
-ROPE_DETAIL_QUIET_END
-namespace rope::inline ROPE_ABI::detail {
-#if defined(_M_FP_FAST)
-#pragma float_control(precise, on, push)  // the effect of the barrier below for other compilers
-#endif
-/// x in the precision of its type, as a barrier to the algebra of -ffast-math, which could make an exact
-/// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
-template <class P>
-EIGEN_ALWAYS_INLINE P as_computed(P x) {
-#if ROPE_DETAIL_FAST_MATH
-  EIGEN_OPTIMIZATION_BARRIER(x)
-#endif
-#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD > 0
-  if constexpr (std::is_floating_point_v<P>) {
-    volatile P stored = x;
-    return stored;
-  }
-#endif
-  return x;
-}
-/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer nearest to x, ties to
-/// even, and `power` is 2^(n - 1), or 0 if that is not a normal number. n is NaN if x is.
-template <class P>
-struct power_of_two {
-  P n, power;
-};
-template <class P>
-EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
-  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
-  // In the binade of this number the last place is 1, so the sum is rounded to an integer. Its low bits are
-  // the biased exponent of 2^(n - 1).
-  const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 + 126 : 0x1.8p52 + 1022));
-  const P shifted = as_computed(add(x, shift));
-#if defined(__GNUC__)
-  typedef bits words __attribute__((vector_size(sizeof(P))));
-  words exponent;
-  std::memcpy(&exponent, &shifted, sizeof exponent);
-  exponent <<= mantissa;
-#else
-  bits exponent[lanes<P>];
-  std::memcpy(exponent, &shifted, sizeof exponent);
-  for (int i = 0; i < lanes<P>; ++i) exponent[i] <<= mantissa;
-#endif
-  power_of_two<P> result = {as_computed(subtract(shifted, shift)), P()};
-  std::memcpy(&result.power, &exponent, sizeof exponent);
-  return result;
-}
-inline constexpr double log2_e = 1.4426950408889634074;
-inline constexpr double ln_2 = 0.69314718055994530942;
-/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error at
-/// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
-inline constexpr float exp2_coefficients_of_float[] = {
-    float(0.00015453162945120690177), float(0.0013390863364671234381), float(0.0096180825572778514913),
-    float(0.055503571142190778186),   float(0.24022650760568126945),   float(0.69314718802622878106)};
-inline constexpr double exp2_coefficients_of_double[] = {
-    4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
-    0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
-    0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
-template <class A>
-constexpr const auto& exp2_coefficients() {
-  if constexpr (std::is_same_v<A, float>)
-    return exp2_coefficients_of_float;
-  else
-    return exp2_coefficients_of_double;
-}
-/// 2^x for x < 128 (float) or 1024 (double). 0 if x is below -125.5 (float) or -1021.5 (double), including
-/// -infinity, so no weight is denormal: denormals are slow on some processors. Exactly 1 at 0. NaN if x is
-/// any NaN, because the last operation is a product, not arithmetic on exponents.
-///
-/// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/base/laws/exp2.test.cpp)
-template <class P>
-EIGEN_ALWAYS_INLINE P exp2(const P& x) {
-  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == sizeof(float), float, double>;
-  const P bounded = at_least(x, fill<P>(A(std::is_same_v<A, float> ? -126 : -1022)));
-  const auto [n, power] = nearest_power(bounded);
-  const P r = as_computed(subtract(bounded, n));
-  // Twice the polynomial, times half of 2^n.
-  constexpr const auto& coefficients = exp2_coefficients<A>();
-  P p = fill<P>(2 * coefficients[0]);
-  for (std::size_t i = 1; i < std::size(coefficients); ++i)
-    p = multiply_add(p, r, fill<P>(2 * coefficients[i]));
-  return multiply(multiply_add(p, r, fill<P>(A(2))), power);
-}
-#if defined(_M_FP_FAST)
-#pragma float_control(pop)
-#endif
-/// x, or the largest finite number of its sign if x is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = bit_cast<bits>(x);
-  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
-/// Converts the channels of a head to 8-bit integers with one scale, and back.
-namespace rope::inline ROPE_ABI::detail {
-/// Whether channels of type C are integers with a scale.
-template <class C>
-inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
-/// The scale that integers are multiplied by: NaN if `scale` is NaN or infinite, so that every channel of
-/// such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or infinities.
-inline float usable_scale(float scale) {
-  const auto bits = bit_cast<std::uint32_t>(scale);
-  const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
-  return bit_cast<float>(bits | quiet);
-}
-/// Whether |x| < limit. False for NaN. Compares bits, to be correct under -ffast-math too.
-inline bool is_below(float x, float limit) {
-  return (bit_cast<std::uint32_t>(x) & 0x7fffffffu) < bit_cast<std::uint32_t>(limit);
-}
-/// out[i] = scale integers[i], each rounded once.
-///
-/// \param scale  as usable_scale returns it
-template <class A>
-void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* out) {
-  using P = packet<A>;
-  Index i = 0;
-  if constexpr (has_packets<std::int8_t, P>) {
-    const P factor = fill<P>(scale);
-    for (; i + lanes<P> <= count; i += lanes<P>) store(out + i, multiply(load<P>(integers + i), factor));
-  }
-  for (; i < count; ++i) out[i] = static_cast<A>(integers[i]) * scale;
-}
-/// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
-///
-/// A head whose scale would be below 2^-125 becomes zeros with a scale of 0. With 8 bits that is a head below
-/// 2^-118 in magnitude. A head with a NaN or an infinity becomes zeros with a scale of NaN.
-///
-/// \param most  the largest magnitude of an integer, below 2^22
-template <class Integer>
-float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
-  // Magnitudes have the order of their bits, with NaN after infinity.
-  std::int32_t largest = 0;
-  for_each_index(0, count, [&](Index i) {
-    largest = (std::max)(largest, bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
-  });
-  constexpr std::int32_t infinity = 0x7f800000;
-  const auto digits = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(most)));
-  const std::int32_t smallest = (127 - 125 + digits) << 23;
-  if (largest >= infinity || largest < smallest) {
-    for (Index i = 0; i < count; ++i) out[i] = 0;
-    return bit_cast<float>(largest < smallest ? std::int32_t{0} : std::int32_t{0x7fc00000});
-  }
-  const float scale = as_computed(bit_cast<float>(largest) / static_cast<float>(most)),
-              inverse = as_computed(1.0f / scale);
-  // A sum with 1.5 * 2^23 has the nearest integer in its last bits. -ffast-math would cancel a difference of
-  // floats, but not one of their bits.
-  constexpr float shift = 0x1.8p23f;
-  constexpr auto bits_of_shift = bit_cast<std::int32_t>(shift);
-  for_each_index(0, count, [&](Index i) {
-    out[i] = static_cast<Integer>(bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
-  });
-  return scale;
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_QUANTIZED_CHANNELS_HPP
-
-#ifndef ROPE_POSITIONS_KEY_RANGES_HPP
-#define ROPE_POSITIONS_KEY_RANGES_HPP
 
 #ifndef ROPE_POSITIONS_POSITIONS_HPP
 #define ROPE_POSITIONS_POSITIONS_HPP
+#include <span>
+
+#ifndef ROPE_BASE_INTEGER_LIST_HPP
+#define ROPE_BASE_INTEGER_LIST_HPP
+
+#ifndef ROPE_BASE_TENSOR_SHAPE_HPP
+#define ROPE_BASE_TENSOR_SHAPE_HPP
+/// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
+/// their headers.
+namespace rope::inline ROPE_ABI::detail {
+/// A contiguous tensor of this rank.
+template <class X, int rank>
+concept tensor = requires(X& x) {
+  x.data();
+  { x.dimension(0) } -> std::convertible_to<Index>;
+  requires int(std::remove_cvref_t<X>::NumIndices) == rank;
+  { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
+};
+template <class X>
+inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
+/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors.
+/// `axis` is a constant, because Eigen takes it as a signed integer in some classes and an unsigned one in
+/// others.
+template <int axis, class X>
+Index extent(const X& x) {
+  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
+  return static_cast<Index>(x.dimension(number));
+}
+/// The extents of a tensor from the slowest index in memory to the fastest.
+template <class X, int... axis>
+std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
+  return {extent<axis>(x)...};
+}
+/// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
+/// any strides. An accessor that changes numbers as they are read returns values, not references.
+template <class X, int rank>
+concept strided_span = requires(const std::remove_cvref_t<X>& x) {
+  requires int(std::remove_cvref_t<X>::rank()) == rank;
+  requires std::is_pointer_v<std::remove_cvref_t<decltype(x.data_handle())>>;
+  requires std::is_same_v < typename std::remove_cvref_t<X>::reference,
+  typename std::remove_cvref_t<X>::element_type& > ;
+  { x.data_handle() } -> std::convertible_to<const typename std::remove_cvref_t<X>::element_type*>;
+  { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
+  { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
+};
+/// Extent and stride number `axis` of an mdspan.
+template <class X>
+Index span_extent(const X& x, int axis) {
+  return static_cast<Index>(x.extent(static_cast<std::size_t>(axis)));
+}
+template <class X>
+Index span_stride(const X& x, int axis) {
+  return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
+}
+/// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
+/// Compilers warn about a kept address of a temporary X (ROPE_DETAIL_LIFETIMEBOUND).
+template <class X>
+concept owns_memory = !std::is_reference_v<X> && (
+                                                     std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
+                                                     requires(X & x) { typename X::allocator_type; } ||
+                                                     requires(X & x) { x.resize(x.dimensions()); });
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_TENSOR_SHAPE_HPP
+/// All integer lists enter the library here. Shape, memory order and strides come from the caller's type.
+/// Types that do not expose them are rejected.
+///
+/// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
+/// before the operation.
+namespace rope::inline ROPE_ABI::detail {
+/// Whether a + b is a position.
+constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
+}
+/// Whether a - b is a position.
+constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
+  using limits = std::numeric_limits<std::int64_t>;
+  return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
+}
+/// a + b.
+///
+/// Throws:  std::out_of_range unless the sum is a position
+inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
+  if (!sum_is_position(a, b))
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
+  return a + b;
+}
+/// a - b.
+///
+/// Throws:  std::out_of_range unless the difference is a position
+inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
+  if (!difference_is_position(a, b))
+    throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
+  return a - b;
+}
+/// Whether the product of non-negative extents is at most `most`.
+constexpr bool product_fits(std::initializer_list<Index> extents,
+                            Index most = (std::numeric_limits<Index>::max)()) {
+  for (const Index extent : extents)
+    if (extent == 0) return true;
+  Index product = 1;
+  for (const Index extent : extents) {
+    if (extent > most / product) return false;
+    product *= extent;
+  }
+  return true;
+}
+/// Every integral type except bool.
+template <class Integer>
+concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
+/// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
+///
+/// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
+template <whole_number Integer>
+struct integer_list {
+  const Integer* data = nullptr;
+  Index rows = 1, columns = 0;
+  Index row_stride = 0, column_stride = 1;
+  integer_list() = default;
+  integer_list(std::span<const Integer> list) : data(list.data()), columns(static_cast<Index>(list.size())) {}
+  integer_list(const Integer* first, Index length, Index stride)
+      : data(first), columns(length), column_stride(stride) {}
+  integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
+               Index to_next_column)
+      : integer_list(first, row_count * column_count, column_count == 1 ? to_next_row : to_next_column) {
+    if (row_count < 2 || column_count < 2) return;
+    rows = row_count;
+    columns = column_count;
+    row_stride = to_next_row;
+  }
+  Index size() const { return rows * columns; }
+  bool empty() const { return columns == 0; }
+  Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
+  /// Element i of a vector.
+  Integer operator[](Index i) const { return data[i * column_stride]; }
+  /// Returns this list. Throws unless it is a vector.
+  const integer_list& as_vector(const char* name) const {
+    if (rows > 1)
+      throw_invalid(name, "give a vector of integers, got a matrix ", shape_text({rows, columns}));
+    return *this;
+  }
+};
+template <class Derived>
+const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
+  return x.derived();
+}
+/// An Eigen matrix, array, map, block or expression of integers.
+template <class X>
+concept dense_integers = requires(const X& x) {
+  requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
+};
+/// An Eigen object of integers whose coefficients are in memory, at strides that its type exposes.
+template <class X>
+concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
+  dense_of(x).data();
+  dense_of(x).innerStride();
+  requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
+};
+/// The element type of an array, or of the memory at data() of a container.
+template <class X>
+using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
+/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
+template <class X>
+concept tensor_of_integers =
+    !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
+/// A contiguous range of integers: std::vector, std::array, std::span, a C array. data() and size() are not
+/// enough, although the span of libc++ 14 accepts them: strided views have both.
+template <class X>
+concept contiguous_integers =
+    !dense_integers<X> && whole_number<element_of<X>> &&
+    std::is_constructible_v<std::span<const element_of<X>>, const X&> && requires(const X& x) {
+  std::end(x);
+};
+/// An mdspan of integers, [n] or [rows, columns], of any strides.
+template <class X>
+concept span_of_integers = (strided_span<X, 1> ||
+                            strided_span<X, 2>)&&whole_number<std::remove_cv_t<typename X::element_type>>;
+/// Integers that can be read in place.
+template <class X>
+concept integers_in_memory =
+    dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
+template <integers_in_memory X>
+auto list_of(const X& x) {
+  if constexpr (dense_integers<X>) {
+    const auto& list = dense_of(x);
+    using dense = std::remove_cvref_t<decltype(list)>;
+    using integer = typename dense::Scalar;
+    if constexpr (bool(dense::IsVectorAtCompileTime))
+      return integer_list<integer>(list.data(), list.size(), list.innerStride());
+    else
+      return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
+  } else if constexpr (span_of_integers<X>) {
+    using integer = std::remove_cv_t<typename X::element_type>;
+    if constexpr (strided_span<X, 1>)
+      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_stride(x, 0));
+    else
+      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_extent(x, 1), span_stride(x, 0),
+                                   span_stride(x, 1));
+  } else {
+    using integer = element_of<X>;
+    if constexpr (tensor<const X, 1>)
+      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
+    else if constexpr (tensor<const X, 2>) {
+      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
+      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
+                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
+    } else
+      return integer_list<integer>(std::span<const integer>(x));
+  }
+}
+/// The list of a vector that the caller keeps alive. Throws if it is a matrix.
+template <class X>
+auto vector_of(const char* name, const X& x) {
+  static_assert(integers_in_memory<X>,
+                "row_starts and segments: the integers must be in memory that outlives the call; evaluate an "
+                "expression first");
+  if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
+}
+/// The type of the integers in a list.
+template <class X>
+struct integer_in;
+template <dense_integers X>
+struct integer_in<X> {
+  using type = typename std::remove_cvref_t<decltype(dense_of(std::declval<const X&>()))>::Scalar;
+};
+template <class X>
+requires(tensor_of_integers<X> || contiguous_integers<X>) struct integer_in<X> {
+  using type = element_of<X>;
+};
+template <span_of_integers X>
+struct integer_in<X> {
+  using type = std::remove_cv_t<typename X::element_type>;
+};
+template <class X>
+using integer_of = typename integer_in<X>::type;
+/// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
+/// outside every table too.
+template <whole_number Integer>
+std::int64_t as_position(Integer value) {
+  if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
+    return static_cast<std::int64_t>(
+        (std::min)(value, static_cast<Integer>((std::numeric_limits<std::int64_t>::max)())));
+  else
+    return static_cast<std::int64_t>(value);
+}
+/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
+/// other values, for example random numbers.
+template <class Integer>
+struct evaluated_list {
+  number_array<Integer> memory;
+  integer_list<Integer> list;
+  evaluated_list(const evaluated_list& other) : memory(other.memory), list(other.list) {
+    list.data = memory.data();
+  }
+  evaluated_list& operator=(const evaluated_list&) = delete;
+  template <class Derived>
+  evaluated_list(const Eigen::DenseBase<Derived>& expression) {
+    using row_major = Eigen::Array<Integer, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    const Index rows = expression.rows(), columns = expression.cols();
+    memory.resize(rows, columns);
+    Eigen::Map<row_major>(memory.data(), rows, columns) = expression.derived().array();
+    list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
+  }
+};
+/// The type in which a call keeps positions that it reads more than once.
+template <class P>
+struct kept {
+  using type = const P&;
+};
+template <dense_integers P>
+requires(!integers_in_memory<P>) struct kept<P> {
+  using type = evaluated_list<integer_of<P>>;
+};
+template <class P>
+using kept_positions = typename kept<P>::type;
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_INTEGER_LIST_HPP
 /// The position of each token of a batch. Positions are integers: a 16-bit float is exact only up to 256
 /// (bfloat16) or 2048 (half), and a float only up to 2^24.
 namespace rope::inline ROPE_ABI {
@@ -3196,745 +2680,9 @@ concept position_form = requires(const P& positions) {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_POSITIONS_POSITIONS_HPP
-/// Masks by rule: the range of keys that each query attends to, for attention_options::key_ranges. A list of
-/// ranges has two numbers per query, and a mask has one per query and key. Attention skips the keys outside
-/// the ranges.
-///
-///     const auto ranges = prefix_ranges(prefix, {.queries = tokens, .keys = tokens});
-///     attention(q, k, v, out, {.key_ranges = ranges});
-///
-/// If the rows of a batch have different ranges, their lists follow each other, [batch * queries].
-///
-/// Positions, counts and ranges of keys from the attention mask of a padded batch, as tokenizers return it.
-namespace rope::inline ROPE_ABI {
-/// Keys [first, first + count) of a row, by their index in the row, not by their position.
-///
-///     const key_range ranges[] = {{0, 2}, {0, 2}, {1, 2}};  // of three queries
-///     attention(q, k, v, out, {.key_ranges = ranges});
-struct key_range {
-  Index first, count;
-};
-/// The queries of a row are its newest tokens: query i is token keys - queries + i. A prompt has as many
-/// queries as keys, and a step of decoding has one.
-///
-///     const auto ranges = chunk_ranges(chunk, {.queries = 1, .keys = cache.size()});
-struct row_tokens {
-  Index queries, keys;
-};
-namespace detail {
-/// One range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
-///
-/// Throws:  std::invalid_argument
-template <class Range, class RangeOf>
-std::vector<Range> ranges_of_row(const char* function, const row_tokens& row, const RangeOf& range_of) {
-  if (row.queries < 0 || row.queries > row.keys)
-    throw_invalid(function,
-                  "queries are the newest tokens of a row, so they must be in [0, keys = ", row.keys,
-                  "], got ", row.queries);
-  std::vector<Range> ranges;
-  ranges.reserve(static_cast<std::size_t>(row.queries));
-  for (Index token = row.keys - row.queries; token < row.keys; ++token) ranges.push_back(range_of(token));
-  return ranges;
-}
-}  // namespace detail
-/// The ranges of a prefix language model: every query attends to the whole prefix, and to the tokens up to
-/// its own (PaliGemma, T5 prefix decoders).
-///
-///     token t attends to [0, max(prefix, t + 1))
-///
-/// \param prefix  tokens at the start of the row that attend to each other both ways
-///
-/// \return  [queries]
-///
-/// Throws:  std::invalid_argument if prefix is not in [0, keys], or queries not in [0, keys]
-/// Cost:    O(queries)
-/// Source:  Raffel et al. 2019, arXiv:1910.10683, figure 4
-template <class Range = key_range>
-std::vector<Range> prefix_ranges(Index prefix, const row_tokens& row) {
-  if (prefix < 0 || prefix > row.keys)
-    detail::throw_invalid("prefix_ranges", "prefix must be in [0, keys = ", row.keys, "], got ", prefix);
-  return detail::ranges_of_row<Range>("prefix_ranges", row, [&](Index token) {
-    return Range{0, (std::max)(prefix, token + 1)};
-  });
-}
-/// The ranges of block diffusion: every query attends to its whole block and to all blocks before.
-///
-///     token t attends to [0, min(keys, (t / block + 1) * block))
-///
-/// \param block  tokens of a block; blocks begin at token 0 of the row
-///
-/// \return  [queries]
-///
-/// Throws:  std::invalid_argument if block is not positive, or queries not in [0, keys]
-/// Cost:    O(queries)
-/// Source:  Arriola et al. 2025, Block Diffusion, arXiv:2503.09573
-template <class Range = key_range>
-std::vector<Range> block_causal_ranges(Index block, const row_tokens& row) {
-  if (block <= 0) detail::throw_invalid("block_causal_ranges", "block must be positive, got ", block);
-  return detail::ranges_of_row<Range>("block_causal_ranges", row, [&](Index token) {
-    const Index first = token - token % block;  // first + block may overflow
-    return Range{0, first + (std::min)(block, row.keys - first)};
-  });
-}
-/// The ranges of chunked attention: every query attends to the tokens of its chunk up to its own (the layers
-/// of Llama 4 that rotate).
-///
-///     token t attends to [t / chunk * chunk, t + 1)
-///
-/// \param chunk  tokens of a chunk (`attention_chunk_size`); chunks begin at token 0 of the row
-///
-/// \return  [queries]
-///
-/// Throws:  std::invalid_argument if chunk is not positive, or queries not in [0, keys]
-/// Cost:    O(queries)
-template <class Range = key_range>
-std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
-  if (chunk <= 0) detail::throw_invalid("chunk_ranges", "chunk must be positive, got ", chunk);
-  return detail::ranges_of_row<Range>("chunk_ranges", row, [&](Index token) {
-    return Range{token - token % chunk, token % chunk + 1};
-  });
-}
-/// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, if causal only up
-/// to itself. With lengths, the rest of a segment is padding, which attends to no key, and to which no token
-/// attends.
-///
-///     const std::vector offsets = {0, 16, 32}, lengths = {13, 9};
-///     attention(q, k, v, out, {.key_ranges = segment_ranges(offsets, true, lengths)});
-///
-/// For a batch of packed rows, concatenate the lists of the rows, [batch * tokens]. Attention that rotates
-/// needs the positions too, which start again in every segment. Or rotate first: `rotate<Layout>(q, k, table,
-/// segments{offsets})`.
-///
-/// \param offsets  [segments + 1], from 0 to the tokens of the row: a position_list in memory
-/// \param causal   false: tokens of a segment attend to each other both ways
-/// \param lengths  [segments] or empty: tokens of each segment that are not padding
-///
-/// \return  [tokens]
-///
-/// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given,
-///          have one entry per segment, in [0, tokens of the segment]
-/// Cost:    O(tokens)
-template <position_list X, position_list Y = std::vector<std::int64_t>, class Range = key_range>
-std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
-  constexpr const char* function = "segment_ranges";
-  const auto bounds = detail::vector_of(function, offsets);
-  const auto counts = detail::vector_of(function, lengths);
-  const auto bound = [&](Index s) { return detail::as_position(bounds[s]); };
-  const Index segment_count = bounds.size() - 1;
-  detail::check_offsets(function, "offsets", bounds.size(),
-                        bounds.size() == 0 ? 0 : static_cast<Index>(bound(segment_count)), bound);
-  if (counts.size() != 0 && counts.size() != segment_count)
-    detail::throw_invalid(function, "lengths must be empty or one per segment, ", segment_count, ", got ",
-                          counts.size());
-  for (Index s = 0; s < counts.size(); ++s)
-    if (const auto length = detail::as_position(counts[s]); length < 0 || length > bound(s + 1) - bound(s))
-      detail::throw_invalid(function, "the length of segment ", s, " must be in [0, ",
-                            bound(s + 1) - bound(s), "], got ", length);
-  std::vector<Range> ranges;
-  for (Index s = 0; s < segment_count; ++s) {
-    const auto first = static_cast<Index>(bound(s)), tokens = static_cast<Index>(bound(s + 1)) - first,
-               length = counts.size() == 0 ? tokens : static_cast<Index>(detail::as_position(counts[s]));
-    for (Index t = 0; t < tokens; ++t)
-      detail::append(ranges, {first, t >= length ? 0 : causal ? t + 1 : length});
-  }
-  return ranges;
-}
-/// The tokens of a padded batch.
-///
-///     const padded_rows rows = positions_of_mask(mask);
-///     rotate<Layout>(q, k, table, rows.positions);
-///     attention(q, k, v, out, {.key_ranges = rows.key_ranges});
-struct padded_rows {
-  std::vector<std::int64_t> positions;  // [batch * tokens]: 0, 1, 2, ... in each row; 0 for padding
-  std::vector<std::int64_t> counts;     // [batch]: tokens that are not padding
-  std::vector<key_range> key_ranges;    // [batch * tokens]: empty for padding
-};
-namespace detail {
-/// The extents [batch, tokens] of a mask. A vector is one row.
-template <class X>
-Index rows_of_mask(const X& mask) {
-  if constexpr (dense_integers<X>)
-    return bool(std::remove_cvref_t<decltype(dense_of(mask))>::IsVectorAtCompileTime) ? 1 : mask.rows();
-  else if constexpr (tensor<const X, 2>)
-    return static_cast<Index>(mask.dimension(0));
-  else if constexpr (strided_span<X, 2>)
-    return span_extent(mask, 0);
-  else
-    return 1;
-}
-/// The mask in its memory, or a copy of an expression.
-template <class X>
-auto mask_list(const X& mask) {
-  if constexpr (integers_in_memory<X>)
-    return list_of(mask);
-  else
-    return evaluated_list<integer_of<X>>(mask);
-}
-template <class Integer>
-const integer_list<Integer>& as_list(const integer_list<Integer>& list) {
-  return list;
-}
-template <class Integer>
-const integer_list<Integer>& as_list(const evaluated_list<Integer>& copy) {
-  return copy.list;
-}
-/// The first token of a row that is not padding, and the number of such tokens.
-///
-/// \param entry  entry(t) is the mask of token t
-///
-/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones are adjacent
-template <class Entry>
-key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
-  key_range real = {tokens, 0};
-  for (Index t = 0; t < tokens; ++t) {
-    const auto value = as_position(entry(t));
-    if (value != 0 && value != 1)
-      throw_invalid("positions_of_mask", "a mask is 1 for tokens and 0 for padding, got ", value,
-                    " for token ", t, " of row ", row);
-    if (value == 0) continue;
-    if (real.count == 0) real.first = t;
-    if (real.first + real.count != t)
-      throw_invalid("positions_of_mask",
-                    "padding must be on the left or the right of the tokens of a row; give a mask with holes "
-                    "as attention_options::mask, got padding before token ",
-                    t, " of row ", row);
-    ++real.count;
-  }
-  return real;
-}
-}  // namespace detail
-/// Positions, counts and ranges of keys from an attention mask of ones for tokens and zeros for padding, on
-/// the left or on the right of each row (`attention_mask` of tokenizers).
-///
-/// Tokens of a row are at positions 0, 1, 2, ..., wherever its padding is. Queries of padding attend to no
-/// key, so that their outputs are zero. A prompt padded on the left and its steps of decoding, in a cache:
-///
-///     cache.append_at<Layout>(k, v, table, rows.positions);
-///     attention<Layout>(q, cache, out, table, {.key_ranges = rows.key_ranges});
-///
-/// In the next step, row b attends to keys `tokens - counts[b]` and later. If padding is on the right,
-/// `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, and needs no ranges.
-///
-/// \param mask    [batch, tokens], any integers in any order of memory: an Eigen matrix, map or expression,
-///                an Eigen::Tensor or mdspan of rank 2; a list is one row. For bools, `mask.cast<int>()`
-/// \param causal  false: tokens of a row attend to each other both ways, as in encoders
-///
-/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent
-/// Cost:    O(batch * tokens)
-template <position_list X, class Rows = padded_rows>
-Rows positions_of_mask(const X& mask, bool causal = true) {
-  const auto kept = detail::mask_list(mask);
-  const auto& list = detail::as_list(kept);
-  const Index batch = detail::rows_of_mask(mask), tokens = batch == 0 ? 0 : list.size() / batch;
-  Rows rows;
-  for (Index b = 0; b < batch; ++b) {
-    // A matrix of one column is stored as a list.
-    const key_range real = detail::unpadded_tokens(
-        b, tokens, [&](Index t) { return list.rows > 1 ? list(b, t) : list[b * tokens + t]; });
-    detail::append(rows.counts, std::int64_t{real.count});
-    for (Index t = 0; t < tokens; ++t) {
-      const bool is_token = t >= real.first && t < real.first + real.count;
-      detail::append(rows.positions, std::int64_t{is_token ? t - real.first : 0});
-      detail::append(rows.key_ranges, {real.first, is_token ? causal ? t - real.first + 1 : real.count : 0});
-    }
-  }
-  return rows;
-}
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_POSITIONS_KEY_RANGES_HPP
 
-#ifndef ROPE_POSITIONS_SELECTED_KEYS_HPP
-#define ROPE_POSITIONS_SELECTED_KEYS_HPP
-/// Sparse attention: the keys that an indexer selects for each query, for attention_options::selected.
-namespace rope::inline ROPE_ABI {
-/// Extents of contiguous lists of keys, [queries, key_heads, keys].
-///
-///     const selected_shape shape = {.queries = 1, .key_heads = 2, .keys = 2};
-///     const selected_keys lists(top.data(), shape);
-struct selected_shape {
-  Index queries;        // queries of a row, or batch * queries
-  Index key_heads = 1;  // 1: the key heads share the list of their query
-  Index keys;           // entries of a list
-};
-namespace detail {
-/// Signed integers of 32 or 64 bits.
-template <class Integer>
-concept key_index = std::signed_integral<Integer> &&(sizeof(Integer) == 4 || sizeof(Integer) == 8);
-}  // namespace detail
-/// The keys that each query attends to, or each query and key head, by their index in the row as in a mask.
-/// Lists are in any order, and -1 ends a list before its last entry. A view of the caller's integers,
-/// std::int32_t or std::int64_t.
-///
-///     const std::vector<int> top = {5, 0, 2, -1};  // of one query
-///     attention(q, k, v, out, {.selected = top});
-///
-/// Lists of the rows of a batch are one after the other, [batch * queries, keys]. Queries of several rows may
-/// share their lists, [queries, keys].
-class selected_keys {
- public:
-  /// No lists: no key is selected, and all are visible.
-  selected_keys() = default;
-  /// Lists of an Eigen matrix, an Eigen::Tensor or an mdspan, [queries, keys], or [queries, key heads, keys]
-  /// for a tensor or an mdspan of rank 3, of any order of memory. A vector is the list of one query.
-  ///
-  /// Requires:  the object outlives the view
-  /// Throws:    std::invalid_argument if there is no entry
-  template <class X>
-  requires(!std::is_same_v<std::remove_cvref_t<X>, selected_keys>)
-      selected_keys(const X& lists ROPE_DETAIL_LIFETIMEBOUND) {
-    constexpr bool is_span = detail::strided_span<X, 2> || detail::strided_span<X, 3>,
-                   is_tensor = detail::tensor<const X, 2> || detail::tensor<const X, 3>;
-    static_assert(
-        is_span || is_tensor || detail::integers_in_memory<X>,
-        "selected_keys: give lists in memory, an Eigen matrix, tensor or mdspan [queries, keys] or a "
-        "tensor or mdspan [queries, key heads, keys], or a pointer and a selected_shape");
-    if constexpr (is_span) {
-      set_memory(lists.data_handle());
-      constexpr int rank = int(X::rank());
-      for (int i = 0; i < rank; ++i)
-        axis_of(i, rank) = {detail::span_extent(lists, i), detail::span_stride(lists, i)};
-    } else if constexpr (is_tensor) {
-      set_memory(lists.data());
-      constexpr int rank = int(X::NumIndices);
-      const auto extents = detail::extents_in_memory(lists, std::make_integer_sequence<int, rank>{});
-      Index stride = 1;
-      for (int i = rank - 1; i >= 0; --i) {  // from the fastest index on
-        const Index extent = extents[static_cast<std::size_t>(i)];
-        axis_of(detail::is_row_major_tensor<X> ? i : rank - 1 - i, rank) = {extent, stride};
-        stride *= extent;
-      }
-    } else if constexpr (is_matrix<X>()) {
-      const auto& matrix = detail::dense_of(lists);
-      set_memory(matrix.data());
-      queries_ = {matrix.rows(), matrix.rowStride()};
-      keys_ = {matrix.cols(), matrix.colStride()};
-    } else if constexpr (detail::integers_in_memory<X>) {
-      const auto list = detail::list_of(lists);
-      set_memory(list.data);
-      keys_ = {list.columns, list.column_stride};
-    }
-    check_extents();
-  }
-  /// Contiguous lists.
-  ///
-  /// Throws:  std::invalid_argument if there is no entry
-  template <class Integer>
-  selected_keys(const Integer* lists, const selected_shape& shape)
-      : queries_{shape.queries, shape.key_heads * shape.keys},
-        heads_{shape.key_heads, shape.keys},
-        keys_{shape.keys, 1} {
-    set_memory(lists);
-    check_extents();
-  }
-  /// Whether there are lists.
-  explicit operator bool() const { return memory_ != nullptr; }
-  Index queries() const { return queries_.extent; }
-  /// 1 if the key heads share lists.
-  Index key_heads() const { return heads_.extent; }
-  /// Entries of a list.
-  Index keys() const { return keys_.extent; }
-  /// Entry n of a list.
-  std::int64_t at(Index query, Index key_head, Index n) const {
-    const Index place =
-        query * queries_.stride + (heads_.extent == 1 ? 0 : key_head * heads_.stride) + n * keys_.stride;
-    if (is_wide_) return read<std::int64_t>(place);
-    return read<std::int32_t>(place);
-  }
-  /// The lists of queries [first, first + count).
-  selected_keys of_queries(Index first, Index count) const {
-    selected_keys part = *this;
-    part.memory_ += std::ptrdiff_t{first} * queries_.stride * (is_wide_ ? 8 : 4);
-    part.queries_.extent = count;
-    return part;
-  }
- private:
-  struct axis {
-    Index extent = 1, stride = 0;
-  };
-  /// Axis i of `rank` axes: queries first, keys last, and key heads between them if there are three.
-  axis& axis_of(int i, int rank) { return i == 0 ? queries_ : i == rank - 1 ? keys_ : heads_; }
-  template <class X>
-  static constexpr bool is_matrix() {
-    if constexpr (detail::dense_integers_in_memory<X>)
-      return !bool(
-          std::remove_cvref_t<decltype(detail::dense_of(std::declval<const X&>()))>::IsVectorAtCompileTime);
-    else
-      return false;
-  }
-  template <class Integer>
-  void set_memory(const Integer* lists) {
-    static_assert(detail::key_index<Integer>,
-                  "selected_keys: entries are std::int32_t or std::int64_t, because -1 ends a list");
-    memory_ = reinterpret_cast<const char*>(lists);
-    is_wide_ = sizeof(Integer) == 8;
-  }
-  void check_extents() const {
-    if (memory_ == nullptr || queries_.extent <= 0 || heads_.extent <= 0 || keys_.extent <= 0)
-      detail::throw_invalid(
-          "selected_keys", "lists must have entries, got [queries, key heads, keys] = ",
-          detail::shape_text({queries_.extent, heads_.extent, keys_.extent}),
-          "; leave the option out where nothing is selected, and begin an empty list with -1");
-  }
-  /// Of any integer type of this size.
-  template <class Integer>
-  std::int64_t read(Index place) const {
-    Integer entry;
-    std::memcpy(&entry, memory_ + std::ptrdiff_t{place} * std::ptrdiff_t{sizeof(Integer)}, sizeof(Integer));
-    return entry;
-  }
-  const char* memory_ = nullptr;
-  bool is_wide_ = false;
-  axis queries_, heads_, keys_;
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_POSITIONS_SELECTED_KEYS_HPP
-/// Options of attention: which keys are visible, how scores are formed, and optional outputs.
-///
-/// The precision of the products in attention.
-namespace rope::inline ROPE_ABI {
-/// The precision in which attention multiplies queries by keys, and weights by values. Sums are in the
-/// arithmetic type unless stated otherwise.
-enum class product_precision {
-  /// The arithmetic type: float, or double for double.
-  full,
-  /// bfloat16, if queries, keys and values are bfloat16. A prefill takes 0.55 to 0.7 of the time of full with
-  /// AVX512_BF16, but 1.2 to 1.4 with AVX2. Scores are as exact as in full. Each weight is rounded, by at
-  /// most 2^-8 of itself, which adds at most 2^-8 sum_j w_ij |v_j| to the error of an output. Numbers below
-  /// 2^-126 may count as 0. Gradients and probabilities are computed in full.
-  bfloat16,
-  /// 16-bit queries and weights times the stored 8-bit keys and values, if these are quantized and no table
-  /// rotates them. Time relative to full: 0.5 to 0.9 for a decoding step with AVX512_VNNI, and 0.7 with SSE2
-  /// or 0.73 to 0.77 with AVX2 for many queries. The error of a query channel is at most 2^-15.9 of the
-  /// largest channel of its head (2^-24.9 head_dim from head_dim 513 on). The error of a weight times the
-  /// scale of its value is at most 2^-15.9 of the largest such product of 128 keys. Both are far below the
-  /// rounding to 8 bits. Sums of products are exact integers for every 128 keys. head_dim is at most 65536.
-  integers,
-};
-namespace detail {
-/// The largest head_dim for integer products. Queries then have about 256 steps of either sign, and more with
-/// a smaller head_dim.
-inline constexpr Index max_integer_products = 65536;
-/// \tparam T        channels of queries and outputs
-/// \tparam C        channels of keys and values
-/// \tparam rotates  whether keys are rotated while they are read
-///
-/// Throws:  std::invalid_argument if these channel types or this head_dim do not support the products
-template <class T, class C, bool rotates>
-void check_products(const char* function, product_precision products, Index head_dim) {
-  if (products == product_precision::full) return;
-  if (products == product_precision::integers) {
-    if (!is_quantized<C>)
-      throw_invalid(
-          function,
-          "integer products need quantized keys and values; set products to product_precision::full");
-    if (rotates)
-      throw_invalid(function,
-                    "integer products need keys that were rotated before quantization; set "
-                    "products to product_precision::full");
-    if (head_dim > max_integer_products)
-      throw_invalid(function, "integer products need a head_dim of at most ", max_integer_products, ", got ",
-                    head_dim);
-  } else if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
-    throw_invalid(function,
-                  "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "
-                  "product_precision::full");
-}
-/// Positions, a list of std::int64_t. A list of other integers gives a compile error with the fix.
-struct int64_list : std::span<const std::int64_t> {
-  using std::span<const std::int64_t>::span;
-  int64_list() = default;
-  int64_list(std::span<const std::int64_t> list) : std::span<const std::int64_t>(list) {}
-  template <integers_in_memory X>
-  requires(!std::is_convertible_v<const X&, std::span<const std::int64_t>>) int64_list(const X& /*list*/) {
-    static_assert(
-        std::is_convertible_v<const X&, std::span<const std::int64_t>>,
-        "attention_options: positions are lists of std::int64_t, such as std::vector<std::int64_t>; copy a "
-        "list of another integer type to one");
-  }
-};
-}  // namespace detail
-/// Options of `attention`. The defaults give plain causal decoder attention.
-///
-/// Positions. Key j of a row is at position j and query i at keys - queries + i. The last query is thus
-/// aligned with the last key: one rule for a prefill, its chunks and a decoding step against a cache. If
-/// counts are given, `keys` is key_counts[b] and `queries` is query_counts[b]. Prompts padded on the right
-/// need both: in self-attention, the same list twice. Prompts padded on the left need no counts, but a mask
-/// that is false at the padding: only distances matter. Explicit positions replace the rule and may be in any
-/// order, as in a ring buffer. attention<Layout> rotates by the same positions. Positions are std::int64_t,
-/// counts and offsets any integers, at any stride.
-///
-/// Throws if a row or segment has fewer keys than queries but at least one, positions matter (causal, window,
-/// rotation) and query_positions is empty: the first query would be at a negative position.
-///
-/// A key is visible to a query if every active rule admits it: causal, window (or sinks), or key_ranges in
-/// their place; the selection, the mask, the bias, the segments and the count of keys.
-///
-///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
-///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
-struct attention_options {
-  /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
-  double scale = 0;
-  /// A key is visible if its position <= the position of the query.
-  bool causal = true;
-  /// A key is visible if it is less than `window` positions away from the query; 0: no limit.
-  Index window = 0;
-  /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be in [2^-63, 2^63], for
-  /// double in [2^-511, 2^511], so that neither it nor its products overflow. Source: Gemma 2,
-  /// arXiv:2408.00118.
-  double softcap = 0;
-  /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
-  /// arXiv:2309.17453.
-  Index sinks = 0;
-  /// [q.heads] or empty: one learned logit per query head. It takes part in every softmax, with a value of
-  /// zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
-  std::span<const float> sink_logits = {};
-  /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
-  /// or the most negative float, hides the key. A bias that depends only on the distance j - i needs no
-  /// matrix: store the numbers for distances 1 - n .. n - 1 per head, let `zero` point to the number for
-  /// distance 0, and pass {.data = zero, .heads = heads, .queries = n, .keys = n, .head_stride = 2 * n - 1,
-  /// .query_stride = -1, .key_stride = 1}.
-  score_view<float> bias = {};
-  /// A key is visible if the mask is true. Pass score_matrix(m) of an Eigen::Array<bool, ...> of any storage
-  /// order, or score_matrix(data, batch, heads, queries, keys) of row-major memory. (std::vector<bool> does
-  /// not store bools: use std::unique_ptr<bool[]>.)
-  score_view<bool> mask = {};
-  /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
-  detail::int64_list query_positions = {};
-  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, even
-  /// a decoding step with a window. A cache need not: it stores the order of its tokens.
-  detail::int64_list key_positions = {};
-  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding without
-  /// visible keys: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts if
-  /// positions matter and query_positions is empty.
-  detail::any_integers query_counts = {};
-  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1. The rest of the row is not read.
-  detail::any_integers key_counts = {};
-  /// [segments + 1] or empty, for a batch of 1: packed sequences (`cu_seqlens`). Queries query_offsets[s] ..
-  /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions are
-  /// counted in each segment as in a row. For several packed rows, and for padded segments, see
-  /// segment_ranges.
-  detail::any_integers query_offsets = {};
-  /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
-  detail::any_integers key_offsets = {};
-  /// Probability in [0, 1) of dropping an attention probability; kept ones are divided by 1 - dropout. Which
-  /// ones are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
-  double dropout = 0;
-  /// The seed of dropout: a different one for every layer and step. The gradient needs the seed of its
-  /// forward pass.
-  std::uint64_t dropout_seed = 0;
-  /// The precision of the products queries * keys and weights * values. All except `full` need channels of
-  /// the type in their name.
-  product_precision products = product_precision::full;
-  /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, including the sink
-  /// logit. A query without a visible key has its sink logit, which merge_attention takes, or `no_keys` if
-  /// there is none. Padding has `no_keys`.
-  std::span<double> log_sum_exp = {};
-  /// [queries] shared by the rows, or [batch * queries], or empty: the keys of each query, by their index in
-  /// the row as in a mask, for any positions. Ranges replace the causal rule, so `causal` is not read, and
-  /// window and sinks must be 0. They may be empty, and must end within the keys of the call. Tiles of keys
-  /// outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges of
-  /// prefixes, chunks, blocks and documents.
-  std::span<const key_range> key_ranges = {};
-  /// [queries] shared by the rows, or [batch * queries], each with key heads or shared by them: a list of the
-  /// keys that the query may attend to, by their index in the row as in a mask (sparse attention). -1 ends a
-  /// list. All other rules still apply, so a selected key may be hidden. Only selected keys are read, and the
-  /// cost is theirs. The order of a list is the order of sums. A key that is listed twice throws in debug
-  /// builds (without NDEBUG) and counts twice in others. Dropout must be 0, and there is no gradient.
-  selected_keys selected = {};
-  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
-  /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
-  bool queries_are_rotated = false;
-  /// The log-sum-exp of no keys: less than any other, and finite because infinities do not survive
-  /// -ffast-math.
-  static constexpr double no_keys = std::numeric_limits<double>::lowest();
-};
-namespace detail {
-/// Extents of a call.
-struct attention_shape {
-  Index batch, queries, keys, heads, head_dim;
-};
-inline void require_length(const char* function, const char* name, std::size_t got, Index allowed,
-                           Index or_else) {
-  if (got == 0 || static_cast<Index>(got) == allowed || static_cast<Index>(got) == or_else) return;
-  if (allowed == or_else)
-    throw_invalid(function, name, " must be empty or have length ", allowed, ", got ", got);
-  throw_invalid(function, name, " must be empty or have length ", allowed, " or ", or_else, ", got ", got);
-}
-template <class X>
-void check_scores(const char* function, const char* name, const score_view<X>& x,
-                  const attention_shape& shape) {
-  const auto fits = [](Index extent, Index of) { return extent == 1 || extent == of; };
-  if (x && !(fits(x.batch, shape.batch) && fits(x.heads, shape.heads) && fits(x.queries, shape.queries) &&
-             fits(x.keys, shape.keys)))
-    throw_invalid(function, "the extents of ", name, " must be 1 or those of the scores, ",
-                  shape_text({shape.batch, shape.heads, shape.queries, shape.keys}), ", got ",
-                  shape_text({x.batch, x.heads, x.queries, x.keys}));
-}
-inline void check_counts_of_rows(const char* function, const char* name, const any_integers& counts,
-                                 Index batch, Index tokens) {
-  require_length(function, name, counts.size(), batch, batch);
-  for (std::size_t b = 0; b < counts.size(); ++b)
-    if (counts[b] < 0 || counts[b] > tokens)
-      throw_invalid(function, name, " must be in [0, ", tokens, "], got ", counts[b]);
-}
-/// Rejects a call in which query positions matter (causal rule, window or rotation) but do not follow from
-/// query_positions or from the counts of queries and keys.
-///
-/// \param rotates  whether queries and keys are rotated by the positions of the options
-///
-/// Requires:  offsets were checked
-/// Throws:    std::invalid_argument
-inline void check_alignment(const char* function, const attention_options& options,
-                            const attention_shape& shape, bool rotates) {
-  const bool by_position = options.key_ranges.empty() && (options.causal || options.window != 0);
-  if ((!by_position && !rotates) || !options.query_positions.empty()) return;
-  if (!options.query_counts.empty() && options.key_counts.empty())
-    throw_invalid(function,
-                  "query_counts need key_counts, or query_positions: the last query of a row is "
-                  "aligned with its last key, got ",
-                  options.query_counts.size(), " counts of queries and none of keys");
-  const auto check_row = [function](const char* name, std::size_t i, std::int64_t queries,
-                                    std::int64_t keys) {
-    if (keys > 0 && queries > keys)
-      throw_invalid(
-          function, name, " ", i, " has ", queries, " queries and ", keys,
-          " keys, so its first query would be at position ", keys - queries,
-          "; give query_counts or query_positions (padding on the left: a mask), or causal = false for "
-          "cross-attention");
-  };
-  const auto asking = options.query_offsets,
-             seen = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
-  for (std::size_t s = 0; s + 1 < asking.size(); ++s)
-    check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
-  if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
-    check_row("row", 0, shape.queries, shape.keys);  // checked like every other row
-  for (std::size_t b = 0; b < options.key_counts.size(); ++b)
-    check_row("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
-              options.key_counts[b]);
-}
-/// Checks that scale and softcap are 0 or in [2^-n, 2^n]. 2^-n is the smallest normal number of the
-/// arithmetic type A: 2^-126 for float, 2^-1022 for double. Then neither they nor 1 / softcap underflow or
-/// overflow in A. A capped score is softcap tanh(scale / softcap q . k), so scale / softcap must be in
-/// [2^(-n/2), 2^(n/2)], which leaves range for q . k.
-///
-/// Throws:  std::invalid_argument
-template <class A>
-void check_magnitudes(const char* function, const attention_options& options, Index head_dim) {
-  constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
-  constexpr int n = 1 - std::numeric_limits<A>::min_exponent;
-  for (const double option : {(std::abs)(options.scale), options.softcap})
-    if (!detail::equal(option, 0) && (option < smallest || option > 1 / smallest))
-      throw_invalid(function, "scale and softcap must be 0 or of a magnitude in [2^-", n, ", 2^", n,
-                    "], got ", options.scale, " and ", options.softcap);
-  const double scale = !detail::equal(options.scale, 0)
-                           ? (std::abs)(options.scale)
-                           : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
-               room = std::sqrt(smallest);
-  if (!detail::equal(options.softcap, 0) &&
-      (scale < room * options.softcap || scale > options.softcap / room))
-    throw_invalid(function, "scale / softcap must be of a magnitude in [2^-", n / 2, ", 2^", n / 2, "], got ",
-                  scale, " / ", options.softcap);
-}
-/// Rejects numbers in the options that are out of range.
-inline void check_numbers(const char* function, const attention_options& options) {
-  if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
-    throw_invalid(function, "scale must be finite and softcap finite and not negative, got ", options.scale,
-                  " and ", options.softcap);
-  if (options.window < 0) throw_invalid(function, "window must not be negative, got ", options.window);
-  if (options.sinks < 0) throw_invalid(function, "sinks must not be negative, got ", options.sinks);
-  if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
-    throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
-}
-/// Checks the ranges of keys, and that no rule of positions is given as well.
-///
-/// Throws:  std::invalid_argument
-inline void check_key_ranges(const char* function, const attention_options& options,
-                             const attention_shape& shape) {
-  if (options.key_ranges.empty()) return;
-  require_length(function, "key_ranges", options.key_ranges.size(), shape.queries,
-                 shape.batch * shape.queries);
-  if (options.window != 0 || options.sinks != 0)
-    throw_invalid(function,
-                  "key_ranges say which keys each query attends to, so window and sinks must be 0, got ",
-                  options.window, " and ", options.sinks, "; shorten the ranges instead");
-  for (std::size_t i = 0; i < options.key_ranges.size(); ++i)
-    if (const auto [first, count] = options.key_ranges[i];
-        first < 0 || count < 0 || first > shape.keys || count > shape.keys - first)
-      throw_invalid(function, "key_ranges must lie within the ", shape.keys,
-                    " keys of the call, got {first = ", first, ", count = ", count, "} for query ", i);
-}
-/// Rejects lists and views in the options that do not fit the call.
-inline void check_lists(const char* function, const attention_options& options,
-                        const attention_shape& shape) {
-  require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
-  for (const float logit : options.sink_logits)
-    if (!is_finite(static_cast<double>(logit)))
-      throw_invalid(function, "sink_logits must be finite, got ", static_cast<double>(logit));
-  require_length(function, "query_positions", options.query_positions.size(), shape.queries,
-                 shape.batch * shape.queries);
-  require_length(function, "key_positions", options.key_positions.size(), shape.keys,
-                 shape.batch * shape.keys);
-  check_counts_of_rows(function, "query_counts", options.query_counts, shape.batch, shape.queries);
-  check_counts_of_rows(function, "key_counts", options.key_counts, shape.batch, shape.keys);
-  const Index sums = shape.batch * shape.queries * shape.heads;
-  require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
-  check_scores(function, "bias", options.bias, shape);
-  check_scores(function, "mask", options.mask, shape);
-  check_key_ranges(function, options, shape);
-}
-/// Checks the offsets of packed sequences, and that no other option sets their positions or counts.
-inline void check_segments(const char* function, const attention_options& options,
-                           const attention_shape& shape) {
-  if (options.query_offsets.empty()) {
-    if (!options.key_offsets.empty())
-      throw_invalid(function, "key_offsets need as many query_offsets, got ", options.key_offsets.size(),
-                    " and none");
-    return;
-  }
-  const auto key_offsets = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
-  if (shape.batch > 1)
-    throw_invalid(function, "query_offsets are for a batch of 1, got a batch of ", shape.batch,
-                  "; where rows are packed, give key_ranges instead, with segment_ranges(offsets, causal) of "
-                  "each row one after the other");
-  if (!options.query_counts.empty() || !options.key_counts.empty())
-    throw_invalid(function, "query_offsets are for segments without padding, got ",
-                  options.query_counts.size(), " query_counts and ", options.key_counts.size(),
-                  " key_counts; where segments are padded, give key_ranges = segment_ranges(offsets, causal, "
-                  "lengths) instead of all of them");
-  if (!options.query_positions.empty() || !options.key_positions.empty())
-    throw_invalid(
-        function, "query_offsets set the positions, which start again in every segment, got ",
-        options.query_positions.size(), " query_positions and ", options.key_positions.size(),
-        " key_positions; give key_ranges = segment_ranges(offsets, causal) instead of query_offsets "
-        "where tokens have other positions");
-  if (key_offsets.size() != options.query_offsets.size())
-    throw_invalid(function, "query_offsets and key_offsets must have the same length, got ",
-                  options.query_offsets.size(), " and ", key_offsets.size());
-  const auto check_list = [&](const char* name, const any_integers& list, Index tokens) {
-    check_offsets(function, name, static_cast<Index>(list.size()), tokens,
-                  [&](Index s) { return list[static_cast<std::size_t>(s)]; });
-  };
-  check_list("query_offsets", options.query_offsets, shape.queries);
-  check_list("key_offsets", key_offsets, shape.keys);
-}
-/// All checks of the options, alone and against the call.
-inline void check_options(const char* function, const attention_options& options,
-                          const attention_shape& shape, bool rotates = false) {
-  check_numbers(function, options);
-  check_lists(function, options, shape);
-  check_segments(function, options, shape);
-  check_alignment(function, options, shape, rotates);
-}
-}  // namespace detail
-}  // namespace rope::inline ROPE_ABI
-/// Without a table nothing is rotated, so a named layout means that the table was forgotten.
-#define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
-  static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
-                name ": a layout rotates by a table; give one, or leave the layout out")
-#endif  // ROPE_ATTENTION_OPTIONS_HPP
-
-#ifndef ROPE_MODELS_LAYER_GROUP_HPP
-#define ROPE_MODELS_LAYER_GROUP_HPP
+#ifndef ROPE_ROTATION_CHECKS_HPP
+#define ROPE_ROTATION_CHECKS_HPP
 
 #ifndef ROPE_ROTATION_LAYOUT_HPP
 #define ROPE_ROTATION_LAYOUT_HPP
@@ -4001,182 +2749,6 @@ struct unnamed_layout {};
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_LAYOUT_HPP
-/// How one kind of layers rotates.
-namespace rope::inline ROPE_ABI {
-/// A number that made the frequencies, under its name in rope.
-///
-///     for (const named_number& number : group.numbers)
-///       std::cout << number.name << " = " << number.value << ", ";
-struct named_number {
-  std::string name;  // such as "factor"
-  double value;      // of the number
-};
-/// The rotation in the indexer of a layer, whose narrow heads select the keys that attention sees (DeepSeek
-/// V3.2, GLM 5). The layer's table rotates its queries and keys.
-///
-///     if (const auto& indexer = group.indexer)
-///       with_layout(indexer->layout, [&](auto layout) {
-///         rotate<decltype(layout)>(heads.channels(indexer->first_channel, indexer->rotary_dim), table);
-///       });
-///
-/// The indexer of DeepSeek V4 has compressed keys, at the positions of the compressed keys of attention.
-struct indexer_rotation {
-  layout_kind layout;   // may differ from that of attention
-  Index head_dim;       // channels of a head of the indexer
-  Index first_channel;  // channels [first_channel, first_channel + rotary_dim) rotate
-  Index rotary_dim;     // number of rotated channels
-};
-/// The assignment of pairs to the axes of M-RoPE.
-enum class mrope_order {
-  blocks,       // the first pairs rotate by the first axis, the next ones by the second
-  alternating,  // the axes alternate from pair to pair, see interleaved_sections (Qwen3-VL)
-  time_last,    // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
-  spread        // the pairs of every axis are spread evenly, see spread_sections (openPangu)
-};
-/// The layers of a model that rotate alike: one frequency table serves them all.
-///
-/// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
-/// rotate:
-///
-///     rotate<Layout>(view, table.at_channel(group.first_channel));
-struct layer_group {
-  std::string
-      layer_type;       // "full_attention", "sliding_attention", ...; empty if the group is the whole model
-  layout_kind layout;   // of the weights in the described format
-  Index head_dim;       // channels of a query or key head
-  Index first_channel;  // the first channel that rotates
-  rope::frequencies frequencies;  // inv_freq [rad per position] and attention_factor
-  double softmax_multiplier = 1;  // of the scale 1 / sqrt(head_dim); 1 except with the YaRN of DeepSeek
-  double scale = 0;               // of q . k before the softmax: attention_options::scale
-  double softcap = 0;             // attention_options::softcap; 0: off
-  std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
-  mrope_order section_order = mrope_order::blocks;  // which pairs belong to which axis
-  std::optional<indexer_rotation> indexer = {};     // of layers with sparse attention
-  std::string rule;                        // "default", "linear", "yarn", ...
-  double base;                             // before the rule
-  std::vector<named_number> numbers = {};  // arguments of the rule and derived numbers, for reports
-  /// The number of rotated channels.
-  Index rotary_dim() const { return frequencies.rotary_dim(); }
-  /// The number of that name, or `otherwise`.
-  double number(std::string_view name, double otherwise) const {
-    for (const named_number& n : numbers)
-      if (n.name == name) return n.value;
-    return otherwise;
-  }
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_MODELS_LAYER_GROUP_HPP
-
-#ifndef ROPE_MODELS_MODEL_FACTS_HPP
-#define ROPE_MODELS_MODEL_FACTS_HPP
-#include <variant>
-
-#ifndef ROPE_ROTATION_QUERY_SCALING_HPP
-#define ROPE_ROTATION_QUERY_SCALING_HPP
-
-#ifndef ROPE_BASE_PARALLEL_HPP
-#define ROPE_BASE_PARALLEL_HPP
-/// Threads of a call. The caller provides them, and the library never creates one.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// Bodies of parallel loops, with which the concepts below test a type.
-struct any_body {
-  void operator()(Index /*piece*/) const {}
-};
-struct any_range_body {
-  void operator()(Index /*first*/, Index /*last*/) const {}
-};
-}  // namespace detail
-/// A caller's own threads, with two const member functions. `threads()` returns how many run at a time.
-/// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
-/// and returns when all are done. While a thread waits in parallel_for, it must not run other work that calls
-/// this library, as some work-stealing pools would: the scratch memory of the thread is in use.
-///
-///     struct openmp {
-///       rope::Index threads() const { return omp_get_max_threads(); }
-///       void parallel_for(rope::Index count, const auto& body) const {
-///         #pragma omp parallel for
-///         for (rope::Index i = 0; i < count; ++i) body(i);
-///       }
-///     };
-template <class X>
-concept thread_source = requires(const X& threads) {
-  { threads.threads() } -> std::convertible_to<Index>;
-  threads.parallel_for(Index{}, detail::any_body{});
-};
-/// Eigen::ThreadPoolDevice, or a type with its interface. It is used without an adapter.
-template <class X>
-concept eigen_thread_pool_device = requires(const X& device) {
-  { device.numThreads() } -> std::convertible_to<Index>;
-  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, detail::any_range_body{});
-};
-/// The types that a `threads` parameter accepts.
-template <class X>
-concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
-/// Only the calling thread: the default of every `threads` parameter.
-///
-///     rotate<half_split>(q, table, start, this_thread{});
-struct this_thread {
-  /// One.
-  Index threads() const { return 1; }
-  /// Calls body(0), body(1), ..., body(count - 1), in this order.
-  void parallel_for(Index count, const auto& body) const {
-    for (Index i = 0; i < count; ++i) body(i);
-  }
-};
-namespace detail {
-/// The number of the caller's threads.
-template <class Threads>
-Index available_threads(const Threads& threads) {
-  if constexpr (thread_source<Threads>)
-    return threads.threads();
-  else
-    return threads.numThreads();
-}
-/// The cost of a call: the product of extents, as a double because the number of operations may exceed an
-/// Index.
-template <class... Extent>
-constexpr double cost_of(Extent... extents) {
-  return (static_cast<double>(extents) * ...);
-}
-/// The first element of piece i of [0, count): floor(count i / pieces), even if count i exceeds an Index.
-///
-/// Requires:  i in [0, pieces], and an Index holds pieces^2
-constexpr Index begin_of_piece(Index count, Index i, Index pieces) {
-  return count / pieces * i + count % pieces * i / pieces;
-}
-/// Calls run(i) for i in [0, pieces) on the caller's threads. `cost` is the cost of one piece.
-template <class Threads, class Run>
-void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
-  if constexpr (thread_source<Threads>) {
-    threads.parallel_for(pieces, run);
-  } else {
-    threads.parallelFor(pieces, {cost, cost, cost}, [&run](Index first, Index last) {
-      for (Index piece = first; piece < last; ++piece) run(piece);
-    });
-  }
-}
-/// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but no piece so small that
-/// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
-template <class Threads, class Body>
-void parallel_pieces(const Threads& threads, Index count, double bytes, const Body& body) {
-  constexpr double smallest_piece = 1 << 18;
-  const double most = static_cast<double>((std::min)(available_threads(threads), count));
-  const auto pieces = static_cast<Index>((std::min)(most, bytes / smallest_piece));
-  if (pieces <= 1) {
-    if (count > 0) body(Index{0}, count);
-    return;
-  }
-  run_pieces(threads, pieces, bytes / static_cast<double>(pieces), [&](Index piece) {
-    body(begin_of_piece(count, piece, pieces), begin_of_piece(count, piece + 1, pieces));
-  });
-}
-}  // namespace detail
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_BASE_PARALLEL_HPP
-
-#ifndef ROPE_ROTATION_CHECKS_HPP
-#define ROPE_ROTATION_CHECKS_HPP
 
 #ifndef ROPE_ROTATION_VIEW_HPP
 #define ROPE_ROTATION_VIEW_HPP
@@ -6148,6 +4720,1558 @@ enum class model_without_rope {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_MODEL_FACTS_HPP
+
+#ifndef ROPE_MODELS_MODEL_ROPE_HPP
+#define ROPE_MODELS_MODEL_ROPE_HPP
+#include <string_view>
+
+#ifndef ROPE_ATTENTION_OPTIONS_HPP
+#define ROPE_ATTENTION_OPTIONS_HPP
+
+#ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
+#define ROPE_ATTENTION_SCORE_VIEW_HPP
+/// Views of a mask or a bias in the caller's memory: one entry per score of attention.
+namespace rope::inline ROPE_ABI {
+/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 shares its entry. Element
+/// (b, h, i, j) is at
+///
+///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
+///
+/// The stride of an axis of extent 1 counts as 0. A view does not own memory. Without data there is no
+/// matrix.
+///
+///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
+///     attention(q, k, v, out, {.mask = mask});
+template <class X>
+struct score_view {
+  const X* data = nullptr;  // element (0, 0, 0, 0); nullptr: there is no matrix
+  Index batch = 1;          // rows of the batch, or 1
+  Index heads = 1;          // query heads, or 1
+  Index queries = 1;        // queries of a row, or 1
+  Index keys = 1;           // keys of a row, or 1
+  Index batch_stride = 0;   // elements from one row to the next
+  Index head_stride = 0;    // elements from one query head to the next
+  Index query_stride = 0;   // elements from one query to the next
+  Index key_stride = 0;     // elements from one key to the next
+  /// Whether there is a matrix.
+  explicit operator bool() const { return data != nullptr; }
+  /// The entry of key 0 for query i of head h in row b; the entry of key j is j * key_step() elements after
+  /// it.
+  const X* at(Index b, Index h, Index i) const {
+    return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
+           (queries == 1 ? 0 : i * query_stride);
+  }
+  /// key_stride, or 0 if all keys share one entry.
+  Index key_step() const { return keys == 1 ? 0 : key_stride; }
+};
+/// A view of `data`, contiguous [batch, heads, queries, keys]; an extent of 1 is shared.
+///
+/// Throws:  std::invalid_argument if an extent is negative; std::length_error if the number of entries
+///          exceeds an Index
+template <class X>
+score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
+  // Strides are products of extents, even if another extent is zero.
+  const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
+              j = (std::max)(keys, Index{1});
+  if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
+    detail::throw_invalid("score_matrix", "extents must not be negative, got ",
+                          detail::shape_text({batch, heads, queries, keys}));
+  if (!detail::product_fits({h, i, j}) || !detail::product_fits({batch, h, i, j}))
+    detail::throw_length("score_matrix", detail::shape_text({batch, heads, queries, keys}),
+                         " exceeds the address space");
+  return {data, batch, heads, queries, keys, heads * queries * keys, queries * keys, keys, 1};
+}
+namespace detail {
+/// An Eigen matrix, array, Map, Ref or Block with direct access to memory and strides.
+template <class X>
+concept dense_in_any_order = requires(const X& x) {
+  dense_of(x).data();
+  x.rowStride();
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+};
+/// An object that score_matrix accepts.
+template <class X>
+concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
+/// Returned in place of a view after an error at compile time, so that its sentence is the only one.
+struct no_scores {
+  template <class X>
+  operator score_view<X>() const {
+    return {};
+  }
+};
+/// A view of the entries of such an object, by its indices.
+template <scores_in_memory X>
+auto scores_by_index(const X& x) {
+  score_view<std::remove_cvref_t<decltype(*x.data())>> view = {.data = x.data()};
+  if constexpr (dense_in_any_order<X>) {
+    view.queries = x.rows();
+    view.keys = x.cols();
+    view.query_stride = x.rowStride();
+    view.key_stride = x.colStride();
+  } else {
+    Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
+    Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
+    constexpr int rank = int(X::NumIndices);
+    const auto sizes = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
+    Index stride = 1;
+    for (int i = 0; i < rank; ++i) {  // from the fastest index on
+      const int axis = is_row_major_tensor<X> ? i : rank - 1 - i;
+      *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
+      *strides[axis] = stride;
+      stride *= *extents[axis];
+    }
+  }
+  return view;
+}
+}  // namespace detail
+/// A view of an Eigen object by its indices, of any storage order and strides: a matrix, array, Map, Ref or
+/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys] or
+/// [batch, heads, queries, keys]. An extent of 1 is shared.
+///
+///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
+///
+/// Requires:  the object outlives the view
+/// Throws:    std::invalid_argument if it has no entry
+template <class X>
+auto score_matrix(const X& x) {
+  static_assert(detail::scores_in_memory<X>,
+                "score_matrix: give an Eigen matrix or array [queries, keys] in memory, an Eigen::Tensor "
+                "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
+                "an expression first");
+  if constexpr (detail::scores_in_memory<X>) {
+    using entry = std::remove_cvref_t<decltype(*x.data())>;
+    static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
+                  "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
+                  "Eigen::Array<float, ...> first");
+    const auto view = detail::scores_by_index(x);
+    if (view.data == nullptr)
+      detail::throw_invalid("score_matrix", "the matrix must have entries, got ",
+                            detail::shape_text({view.queries, view.keys}),
+                            "; leave the option out where there is no matrix");
+    return view;
+  } else {
+    return detail::no_scores{};
+  }
+}
+/// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.
+///
+/// Requires:  the memory of the mdspan outlives the view
+/// Throws:    std::invalid_argument if it has no entry
+template <class X>
+requires(detail::strided_span<X, 2> || detail::strided_span<X, 4>) auto score_matrix(const X& x) {
+  using entry = std::remove_cv_t<typename X::element_type>;
+  static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
+                "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
+                "Eigen::Array<float, ...> first");
+  constexpr int rank = int(X::rank());
+  score_view<entry> view = {.data = x.data_handle()};
+  view.queries = detail::span_extent(x, rank - 2);
+  view.keys = detail::span_extent(x, rank - 1);
+  view.query_stride = detail::span_stride(x, rank - 2);
+  view.key_stride = detail::span_stride(x, rank - 1);
+  if constexpr (rank == 4) {
+    view.batch = detail::span_extent(x, 0);
+    view.heads = detail::span_extent(x, 1);
+    view.batch_stride = detail::span_stride(x, 0);
+    view.head_stride = detail::span_stride(x, 1);
+  }
+  if (view.data == nullptr)
+    detail::throw_invalid("score_matrix", "the mdspan must have entries, got ",
+                          detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
+                          "; leave the option out where there is no matrix");
+  return view;
+}
+template <detail::owns_memory X>
+auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {
+  return score_matrix<const X&>(x);
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_ATTENTION_SCORE_VIEW_HPP
+
+#ifndef ROPE_BASE_LISTS_HPP
+#define ROPE_BASE_LISTS_HPP
+/// Small operations on lists. They are templates to save compile time: the algorithms of the standard library
+/// are constexpr, and a compiler instantiates those wherever they are named, even in an unused template. It
+/// instantiates these templates only if they are called.
+///
+/// Lists of integers of any type.
+namespace rope::inline ROPE_ABI::detail {
+/// Whether an element of the list equals x.
+template <class T, class X>
+bool contains(const std::vector<T>& list, const X& x) {
+  return std::find(list.begin(), list.end(), x) != list.end();
+}
+/// Adds an element at the end of the list.
+template <class T>
+void append(std::vector<T>& list, const T& x) {
+  list.push_back(x);
+}
+/// Sorts [first, last) in increasing order.
+template <class T>
+void sort(T* first, T* last) {
+  std::sort(first, last);
+}
+/// Sorts a list in increasing order and keeps one of equal elements.
+template <class T>
+void sort_distinct(std::vector<T>& list) {
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+}
+/// Elements [first, first + count).
+template <class T>
+std::span<T> part_of(std::span<T> list, Index first, Index count) {
+  return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+}
+/// A vector of integers of any type in memory, each read as std::int64_t. The type of the list does not
+/// depend on that of its integers, so code that reads it is compiled once.
+///
+/// Requires:  the integers outlive the list
+class any_integers {
+ public:
+  any_integers() = default;
+  /// Throws:  std::invalid_argument if the list is a matrix
+  template <integers_in_memory X>
+  any_integers(const X& list) : any_integers("counts and offsets", list) {}
+  template <whole_number Integer>
+  any_integers(const Integer* data, std::size_t size)
+      : data_(data), size_(size), step_(8 * std::int64_t{sizeof(Integer)} + kind_of<Integer>) {
+    static_assert(sizeof(Integer) <= sizeof(std::int64_t),
+                  "counts and offsets: integers have at most 64 bits");
+  }
+  bool empty() const { return size_ == 0; }
+  std::size_t size() const { return size_; }
+  /// Integer i, or the largest std::int64_t if it is larger. Not inline, to keep callers small: most calls of
+  /// attention have no list.
+  EIGEN_DONT_INLINE std::int64_t operator[](std::size_t i) const { return read(i); }
+  /// Integers `index` and index + 1 of a list.
+  struct neighbours {
+    std::size_t index;
+    std::int64_t first, next;
+  };
+  /// The last integer that is at most `value`, and the one after it.
+  ///
+  /// Requires:  the integers do not decrease, the first is at most `value`, and the last is larger
+  EIGEN_DONT_INLINE neighbours around(std::int64_t value) const {
+    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual one
+      return search(value, [this](std::size_t i) { return as<std::int64_t>(address(i)); });
+    return search(value, [this](std::size_t i) { return read(i); });
+  }
+ protected:
+  /// \param name  the name of the list in errors
+  template <integers_in_memory X>
+  any_integers(const char* name, const X& list) {
+    const auto vector = vector_of(name, list);
+    *this = any_integers(vector.data, static_cast<std::size_t>(vector.size()));
+    step_ += 8 * (vector.column_stride - 1) * std::int64_t{sizeof(integer_of<X>)};
+  }
+ private:
+  /// Size and sign of a type of integers, in three bits.
+  template <whole_number Integer>
+  static constexpr int kind_of = std::countr_zero(sizeof(Integer)) + (std::is_signed_v<Integer> ? 4 : 0);
+  template <class Integer>
+  static std::int64_t as(const char* at) {
+    Integer value;
+    std::memcpy(&value, at, sizeof(value));
+    return as_position(value);
+  }
+  template <class Read>
+  neighbours search(std::int64_t value, const Read& read_at) const {
+    std::size_t first = 0, count = size_ - 1;  // the last integer is larger
+    while (count > 1) {
+      const std::size_t half = count / 2;
+      first = read_at(first + half) <= value ? first + half : first;
+      count -= half;
+    }
+    return {first, read_at(first), read_at(first + 1)};
+  }
+  const char* address(std::size_t i) const {
+    return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * (step_ >> 3);
+  }
+  std::int64_t read(std::size_t i) const {
+    const char* at = address(i);
+    switch (step_ & 7) {
+      case kind_of<std::int8_t>:
+        return as<std::int8_t>(at);
+      case kind_of<std::int16_t>:
+        return as<std::int16_t>(at);
+      case kind_of<std::int32_t>:
+        return as<std::int32_t>(at);
+      case kind_of<std::int64_t>:
+        return as<std::int64_t>(at);
+      case kind_of<std::uint8_t>:
+        return as<std::uint8_t>(at);
+      case kind_of<std::uint16_t>:
+        return as<std::uint16_t>(at);
+      case kind_of<std::uint32_t>:
+        return as<std::uint32_t>(at);
+      default:
+        return as<std::uint64_t>(at);
+    }
+  }
+  const void* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::int64_t step_ = 0;  // 8 times the bytes from one integer to the next, plus their kind
+};
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_LISTS_HPP
+
+#ifndef ROPE_BASE_QUANTIZED_CHANNELS_HPP
+#define ROPE_BASE_QUANTIZED_CHANNELS_HPP
+
+#ifndef ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+#define ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+/// Rows of channels: widened, rounded, and sums of their products in double.
+ROPE_DETAIL_QUIET_BEGIN
+namespace rope::inline ROPE_ABI::detail {
+// A bfloat16 is the upper half of a float.
+#if defined(EIGEN_VECTORIZE_SSE)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 4>) {
+  return _mm_castsi128_ps(
+      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 8>) {
+  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
+#else
+  const __m128i zero = _mm_setzero_si128();
+  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
+                                                     _mm_unpackhi_epi16(zero, packed), 1));
+#endif
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, std::integral_constant<int, 16>) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Four integers in the lanes of a register.
+EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
+  std::int32_t four;
+  std::memcpy(&four, from, sizeof four);
+  const __m128i packed = _mm_cvtsi32_si128(four);
+#if defined(EIGEN_VECTORIZE_SSE4_1)
+  return _mm_cvtepi8_epi32(packed);
+#else
+  const __m128i zero = _mm_setzero_si128();
+  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
+#endif
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 4>) {
+  return _mm_cvtepi32_ps(load_four(from));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 8>) {
+#if defined(EIGEN_VECTORIZE_AVX2)
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  return _mm256_cvtepi32_ps(
+      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
+#endif
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512)
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, std::integral_constant<int, 16>) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_SSE)
+/// Loads lanes<P> channels, widened.
+template <class P>
+EIGEN_ALWAYS_INLINE P load(const Eigen::bfloat16* from) {
+  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P load(const std::int8_t* from) {
+  return P(load_widened(from, std::integral_constant<int, lanes<P>>{}));
+}
+#endif
+}  // namespace rope::inline ROPE_ABI::detail
+ROPE_DETAIL_QUIET_END
+namespace rope::inline ROPE_ABI::detail {
+/// Converts channels to the arithmetic type, exactly.
+template <class T>
+void widen(const T* from, Index count, arithmetic<T>* to) {
+  using P = packet<arithmetic<T>>;
+  Index d = 0;
+  if constexpr (has_packets<T, P>)
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  for (; d < count; ++d) to[d] = static_cast<arithmetic<T>>(from[d]);
+}
+/// Rounds channels from the arithmetic type to T, each once.
+template <class T>
+void round_channels(const arithmetic<T>* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<T, Eigen::half> && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    for (; d + lanes<P> <= count; d += lanes<P>) store(to + d, load<P>(from + d));
+  }
+  for (; d < count; ++d) to[d] = rounded<T>(from[d]);
+}
+/// Channels that a loop processes per step.
+inline constexpr int channels_per_step = 16;
+/// The sum of first(d) second(d) over [0, count). Products with the same d modulo channels_per_step are
+/// summed, then these sums are added in pairs. This order depends on neither packets nor addresses.
+/// multiply_add decides about fusing a product with the sum, because a compiler may decide differently in
+/// each copy of the loop.
+///
+/// \tparam exact  whether double holds every product exactly. Then fused or not is the same number, and the
+///                compiler may choose the faster way
+template <bool exact = false, class First, class Second>
+EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
+  double sums[channels_per_step] = {};
+  Index d = 0;
+  for (; d + channels_per_step <= count; d += channels_per_step) {
+    double a[channels_per_step], b[channels_per_step];  // three loops: GCC does not vectorise one
+    for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
+    for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
+    for (int l = 0; l < channels_per_step; ++l)
+      sums[l] = exact ? sums[l] + a[l] * b[l] : multiply_add(a[l], b[l], sums[l]);
+  }
+  for (int l = 0; d + l < count; ++l) sums[l] = multiply_add(first(d + l), second(d + l), sums[l]);
+  for (int width = channels_per_step / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+/// Whether products of such channels are exact in double.
+template <class X, class Y>
+inline constexpr bool exact_products = sizeof(X) < sizeof(double) && sizeof(Y) < sizeof(double);
+/// The sum of x[d] y[d] over [0, count), in the order of sum_of_products.
+template <class X, class Y>
+double sum_of_products(const X* x, const Y* y, Index count) {
+  return sum_of_products<exact_products<X, Y>>(
+      count, [x](Index d) { return static_cast<double>(x[d]); },
+      [y](Index d) { return static_cast<double>(y[d]); });
+}
+/// The sum of x[d]^2 over [0, count), in the order of sum_of_products.
+template <class X>
+double sum_of_squares(const X* x, Index count) {
+  const auto channel_of = [x](Index d) { return static_cast<double>(x[d]); };
+  return sum_of_products<exact_products<X, X>>(count, channel_of, channel_of);
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_SIMD_CHANNEL_ROWS_HPP
+
+#ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
+#define ROPE_BASE_SIMD_PACKET_MATH_HPP
+#include <cfloat>     // FLT_EVAL_METHOD
+#include <iterator>  // std::size
+/// Packet operations that attention needs: sums, maxima and transposes of lanes, and tanh.
+///
+/// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
+/// and splitting an exponent into an integer and a remainder is exact.
+ROPE_DETAIL_QUIET_BEGIN
+namespace rope::inline ROPE_ABI::detail {
+template <class P>
+EIGEN_ALWAYS_INLINE P subtract(const P& a, const P& b) {
+  return Eigen::internal::psub(a, b);
+}
+/// The larger of a and b, or a if a is NaN.
+template <class P>
+EIGEN_ALWAYS_INLINE P larger(const P& a, const P& b) {
+  return Eigen::internal::pmax(a, b);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE auto sum_of_lanes(const P& a) {
+  return Eigen::internal::predux(a);
+}
+template <class P>
+EIGEN_ALWAYS_INLINE auto largest_lane(const P& a) {
+  return Eigen::internal::predux_max(a);
+}
+/// Transposes a square matrix of rows in place.
+template <class P>
+EIGEN_ALWAYS_INLINE void transpose(P (&rows)[std::size_t(lanes<P>)]) {
+  if constexpr (1 < lanes<P>) {
+    Eigen::internal::PacketBlock<P, lanes<P>> block;
+    unrolled<std::size_t(lanes<P>)>([&](auto i) { block.packet[i] = rows[i]; });
+    Eigen::internal::ptranspose(block);
+    unrolled<std::size_t(lanes<P>)>([&](auto i) { rows[i] = block.packet[i]; });
+  }
+}
+/// The integers in `bits` as floats, each rounded once.
+template <class P>
+EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
+  return Eigen::internal::pcast<bits_packet<P>, P>(bits);
+}
+#if defined(EIGEN_VECTORIZE_AVX512)
+/// Sums of the lanes of 16 registers: lane i is the sum of register i. Adding while transposing takes a third
+/// of the shuffles. Register 4 (k % 4) + k / 4 is the k-th one read.
+template <class P, class Add>
+EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
+  __m512 quarters[4], pairs[2];
+  unrolled<4>([&](auto j) {
+    const __m512 a = packets[j], b = packets[4 + j], c = packets[8 + j], d = packets[12 + j];
+    const __m512 ab = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    const __m512 cd = add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+    quarters[j] = add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  });
+  unrolled<2>([&](auto j) {
+    pairs[j] = add(_mm512_unpacklo_ps(quarters[2 * j], quarters[2 * j + 1]),
+                   _mm512_unpackhi_ps(quarters[2 * j], quarters[2 * j + 1]));
+  });
+  const __m512d low = _mm512_castps_pd(pairs[0]), high = _mm512_castps_pd(pairs[1]);
+  return add(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
+             _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+/// Sums of the lanes of 8 registers: lane i is the sum of register i. Avoids Eigen's transpose, which GCC
+/// would call as a function. Lane 0 is ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)) of the lanes of
+/// register 0.
+template <class P, class Add>
+EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
+  __m256 halves[4], quarters[2];
+  unrolled<4>([&](auto j) {
+    const __m256 a = packets[j], b = packets[4 + j];
+    halves[j] = add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+  });
+  unrolled<2>([&](auto j) {
+    const __m256d a = _mm256_castps_pd(halves[2 * j]), b = _mm256_castps_pd(halves[2 * j + 1]);
+    quarters[j] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+  });
+  return add(_mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
+             _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd));
+}
+#endif
+/// Sums of the lanes of lanes<P> packets: lane i is the sum of packet i.
+template <class P>
+EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  if constexpr (lanes<P> == 16)
+    return P(sums_of_16_lanes(packets, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); }));
+#endif
+#if defined(EIGEN_VECTORIZE_AVX)
+  if constexpr (lanes<P> == 8 && sizeof(P) == 32)
+    return P(sums_of_8_lanes(packets, [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); }));
+#endif
+  transpose(packets);
+  for (int width = lanes<P> / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
+  return packets[0];
+}
+/// The larger of x and bound, or x if x is NaN. Under -ffast-math compilers may swap the operands of a
+/// maximum, so the instruction is written in assembly: with a NaN it returns its second operand.
+template <class P>
+EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
+#if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+  if constexpr (!std::is_arithmetic_v<P>) {
+    constexpr bool is_float = sizeof(P) / std::size_t(lanes<P>) == sizeof(float);
+    P result = bound;
+#if defined(EIGEN_VECTORIZE_AVX)
+    if constexpr (is_float)
+      __asm__("vmaxps %1, %0, %0" : "+v"(result) : "v"(x));
+    else
+      __asm__("vmaxpd %1, %0, %0" : "+v"(result) : "v"(x));
+#else
+    if constexpr (is_float)
+      __asm__("maxps %1, %0" : "+x"(result) : "x"(x));
+    else
+      __asm__("maxpd %1, %0" : "+x"(result) : "x"(x));
+#endif
+    return result;
+  } else
+#endif
+    return larger(x, bound);
+}
+/// tanh of `count` numbers, a multiple of the lanes of a packet. `to` may be `from`. Computes whole packets
+/// from the first number on, aligned or not. An Eigen expression of dynamic length would compute the numbers
+/// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
+/// number, computes tanh in double and rounds to A, because the compiler may or may not fuse the sums of
+/// Eigen's polynomial. The same if packets divide by estimates, because Eigen's tanh is a quotient.
+template <class A>
+void hyperbolic_tangents(const A* from, Index count, A* to) {
+  constexpr int L = int{lanes<packet<A>>};
+  using numbers = Eigen::Array<A, 1, L>;
+  for (Index n = 0; n < count; n += L)
+    if constexpr (L == 1 || ROPE_DETAIL_ESTIMATED_QUOTIENTS)
+      for (Index i = n; i < n + L; ++i) to[i] = static_cast<A>(std::tanh(static_cast<double>(from[i])));
+    else
+      Eigen::Map<numbers>(to + n) = Eigen::Map<const numbers>(from + n).tanh();
+}
+}  // namespace rope::inline ROPE_ABI::detail
+ROPE_DETAIL_QUIET_END
+namespace rope::inline ROPE_ABI::detail {
+#if defined(_M_FP_FAST)
+#pragma float_control(precise, on, push)  // the effect of the barrier below for other compilers
+#endif
+/// x in the precision of its type, as a barrier to the algebra of -ffast-math, which could make an exact
+/// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
+template <class P>
+EIGEN_ALWAYS_INLINE P as_computed(P x) {
+#if ROPE_DETAIL_FAST_MATH
+  EIGEN_OPTIMIZATION_BARRIER(x)
+#endif
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD > 0
+  if constexpr (std::is_floating_point_v<P>) {
+    volatile P stored = x;
+    return stored;
+  }
+#endif
+  return x;
+}
+/// A power of 2 for -126 <= x < 128.5 (double: -1022 and 1024.5): n is the integer nearest to x, ties to
+/// even, and `power` is 2^(n - 1), or 0 if that is not a normal number. n is NaN if x is.
+template <class P>
+struct power_of_two {
+  P n, power;
+};
+template <class P>
+EIGEN_ALWAYS_INLINE power_of_two<P> nearest_power(const P& x) {
+  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == 4, float, double>;
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr int mantissa = sizeof(A) == 4 ? 23 : 52;
+  // In the binade of this number the last place is 1, so the sum is rounded to an integer. Its low bits are
+  // the biased exponent of 2^(n - 1).
+  const P shift = fill<P>(A(sizeof(A) == 4 ? 0x1.8p23 + 126 : 0x1.8p52 + 1022));
+  const P shifted = as_computed(add(x, shift));
+#if defined(__GNUC__)
+  typedef bits words __attribute__((vector_size(sizeof(P))));
+  words exponent;
+  std::memcpy(&exponent, &shifted, sizeof exponent);
+  exponent <<= mantissa;
+#else
+  bits exponent[lanes<P>];
+  std::memcpy(exponent, &shifted, sizeof exponent);
+  for (int i = 0; i < lanes<P>; ++i) exponent[i] <<= mantissa;
+#endif
+  power_of_two<P> result = {as_computed(subtract(shifted, shift)), P()};
+  std::memcpy(&result.power, &exponent, sizeof exponent);
+  return result;
+}
+inline constexpr double log2_e = 1.4426950408889634074;
+inline constexpr double ln_2 = 0.69314718055994530942;
+/// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error at
+/// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
+inline constexpr float exp2_coefficients_of_float[] = {
+    float(0.00015453162945120690177), float(0.0013390863364671234381), float(0.0096180825572778514913),
+    float(0.055503571142190778186),   float(0.24022650760568126945),   float(0.69314718802622878106)};
+inline constexpr double exp2_coefficients_of_double[] = {
+    4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
+    0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
+    0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
+template <class A>
+constexpr const auto& exp2_coefficients() {
+  if constexpr (std::is_same_v<A, float>)
+    return exp2_coefficients_of_float;
+  else
+    return exp2_coefficients_of_double;
+}
+/// 2^x for x < 128 (float) or 1024 (double). 0 if x is below -125.5 (float) or -1021.5 (double), including
+/// -infinity, so no weight is denormal: denormals are slow on some processors. Exactly 1 at 0. NaN if x is
+/// any NaN, because the last operation is a product, not arithmetic on exponents.
+///
+/// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/base/laws/exp2.test.cpp)
+template <class P>
+EIGEN_ALWAYS_INLINE P exp2(const P& x) {
+  using A = std::conditional_t<sizeof(P) / std::size_t(lanes<P>) == sizeof(float), float, double>;
+  const P bounded = at_least(x, fill<P>(A(std::is_same_v<A, float> ? -126 : -1022)));
+  const auto [n, power] = nearest_power(bounded);
+  const P r = as_computed(subtract(bounded, n));
+  // Twice the polynomial, times half of 2^n.
+  constexpr const auto& coefficients = exp2_coefficients<A>();
+  P p = fill<P>(2 * coefficients[0]);
+  for (std::size_t i = 1; i < std::size(coefficients); ++i)
+    p = multiply_add(p, r, fill<P>(2 * coefficients[i]));
+  return multiply(multiply_add(p, r, fill<P>(A(2))), power);
+}
+#if defined(_M_FP_FAST)
+#pragma float_control(pop)
+#endif
+/// x, or the largest finite number of its sign if x is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = bit_cast<bits>(x);
+  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
+/// Converts the channels of a head to 8-bit integers with one scale, and back.
+namespace rope::inline ROPE_ABI::detail {
+/// Whether channels of type C are integers with a scale.
+template <class C>
+inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
+/// The scale that integers are multiplied by: NaN if `scale` is NaN or infinite, so that every channel of
+/// such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or infinities.
+inline float usable_scale(float scale) {
+  const auto bits = bit_cast<std::uint32_t>(scale);
+  const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
+  return bit_cast<float>(bits | quiet);
+}
+/// Whether |x| < limit. False for NaN. Compares bits, to be correct under -ffast-math too.
+inline bool is_below(float x, float limit) {
+  return (bit_cast<std::uint32_t>(x) & 0x7fffffffu) < bit_cast<std::uint32_t>(limit);
+}
+/// out[i] = scale integers[i], each rounded once.
+///
+/// \param scale  as usable_scale returns it
+template <class A>
+void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* out) {
+  using P = packet<A>;
+  Index i = 0;
+  if constexpr (has_packets<std::int8_t, P>) {
+    const P factor = fill<P>(scale);
+    for (; i + lanes<P> <= count; i += lanes<P>) store(out + i, multiply(load<P>(integers + i), factor));
+  }
+  for (; i < count; ++i) out[i] = static_cast<A>(integers[i]) * scale;
+}
+/// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
+///
+/// A head whose scale would be below 2^-125 becomes zeros with a scale of 0. With 8 bits that is a head below
+/// 2^-118 in magnitude. A head with a NaN or an infinity becomes zeros with a scale of NaN.
+///
+/// \param most  the largest magnitude of an integer, below 2^22
+template <class Integer>
+float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
+  // Magnitudes have the order of their bits, with NaN after infinity.
+  std::int32_t largest = 0;
+  for_each_index(0, count, [&](Index i) {
+    largest = (std::max)(largest, bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
+  });
+  constexpr std::int32_t infinity = 0x7f800000;
+  const auto digits = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(most)));
+  const std::int32_t smallest = (127 - 125 + digits) << 23;
+  if (largest >= infinity || largest < smallest) {
+    for (Index i = 0; i < count; ++i) out[i] = 0;
+    return bit_cast<float>(largest < smallest ? std::int32_t{0} : std::int32_t{0x7fc00000});
+  }
+  const float scale = as_computed(bit_cast<float>(largest) / static_cast<float>(most)),
+              inverse = as_computed(1.0f / scale);
+  // A sum with 1.5 * 2^23 has the nearest integer in its last bits. -ffast-math would cancel a difference of
+  // floats, but not one of their bits.
+  constexpr float shift = 0x1.8p23f;
+  constexpr auto bits_of_shift = bit_cast<std::int32_t>(shift);
+  for_each_index(0, count, [&](Index i) {
+    out[i] = static_cast<Integer>(bit_cast<std::int32_t>(multiply_add(x[i], inverse, shift)) - bits_of_shift);
+  });
+  return scale;
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_BASE_QUANTIZED_CHANNELS_HPP
+
+#ifndef ROPE_POSITIONS_KEY_RANGES_HPP
+#define ROPE_POSITIONS_KEY_RANGES_HPP
+/// Masks by rule: the range of keys that each query attends to, for attention_options::key_ranges. A list of
+/// ranges has two numbers per query, and a mask has one per query and key. Attention skips the keys outside
+/// the ranges.
+///
+///     const auto ranges = prefix_ranges(prefix, {.queries = tokens, .keys = tokens});
+///     attention(q, k, v, out, {.key_ranges = ranges});
+///
+/// If the rows of a batch have different ranges, their lists follow each other, [batch * queries].
+///
+/// Positions, counts and ranges of keys from the attention mask of a padded batch, as tokenizers return it.
+namespace rope::inline ROPE_ABI {
+/// Keys [first, first + count) of a row, by their index in the row, not by their position.
+///
+///     const key_range ranges[] = {{0, 2}, {0, 2}, {1, 2}};  // of three queries
+///     attention(q, k, v, out, {.key_ranges = ranges});
+struct key_range {
+  Index first, count;
+};
+/// The queries of a row are its newest tokens: query i is token keys - queries + i. A prompt has as many
+/// queries as keys, and a step of decoding has one.
+///
+///     const auto ranges = chunk_ranges(chunk, {.queries = 1, .keys = cache.size()});
+struct row_tokens {
+  Index queries, keys;
+};
+namespace detail {
+/// One range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
+///
+/// Throws:  std::invalid_argument
+template <class Range, class RangeOf>
+std::vector<Range> ranges_of_row(const char* function, const row_tokens& row, const RangeOf& range_of) {
+  if (row.queries < 0 || row.queries > row.keys)
+    throw_invalid(function,
+                  "queries are the newest tokens of a row, so they must be in [0, keys = ", row.keys,
+                  "], got ", row.queries);
+  std::vector<Range> ranges;
+  ranges.reserve(static_cast<std::size_t>(row.queries));
+  for (Index token = row.keys - row.queries; token < row.keys; ++token) ranges.push_back(range_of(token));
+  return ranges;
+}
+}  // namespace detail
+/// The ranges of a prefix language model: every query attends to the whole prefix, and to the tokens up to
+/// its own (PaliGemma, T5 prefix decoders).
+///
+///     token t attends to [0, max(prefix, t + 1))
+///
+/// \param prefix  tokens at the start of the row that attend to each other both ways
+///
+/// \return  [queries]
+///
+/// Throws:  std::invalid_argument if prefix is not in [0, keys], or queries not in [0, keys]
+/// Cost:    O(queries)
+/// Source:  Raffel et al. 2019, arXiv:1910.10683, figure 4
+template <class Range = key_range>
+std::vector<Range> prefix_ranges(Index prefix, const row_tokens& row) {
+  if (prefix < 0 || prefix > row.keys)
+    detail::throw_invalid("prefix_ranges", "prefix must be in [0, keys = ", row.keys, "], got ", prefix);
+  return detail::ranges_of_row<Range>("prefix_ranges", row, [&](Index token) {
+    return Range{0, (std::max)(prefix, token + 1)};
+  });
+}
+/// The ranges of block diffusion: every query attends to its whole block and to all blocks before.
+///
+///     token t attends to [0, min(keys, (t / block + 1) * block))
+///
+/// \param block  tokens of a block; blocks begin at token 0 of the row
+///
+/// \return  [queries]
+///
+/// Throws:  std::invalid_argument if block is not positive, or queries not in [0, keys]
+/// Cost:    O(queries)
+/// Source:  Arriola et al. 2025, Block Diffusion, arXiv:2503.09573
+template <class Range = key_range>
+std::vector<Range> block_causal_ranges(Index block, const row_tokens& row) {
+  if (block <= 0) detail::throw_invalid("block_causal_ranges", "block must be positive, got ", block);
+  return detail::ranges_of_row<Range>("block_causal_ranges", row, [&](Index token) {
+    const Index first = token - token % block;  // first + block may overflow
+    return Range{0, first + (std::min)(block, row.keys - first)};
+  });
+}
+/// The ranges of chunked attention: every query attends to the tokens of its chunk up to its own (the layers
+/// of Llama 4 that rotate).
+///
+///     token t attends to [t / chunk * chunk, t + 1)
+///
+/// \param chunk  tokens of a chunk (`attention_chunk_size`); chunks begin at token 0 of the row
+///
+/// \return  [queries]
+///
+/// Throws:  std::invalid_argument if chunk is not positive, or queries not in [0, keys]
+/// Cost:    O(queries)
+template <class Range = key_range>
+std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
+  if (chunk <= 0) detail::throw_invalid("chunk_ranges", "chunk must be positive, got ", chunk);
+  return detail::ranges_of_row<Range>("chunk_ranges", row, [&](Index token) {
+    return Range{token - token % chunk, token % chunk + 1};
+  });
+}
+/// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, if causal only up
+/// to itself. With lengths, the rest of a segment is padding, which attends to no key, and to which no token
+/// attends.
+///
+///     const std::vector offsets = {0, 16, 32}, lengths = {13, 9};
+///     attention(q, k, v, out, {.key_ranges = segment_ranges(offsets, true, lengths)});
+///
+/// For a batch of packed rows, concatenate the lists of the rows, [batch * tokens]. Attention that rotates
+/// needs the positions too, which start again in every segment. Or rotate first: `rotate<Layout>(q, k, table,
+/// segments{offsets})`.
+///
+/// \param offsets  [segments + 1], from 0 to the tokens of the row: a position_list in memory
+/// \param causal   false: tokens of a segment attend to each other both ways
+/// \param lengths  [segments] or empty: tokens of each segment that are not padding
+///
+/// \return  [tokens]
+///
+/// Throws:  std::invalid_argument unless offsets begin with 0 and do not decrease, and lengths, if given,
+///          have one entry per segment, in [0, tokens of the segment]
+/// Cost:    O(tokens)
+template <position_list X, position_list Y = std::vector<std::int64_t>, class Range = key_range>
+std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& lengths = Y{}) {
+  constexpr const char* function = "segment_ranges";
+  const auto bounds = detail::vector_of(function, offsets);
+  const auto counts = detail::vector_of(function, lengths);
+  const auto bound = [&](Index s) { return detail::as_position(bounds[s]); };
+  const Index segment_count = bounds.size() - 1;
+  detail::check_offsets(function, "offsets", bounds.size(),
+                        bounds.size() == 0 ? 0 : static_cast<Index>(bound(segment_count)), bound);
+  if (counts.size() != 0 && counts.size() != segment_count)
+    detail::throw_invalid(function, "lengths must be empty or one per segment, ", segment_count, ", got ",
+                          counts.size());
+  for (Index s = 0; s < counts.size(); ++s)
+    if (const auto length = detail::as_position(counts[s]); length < 0 || length > bound(s + 1) - bound(s))
+      detail::throw_invalid(function, "the length of segment ", s, " must be in [0, ",
+                            bound(s + 1) - bound(s), "], got ", length);
+  std::vector<Range> ranges;
+  for (Index s = 0; s < segment_count; ++s) {
+    const auto first = static_cast<Index>(bound(s)), tokens = static_cast<Index>(bound(s + 1)) - first,
+               length = counts.size() == 0 ? tokens : static_cast<Index>(detail::as_position(counts[s]));
+    for (Index t = 0; t < tokens; ++t)
+      detail::append(ranges, {first, t >= length ? 0 : causal ? t + 1 : length});
+  }
+  return ranges;
+}
+/// The tokens of a padded batch.
+///
+///     const padded_rows rows = positions_of_mask(mask);
+///     rotate<Layout>(q, k, table, rows.positions);
+///     attention(q, k, v, out, {.key_ranges = rows.key_ranges});
+struct padded_rows {
+  std::vector<std::int64_t> positions;  // [batch * tokens]: 0, 1, 2, ... in each row; 0 for padding
+  std::vector<std::int64_t> counts;     // [batch]: tokens that are not padding
+  std::vector<key_range> key_ranges;    // [batch * tokens]: empty for padding
+};
+namespace detail {
+/// The extents [batch, tokens] of a mask. A vector is one row.
+template <class X>
+Index rows_of_mask(const X& mask) {
+  if constexpr (dense_integers<X>)
+    return bool(std::remove_cvref_t<decltype(dense_of(mask))>::IsVectorAtCompileTime) ? 1 : mask.rows();
+  else if constexpr (tensor<const X, 2>)
+    return static_cast<Index>(mask.dimension(0));
+  else if constexpr (strided_span<X, 2>)
+    return span_extent(mask, 0);
+  else
+    return 1;
+}
+/// The mask in its memory, or a copy of an expression.
+template <class X>
+auto mask_list(const X& mask) {
+  if constexpr (integers_in_memory<X>)
+    return list_of(mask);
+  else
+    return evaluated_list<integer_of<X>>(mask);
+}
+template <class Integer>
+const integer_list<Integer>& as_list(const integer_list<Integer>& list) {
+  return list;
+}
+template <class Integer>
+const integer_list<Integer>& as_list(const evaluated_list<Integer>& copy) {
+  return copy.list;
+}
+/// The first token of a row that is not padding, and the number of such tokens.
+///
+/// \param entry  entry(t) is the mask of token t
+///
+/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones are adjacent
+template <class Entry>
+key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
+  key_range real = {tokens, 0};
+  for (Index t = 0; t < tokens; ++t) {
+    const auto value = as_position(entry(t));
+    if (value != 0 && value != 1)
+      throw_invalid("positions_of_mask", "a mask is 1 for tokens and 0 for padding, got ", value,
+                    " for token ", t, " of row ", row);
+    if (value == 0) continue;
+    if (real.count == 0) real.first = t;
+    if (real.first + real.count != t)
+      throw_invalid("positions_of_mask",
+                    "padding must be on the left or the right of the tokens of a row; give a mask with holes "
+                    "as attention_options::mask, got padding before token ",
+                    t, " of row ", row);
+    ++real.count;
+  }
+  return real;
+}
+}  // namespace detail
+/// Positions, counts and ranges of keys from an attention mask of ones for tokens and zeros for padding, on
+/// the left or on the right of each row (`attention_mask` of tokenizers).
+///
+/// Tokens of a row are at positions 0, 1, 2, ..., wherever its padding is. Queries of padding attend to no
+/// key, so that their outputs are zero. A prompt padded on the left and its steps of decoding, in a cache:
+///
+///     cache.append_at<Layout>(k, v, table, rows.positions);
+///     attention<Layout>(q, cache, out, table, {.key_ranges = rows.key_ranges});
+///
+/// In the next step, row b attends to keys `tokens - counts[b]` and later. If padding is on the right,
+/// `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, and needs no ranges.
+///
+/// \param mask    [batch, tokens], any integers in any order of memory: an Eigen matrix, map or expression,
+///                an Eigen::Tensor or mdspan of rank 2; a list is one row. For bools, `mask.cast<int>()`
+/// \param causal  false: tokens of a row attend to each other both ways, as in encoders
+///
+/// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent
+/// Cost:    O(batch * tokens)
+template <position_list X, class Rows = padded_rows>
+Rows positions_of_mask(const X& mask, bool causal = true) {
+  const auto kept = detail::mask_list(mask);
+  const auto& list = detail::as_list(kept);
+  const Index batch = detail::rows_of_mask(mask), tokens = batch == 0 ? 0 : list.size() / batch;
+  Rows rows;
+  for (Index b = 0; b < batch; ++b) {
+    // A matrix of one column is stored as a list.
+    const key_range real = detail::unpadded_tokens(
+        b, tokens, [&](Index t) { return list.rows > 1 ? list(b, t) : list[b * tokens + t]; });
+    detail::append(rows.counts, std::int64_t{real.count});
+    for (Index t = 0; t < tokens; ++t) {
+      const bool is_token = t >= real.first && t < real.first + real.count;
+      detail::append(rows.positions, std::int64_t{is_token ? t - real.first : 0});
+      detail::append(rows.key_ranges, {real.first, is_token ? causal ? t - real.first + 1 : real.count : 0});
+    }
+  }
+  return rows;
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_POSITIONS_KEY_RANGES_HPP
+
+#ifndef ROPE_POSITIONS_SELECTED_KEYS_HPP
+#define ROPE_POSITIONS_SELECTED_KEYS_HPP
+/// Sparse attention: the keys that an indexer selects for each query, for attention_options::selected.
+namespace rope::inline ROPE_ABI {
+/// Extents of contiguous lists of keys, [queries, key_heads, keys].
+///
+///     const selected_shape shape = {.queries = 1, .key_heads = 2, .keys = 2};
+///     const selected_keys lists(top.data(), shape);
+struct selected_shape {
+  Index queries;        // queries of a row, or batch * queries
+  Index key_heads = 1;  // 1: the key heads share the list of their query
+  Index keys;           // entries of a list
+};
+namespace detail {
+/// Signed integers of 32 or 64 bits.
+template <class Integer>
+concept key_index = std::signed_integral<Integer> &&(sizeof(Integer) == 4 || sizeof(Integer) == 8);
+}  // namespace detail
+/// The keys that each query attends to, or each query and key head, by their index in the row as in a mask.
+/// Lists are in any order, and -1 ends a list before its last entry. A view of the caller's integers,
+/// std::int32_t or std::int64_t.
+///
+///     const std::vector<int> top = {5, 0, 2, -1};  // of one query
+///     attention(q, k, v, out, {.selected = top});
+///
+/// Lists of the rows of a batch are one after the other, [batch * queries, keys]. Queries of several rows may
+/// share their lists, [queries, keys].
+class selected_keys {
+ public:
+  /// No lists: no key is selected, and all are visible.
+  selected_keys() = default;
+  /// Lists of an Eigen matrix, an Eigen::Tensor or an mdspan, [queries, keys], or [queries, key heads, keys]
+  /// for a tensor or an mdspan of rank 3, of any order of memory. A vector is the list of one query.
+  ///
+  /// Requires:  the object outlives the view
+  /// Throws:    std::invalid_argument if there is no entry
+  template <class X>
+  requires(!std::is_same_v<std::remove_cvref_t<X>, selected_keys>)
+      selected_keys(const X& lists ROPE_DETAIL_LIFETIMEBOUND) {
+    constexpr bool is_span = detail::strided_span<X, 2> || detail::strided_span<X, 3>,
+                   is_tensor = detail::tensor<const X, 2> || detail::tensor<const X, 3>;
+    static_assert(
+        is_span || is_tensor || detail::integers_in_memory<X>,
+        "selected_keys: give lists in memory, an Eigen matrix, tensor or mdspan [queries, keys] or a "
+        "tensor or mdspan [queries, key heads, keys], or a pointer and a selected_shape");
+    if constexpr (is_span) {
+      set_memory(lists.data_handle());
+      constexpr int rank = int(X::rank());
+      for (int i = 0; i < rank; ++i)
+        axis_of(i, rank) = {detail::span_extent(lists, i), detail::span_stride(lists, i)};
+    } else if constexpr (is_tensor) {
+      set_memory(lists.data());
+      constexpr int rank = int(X::NumIndices);
+      const auto extents = detail::extents_in_memory(lists, std::make_integer_sequence<int, rank>{});
+      Index stride = 1;
+      for (int i = rank - 1; i >= 0; --i) {  // from the fastest index on
+        const Index extent = extents[static_cast<std::size_t>(i)];
+        axis_of(detail::is_row_major_tensor<X> ? i : rank - 1 - i, rank) = {extent, stride};
+        stride *= extent;
+      }
+    } else if constexpr (is_matrix<X>()) {
+      const auto& matrix = detail::dense_of(lists);
+      set_memory(matrix.data());
+      queries_ = {matrix.rows(), matrix.rowStride()};
+      keys_ = {matrix.cols(), matrix.colStride()};
+    } else if constexpr (detail::integers_in_memory<X>) {
+      const auto list = detail::list_of(lists);
+      set_memory(list.data);
+      keys_ = {list.columns, list.column_stride};
+    }
+    check_extents();
+  }
+  /// Contiguous lists.
+  ///
+  /// Throws:  std::invalid_argument if there is no entry
+  template <class Integer>
+  selected_keys(const Integer* lists, const selected_shape& shape)
+      : queries_{shape.queries, shape.key_heads * shape.keys},
+        heads_{shape.key_heads, shape.keys},
+        keys_{shape.keys, 1} {
+    set_memory(lists);
+    check_extents();
+  }
+  /// Whether there are lists.
+  explicit operator bool() const { return memory_ != nullptr; }
+  Index queries() const { return queries_.extent; }
+  /// 1 if the key heads share lists.
+  Index key_heads() const { return heads_.extent; }
+  /// Entries of a list.
+  Index keys() const { return keys_.extent; }
+  /// Entry n of a list.
+  std::int64_t at(Index query, Index key_head, Index n) const {
+    const Index place =
+        query * queries_.stride + (heads_.extent == 1 ? 0 : key_head * heads_.stride) + n * keys_.stride;
+    if (is_wide_) return read<std::int64_t>(place);
+    return read<std::int32_t>(place);
+  }
+  /// The lists of queries [first, first + count).
+  selected_keys of_queries(Index first, Index count) const {
+    selected_keys part = *this;
+    part.memory_ += std::ptrdiff_t{first} * queries_.stride * (is_wide_ ? 8 : 4);
+    part.queries_.extent = count;
+    return part;
+  }
+ private:
+  struct axis {
+    Index extent = 1, stride = 0;
+  };
+  /// Axis i of `rank` axes: queries first, keys last, and key heads between them if there are three.
+  axis& axis_of(int i, int rank) { return i == 0 ? queries_ : i == rank - 1 ? keys_ : heads_; }
+  template <class X>
+  static constexpr bool is_matrix() {
+    if constexpr (detail::dense_integers_in_memory<X>)
+      return !bool(
+          std::remove_cvref_t<decltype(detail::dense_of(std::declval<const X&>()))>::IsVectorAtCompileTime);
+    else
+      return false;
+  }
+  template <class Integer>
+  void set_memory(const Integer* lists) {
+    static_assert(detail::key_index<Integer>,
+                  "selected_keys: entries are std::int32_t or std::int64_t, because -1 ends a list");
+    memory_ = reinterpret_cast<const char*>(lists);
+    is_wide_ = sizeof(Integer) == 8;
+  }
+  void check_extents() const {
+    if (memory_ == nullptr || queries_.extent <= 0 || heads_.extent <= 0 || keys_.extent <= 0)
+      detail::throw_invalid(
+          "selected_keys", "lists must have entries, got [queries, key heads, keys] = ",
+          detail::shape_text({queries_.extent, heads_.extent, keys_.extent}),
+          "; leave the option out where nothing is selected, and begin an empty list with -1");
+  }
+  /// Of any integer type of this size.
+  template <class Integer>
+  std::int64_t read(Index place) const {
+    Integer entry;
+    std::memcpy(&entry, memory_ + std::ptrdiff_t{place} * std::ptrdiff_t{sizeof(Integer)}, sizeof(Integer));
+    return entry;
+  }
+  const char* memory_ = nullptr;
+  bool is_wide_ = false;
+  axis queries_, heads_, keys_;
+};
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_POSITIONS_SELECTED_KEYS_HPP
+/// Options of attention: which keys are visible, how scores are formed, and optional outputs.
+///
+/// The precision of the products in attention.
+namespace rope::inline ROPE_ABI {
+/// The precision in which attention multiplies queries by keys, and weights by values. Sums are in the
+/// arithmetic type unless stated otherwise.
+enum class product_precision {
+  /// The arithmetic type: float, or double for double.
+  full,
+  /// bfloat16, if queries, keys and values are bfloat16. A prefill takes 0.55 to 0.7 of the time of full with
+  /// AVX512_BF16, but 1.2 to 1.4 with AVX2. Scores are as exact as in full. Each weight is rounded, by at
+  /// most 2^-8 of itself, which adds at most 2^-8 sum_j w_ij |v_j| to the error of an output. Numbers below
+  /// 2^-126 may count as 0. Gradients and probabilities are computed in full.
+  bfloat16,
+  /// 16-bit queries and weights times the stored 8-bit keys and values, if these are quantized and no table
+  /// rotates them. Time relative to full: 0.5 to 0.9 for a decoding step with AVX512_VNNI, and 0.7 with SSE2
+  /// or 0.73 to 0.77 with AVX2 for many queries. The error of a query channel is at most 2^-15.9 of the
+  /// largest channel of its head (2^-24.9 head_dim from head_dim 513 on). The error of a weight times the
+  /// scale of its value is at most 2^-15.9 of the largest such product of 128 keys. Both are far below the
+  /// rounding to 8 bits. Sums of products are exact integers for every 128 keys. head_dim is at most 65536.
+  integers,
+};
+namespace detail {
+/// The largest head_dim for integer products. Queries then have about 256 steps of either sign, and more with
+/// a smaller head_dim.
+inline constexpr Index max_integer_products = 65536;
+/// \tparam T        channels of queries and outputs
+/// \tparam C        channels of keys and values
+/// \tparam rotates  whether keys are rotated while they are read
+///
+/// Throws:  std::invalid_argument if these channel types or this head_dim do not support the products
+template <class T, class C, bool rotates>
+void check_products(const char* function, product_precision products, Index head_dim) {
+  if (products == product_precision::full) return;
+  if (products == product_precision::integers) {
+    if (!is_quantized<C>)
+      throw_invalid(
+          function,
+          "integer products need quantized keys and values; set products to product_precision::full");
+    if (rotates)
+      throw_invalid(function,
+                    "integer products need keys that were rotated before quantization; set "
+                    "products to product_precision::full");
+    if (head_dim > max_integer_products)
+      throw_invalid(function, "integer products need a head_dim of at most ", max_integer_products, ", got ",
+                    head_dim);
+  } else if (!std::is_same_v<T, Eigen::bfloat16> || !std::is_same_v<C, Eigen::bfloat16>)
+    throw_invalid(function,
+                  "products in bfloat16 need queries, keys, values and outputs of bfloat16; set products to "
+                  "product_precision::full");
+}
+/// Positions, a list of std::int64_t. A list of other integers gives a compile error with the fix.
+struct int64_list : std::span<const std::int64_t> {
+  using std::span<const std::int64_t>::span;
+  int64_list() = default;
+  int64_list(std::span<const std::int64_t> list) : std::span<const std::int64_t>(list) {}
+  template <integers_in_memory X>
+  requires(!std::is_convertible_v<const X&, std::span<const std::int64_t>>) int64_list(const X& /*list*/) {
+    static_assert(
+        std::is_convertible_v<const X&, std::span<const std::int64_t>>,
+        "attention_options: positions are lists of std::int64_t, such as std::vector<std::int64_t>; copy a "
+        "list of another integer type to one");
+  }
+};
+}  // namespace detail
+/// Options of `attention`. The defaults give plain causal decoder attention.
+///
+/// Positions. Key j of a row is at position j and query i at keys - queries + i. The last query is thus
+/// aligned with the last key: one rule for a prefill, its chunks and a decoding step against a cache. If
+/// counts are given, `keys` is key_counts[b] and `queries` is query_counts[b]. Prompts padded on the right
+/// need both: in self-attention, the same list twice. Prompts padded on the left need no counts, but a mask
+/// that is false at the padding: only distances matter. Explicit positions replace the rule and may be in any
+/// order, as in a ring buffer. attention<Layout> rotates by the same positions. Positions are std::int64_t,
+/// counts and offsets any integers, at any stride.
+///
+/// Throws if a row or segment has fewer keys than queries but at least one, positions matter (causal, window,
+/// rotation) and query_positions is empty: the first query would be at a negative position.
+///
+/// A key is visible to a query if every active rule admits it: causal, window (or sinks), or key_ranges in
+/// their place; the selection, the mask, the bias, the segments and the count of keys.
+///
+///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
+///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
+struct attention_options {
+  /// Multiplies q . k; 0 means 1 / sqrt(head_dim).
+  double scale = 0;
+  /// A key is visible if its position <= the position of the query.
+  bool causal = true;
+  /// A key is visible if it is less than `window` positions away from the query; 0: no limit.
+  Index window = 0;
+  /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be in [2^-63, 2^63], for
+  /// double in [2^-511, 2^511], so that neither it nor its products overflow. Source: Gemma 2,
+  /// arXiv:2408.00118.
+  double softcap = 0;
+  /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
+  /// arXiv:2309.17453.
+  Index sinks = 0;
+  /// [q.heads] or empty: one learned logit per query head. It takes part in every softmax, with a value of
+  /// zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
+  std::span<const float> sink_logits = {};
+  /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
+  /// or the most negative float, hides the key. A bias that depends only on the distance j - i needs no
+  /// matrix: store the numbers for distances 1 - n .. n - 1 per head, let `zero` point to the number for
+  /// distance 0, and pass {.data = zero, .heads = heads, .queries = n, .keys = n, .head_stride = 2 * n - 1,
+  /// .query_stride = -1, .key_stride = 1}.
+  score_view<float> bias = {};
+  /// A key is visible if the mask is true. Pass score_matrix(m) of an Eigen::Array<bool, ...> of any storage
+  /// order, or score_matrix(data, batch, heads, queries, keys) of row-major memory. (std::vector<bool> does
+  /// not store bools: use std::unique_ptr<bool[]>.)
+  score_view<bool> mask = {};
+  /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
+  detail::int64_list query_positions = {};
+  /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, even
+  /// a decoding step with a window. A cache need not: it stores the order of its tokens.
+  detail::int64_list key_positions = {};
+  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding without
+  /// visible keys: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts if
+  /// positions matter and query_positions is empty.
+  detail::any_integers query_counts = {};
+  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1. The rest of the row is not read.
+  detail::any_integers key_counts = {};
+  /// [segments + 1] or empty, for a batch of 1: packed sequences (`cu_seqlens`). Queries query_offsets[s] ..
+  /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions are
+  /// counted in each segment as in a row. For several packed rows, and for padded segments, see
+  /// segment_ranges.
+  detail::any_integers query_offsets = {};
+  /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
+  detail::any_integers key_offsets = {};
+  /// Probability in [0, 1) of dropping an attention probability; kept ones are divided by 1 - dropout. Which
+  /// ones are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
+  double dropout = 0;
+  /// The seed of dropout: a different one for every layer and step. The gradient needs the seed of its
+  /// forward pass.
+  std::uint64_t dropout_seed = 0;
+  /// The precision of the products queries * keys and weights * values. All except `full` need channels of
+  /// the type in their name.
+  product_precision products = product_precision::full;
+  /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, including the sink
+  /// logit. A query without a visible key has its sink logit, which merge_attention takes, or `no_keys` if
+  /// there is none. Padding has `no_keys`.
+  std::span<double> log_sum_exp = {};
+  /// [queries] shared by the rows, or [batch * queries], or empty: the keys of each query, by their index in
+  /// the row as in a mask, for any positions. Ranges replace the causal rule, so `causal` is not read, and
+  /// window and sinks must be 0. They may be empty, and must end within the keys of the call. Tiles of keys
+  /// outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges of
+  /// prefixes, chunks, blocks and documents.
+  std::span<const key_range> key_ranges = {};
+  /// [queries] shared by the rows, or [batch * queries], each with key heads or shared by them: a list of the
+  /// keys that the query may attend to, by their index in the row as in a mask (sparse attention). -1 ends a
+  /// list. All other rules still apply, so a selected key may be hidden. Only selected keys are read, and the
+  /// cost is theirs. The order of a list is the order of sums. A key that is listed twice throws in debug
+  /// builds (without NDEBUG) and counts twice in others. Dropout must be 0, and there is no gradient.
+  selected_keys selected = {};
+  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
+  /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
+  bool queries_are_rotated = false;
+  /// The log-sum-exp of no keys: less than any other, and finite because infinities do not survive
+  /// -ffast-math.
+  static constexpr double no_keys = std::numeric_limits<double>::lowest();
+};
+namespace detail {
+/// Extents of a call.
+struct attention_shape {
+  Index batch, queries, keys, heads, head_dim;
+};
+inline void require_length(const char* function, const char* name, std::size_t got, Index allowed,
+                           Index or_else) {
+  if (got == 0 || static_cast<Index>(got) == allowed || static_cast<Index>(got) == or_else) return;
+  if (allowed == or_else)
+    throw_invalid(function, name, " must be empty or have length ", allowed, ", got ", got);
+  throw_invalid(function, name, " must be empty or have length ", allowed, " or ", or_else, ", got ", got);
+}
+template <class X>
+void check_scores(const char* function, const char* name, const score_view<X>& x,
+                  const attention_shape& shape) {
+  const auto fits = [](Index extent, Index of) { return extent == 1 || extent == of; };
+  if (x && !(fits(x.batch, shape.batch) && fits(x.heads, shape.heads) && fits(x.queries, shape.queries) &&
+             fits(x.keys, shape.keys)))
+    throw_invalid(function, "the extents of ", name, " must be 1 or those of the scores, ",
+                  shape_text({shape.batch, shape.heads, shape.queries, shape.keys}), ", got ",
+                  shape_text({x.batch, x.heads, x.queries, x.keys}));
+}
+inline void check_counts_of_rows(const char* function, const char* name, const any_integers& counts,
+                                 Index batch, Index tokens) {
+  require_length(function, name, counts.size(), batch, batch);
+  for (std::size_t b = 0; b < counts.size(); ++b)
+    if (counts[b] < 0 || counts[b] > tokens)
+      throw_invalid(function, name, " must be in [0, ", tokens, "], got ", counts[b]);
+}
+/// Rejects a call in which query positions matter (causal rule, window or rotation) but do not follow from
+/// query_positions or from the counts of queries and keys.
+///
+/// \param rotates  whether queries and keys are rotated by the positions of the options
+///
+/// Requires:  offsets were checked
+/// Throws:    std::invalid_argument
+inline void check_alignment(const char* function, const attention_options& options,
+                            const attention_shape& shape, bool rotates) {
+  const bool by_position = options.key_ranges.empty() && (options.causal || options.window != 0);
+  if ((!by_position && !rotates) || !options.query_positions.empty()) return;
+  if (!options.query_counts.empty() && options.key_counts.empty())
+    throw_invalid(function,
+                  "query_counts need key_counts, or query_positions: the last query of a row is "
+                  "aligned with its last key, got ",
+                  options.query_counts.size(), " counts of queries and none of keys");
+  const auto check_row = [function](const char* name, std::size_t i, std::int64_t queries,
+                                    std::int64_t keys) {
+    if (keys > 0 && queries > keys)
+      throw_invalid(
+          function, name, " ", i, " has ", queries, " queries and ", keys,
+          " keys, so its first query would be at position ", keys - queries,
+          "; give query_counts or query_positions (padding on the left: a mask), or causal = false for "
+          "cross-attention");
+  };
+  const auto asking = options.query_offsets,
+             seen = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+  for (std::size_t s = 0; s + 1 < asking.size(); ++s)
+    check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
+  if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
+    check_row("row", 0, shape.queries, shape.keys);  // checked like every other row
+  for (std::size_t b = 0; b < options.key_counts.size(); ++b)
+    check_row("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
+              options.key_counts[b]);
+}
+/// Checks that scale and softcap are 0 or in [2^-n, 2^n]. 2^-n is the smallest normal number of the
+/// arithmetic type A: 2^-126 for float, 2^-1022 for double. Then neither they nor 1 / softcap underflow or
+/// overflow in A. A capped score is softcap tanh(scale / softcap q . k), so scale / softcap must be in
+/// [2^(-n/2), 2^(n/2)], which leaves range for q . k.
+///
+/// Throws:  std::invalid_argument
+template <class A>
+void check_magnitudes(const char* function, const attention_options& options, Index head_dim) {
+  constexpr auto smallest = static_cast<double>((std::numeric_limits<A>::min)());
+  constexpr int n = 1 - std::numeric_limits<A>::min_exponent;
+  for (const double option : {(std::abs)(options.scale), options.softcap})
+    if (!detail::equal(option, 0) && (option < smallest || option > 1 / smallest))
+      throw_invalid(function, "scale and softcap must be 0 or of a magnitude in [2^-", n, ", 2^", n,
+                    "], got ", options.scale, " and ", options.softcap);
+  const double scale = !detail::equal(options.scale, 0)
+                           ? (std::abs)(options.scale)
+                           : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
+               room = std::sqrt(smallest);
+  if (!detail::equal(options.softcap, 0) &&
+      (scale < room * options.softcap || scale > options.softcap / room))
+    throw_invalid(function, "scale / softcap must be of a magnitude in [2^-", n / 2, ", 2^", n / 2, "], got ",
+                  scale, " / ", options.softcap);
+}
+/// Rejects numbers in the options that are out of range.
+inline void check_numbers(const char* function, const attention_options& options) {
+  if (!is_finite(options.scale) || !is_finite(options.softcap) || options.softcap < 0)
+    throw_invalid(function, "scale must be finite and softcap finite and not negative, got ", options.scale,
+                  " and ", options.softcap);
+  if (options.window < 0) throw_invalid(function, "window must not be negative, got ", options.window);
+  if (options.sinks < 0) throw_invalid(function, "sinks must not be negative, got ", options.sinks);
+  if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
+    throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
+}
+/// Checks the ranges of keys, and that no rule of positions is given as well.
+///
+/// Throws:  std::invalid_argument
+inline void check_key_ranges(const char* function, const attention_options& options,
+                             const attention_shape& shape) {
+  if (options.key_ranges.empty()) return;
+  require_length(function, "key_ranges", options.key_ranges.size(), shape.queries,
+                 shape.batch * shape.queries);
+  if (options.window != 0 || options.sinks != 0)
+    throw_invalid(function,
+                  "key_ranges say which keys each query attends to, so window and sinks must be 0, got ",
+                  options.window, " and ", options.sinks, "; shorten the ranges instead");
+  for (std::size_t i = 0; i < options.key_ranges.size(); ++i)
+    if (const auto [first, count] = options.key_ranges[i];
+        first < 0 || count < 0 || first > shape.keys || count > shape.keys - first)
+      throw_invalid(function, "key_ranges must lie within the ", shape.keys,
+                    " keys of the call, got {first = ", first, ", count = ", count, "} for query ", i);
+}
+/// Rejects lists and views in the options that do not fit the call.
+inline void check_lists(const char* function, const attention_options& options,
+                        const attention_shape& shape) {
+  require_length(function, "sink_logits", options.sink_logits.size(), shape.heads, shape.heads);
+  for (const float logit : options.sink_logits)
+    if (!is_finite(static_cast<double>(logit)))
+      throw_invalid(function, "sink_logits must be finite, got ", static_cast<double>(logit));
+  require_length(function, "query_positions", options.query_positions.size(), shape.queries,
+                 shape.batch * shape.queries);
+  require_length(function, "key_positions", options.key_positions.size(), shape.keys,
+                 shape.batch * shape.keys);
+  check_counts_of_rows(function, "query_counts", options.query_counts, shape.batch, shape.queries);
+  check_counts_of_rows(function, "key_counts", options.key_counts, shape.batch, shape.keys);
+  const Index sums = shape.batch * shape.queries * shape.heads;
+  require_length(function, "log_sum_exp", options.log_sum_exp.size(), sums, sums);
+  check_scores(function, "bias", options.bias, shape);
+  check_scores(function, "mask", options.mask, shape);
+  check_key_ranges(function, options, shape);
+}
+/// Checks the offsets of packed sequences, and that no other option sets their positions or counts.
+inline void check_segments(const char* function, const attention_options& options,
+                           const attention_shape& shape) {
+  if (options.query_offsets.empty()) {
+    if (!options.key_offsets.empty())
+      throw_invalid(function, "key_offsets need as many query_offsets, got ", options.key_offsets.size(),
+                    " and none");
+    return;
+  }
+  const auto key_offsets = options.key_offsets.empty() ? options.query_offsets : options.key_offsets;
+  if (shape.batch > 1)
+    throw_invalid(function, "query_offsets are for a batch of 1, got a batch of ", shape.batch,
+                  "; where rows are packed, give key_ranges instead, with segment_ranges(offsets, causal) of "
+                  "each row one after the other");
+  if (!options.query_counts.empty() || !options.key_counts.empty())
+    throw_invalid(function, "query_offsets are for segments without padding, got ",
+                  options.query_counts.size(), " query_counts and ", options.key_counts.size(),
+                  " key_counts; where segments are padded, give key_ranges = segment_ranges(offsets, causal, "
+                  "lengths) instead of all of them");
+  if (!options.query_positions.empty() || !options.key_positions.empty())
+    throw_invalid(
+        function, "query_offsets set the positions, which start again in every segment, got ",
+        options.query_positions.size(), " query_positions and ", options.key_positions.size(),
+        " key_positions; give key_ranges = segment_ranges(offsets, causal) instead of query_offsets "
+        "where tokens have other positions");
+  if (key_offsets.size() != options.query_offsets.size())
+    throw_invalid(function, "query_offsets and key_offsets must have the same length, got ",
+                  options.query_offsets.size(), " and ", key_offsets.size());
+  const auto check_list = [&](const char* name, const any_integers& list, Index tokens) {
+    check_offsets(function, name, static_cast<Index>(list.size()), tokens,
+                  [&](Index s) { return list[static_cast<std::size_t>(s)]; });
+  };
+  check_list("query_offsets", options.query_offsets, shape.queries);
+  check_list("key_offsets", key_offsets, shape.keys);
+}
+/// All checks of the options, alone and against the call.
+inline void check_options(const char* function, const attention_options& options,
+                          const attention_shape& shape, bool rotates = false) {
+  check_numbers(function, options);
+  check_lists(function, options, shape);
+  check_segments(function, options, shape);
+  check_alignment(function, options, shape, rotates);
+}
+}  // namespace detail
+}  // namespace rope::inline ROPE_ABI
+/// Without a table nothing is rotated, so a named layout means that the table was forgotten.
+#define ROPE_DETAIL_CHECK_NO_LAYOUT(name, Layout)               \
+  static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
+                name ": a layout rotates by a table; give one, or leave the layout out")
+#endif  // ROPE_ATTENTION_OPTIONS_HPP
+
+#ifndef ROPE_MODELS_LAYER_GROUP_HPP
+#define ROPE_MODELS_LAYER_GROUP_HPP
+/// How one kind of layers rotates.
+namespace rope::inline ROPE_ABI {
+/// A number that made the frequencies, under its name in rope.
+///
+///     for (const named_number& number : group.numbers)
+///       std::cout << number.name << " = " << number.value << ", ";
+struct named_number {
+  std::string name;  // such as "factor"
+  double value;      // of the number
+};
+/// The rotation in the indexer of a layer, whose narrow heads select the keys that attention sees (DeepSeek
+/// V3.2, GLM 5). The layer's table rotates its queries and keys.
+///
+///     if (const auto& indexer = group.indexer)
+///       with_layout(indexer->layout, [&](auto layout) {
+///         rotate<decltype(layout)>(heads.channels(indexer->first_channel, indexer->rotary_dim), table);
+///       });
+///
+/// The indexer of DeepSeek V4 has compressed keys, at the positions of the compressed keys of attention.
+struct indexer_rotation {
+  layout_kind layout;   // may differ from that of attention
+  Index head_dim;       // channels of a head of the indexer
+  Index first_channel;  // channels [first_channel, first_channel + rotary_dim) rotate
+  Index rotary_dim;     // number of rotated channels
+};
+/// The assignment of pairs to the axes of M-RoPE.
+enum class mrope_order {
+  blocks,       // the first pairs rotate by the first axis, the next ones by the second
+  alternating,  // the axes alternate from pair to pair, see interleaved_sections (Qwen3-VL)
+  time_last,    // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
+  spread        // the pairs of every axis are spread evenly, see spread_sections (openPangu)
+};
+/// The layers of a model that rotate alike: one frequency table serves them all.
+///
+/// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
+/// rotate:
+///
+///     rotate<Layout>(view, table.at_channel(group.first_channel));
+struct layer_group {
+  std::string
+      layer_type;       // "full_attention", "sliding_attention", ...; empty if the group is the whole model
+  layout_kind layout;   // of the weights in the described format
+  Index head_dim;       // channels of a query or key head
+  Index first_channel;  // the first channel that rotates
+  rope::frequencies frequencies;  // inv_freq [rad per position] and attention_factor
+  double softmax_multiplier = 1;  // of the scale 1 / sqrt(head_dim); 1 except with the YaRN of DeepSeek
+  double scale = 0;               // of q . k before the softmax: attention_options::scale
+  double softcap = 0;             // attention_options::softcap; 0: off
+  std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
+  mrope_order section_order = mrope_order::blocks;  // which pairs belong to which axis
+  std::optional<indexer_rotation> indexer = {};     // of layers with sparse attention
+  std::string rule;                        // "default", "linear", "yarn", ...
+  double base;                             // before the rule
+  std::vector<named_number> numbers = {};  // arguments of the rule and derived numbers, for reports
+  /// The number of rotated channels.
+  Index rotary_dim() const { return frequencies.rotary_dim(); }
+  /// The number of that name, or `otherwise`.
+  double number(std::string_view name, double otherwise) const {
+    for (const named_number& n : numbers)
+      if (n.name == name) return n.value;
+    return otherwise;
+  }
+};
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_MODELS_LAYER_GROUP_HPP
 /// The rotary embedding of a checkpoint: the result of import_hugging_face and import_gguf.
 namespace rope::inline ROPE_ABI {
 /// The type of each layer of a model, and the layers that do not rotate.
@@ -6450,701 +6574,6 @@ class model_rope : public model_facts {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_MODEL_ROPE_HPP
-/// The frequency tables of a whole model.
-///
-/// Frequencies on several axes, from the M-RoPE sections of a layer group.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// Height and width alternate from pair 0 on, and time has the last pairs.
-///
-/// \param sections  (time, height, width)
-///
-/// Throws:  std::invalid_argument unless there are three, with equal height and width
-/// Source:  Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
-inline axis_assignment sections_with_time_last(const std::vector<Index>& sections) {
-  sum_of_sections("frequencies_on_axes", sections);
-  if (sections.size() != 3 || sections[1] != sections[2])
-    throw_invalid("frequencies_on_axes",
-                  "with time last, the sections must be time, height and width, the latter two equal, got ",
-                  sections.size(), " sections");
-  return height_width_then_time(sections[1], sections[0]);
-}
-}  // namespace detail
-/// The frequencies of a group on the axes of its positions: on_axes with its mrope_sections, or unchanged if
-/// it has none. The axes are (time, height, width), except for Hunyuan VL.
-///
-///     const auto prompt = qwen_vl_positions(runs);
-///     rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
-///
-/// Interleaved sections have the meaning of Hugging Face transformers, also if they come from a GGUF file.
-/// ggml_interleaved_sections describes how ggml differs.
-///
-/// Throws:  std::invalid_argument unless the sections are not negative, add up to the pairs of the group, and
-///          fit the order of axes of the group
-inline frequencies frequencies_on_axes(const layer_group& group) {
-  if (group.mrope_sections.empty()) return group.frequencies;
-  Index left = group.frequencies.pairs();  // checked before a list of so many axes is allocated
-  for (const Index pairs : group.mrope_sections) {
-    if (pairs < 0 || pairs > left)
-      detail::throw_invalid("frequencies_on_axes", "the sections must be at least 0 and add up to the ",
-                            group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left);
-    left -= pairs;
-  }
-  const auto assignment = [&] {
-    switch (group.section_order) {
-      case mrope_order::alternating:
-        return interleaved_sections(group.mrope_sections);
-      case mrope_order::time_last:
-        return detail::sections_with_time_last(group.mrope_sections);
-      case mrope_order::spread:
-        return spread_sections(group.mrope_sections);
-      case mrope_order::blocks:
-        break;
-    }
-    return contiguous_sections(group.mrope_sections);
-  };
-  return on_axes(group.frequencies, assignment());
-}
-/// One table for all layers that rotate alike: two for the 34 layers of Gemma 3, whose sliding layers have
-/// another base.
-///
-///     const model_rope model = import_hugging_face(json);
-///     const model_tables tables(model, 8192);
-///     if (const auto table = tables.of_layer(layer))  // none: the layer does not rotate
-///       with_layout(model.group_of_layer(layer)->layout, [&](auto layout) {
-///         rotate<decltype(layout)>(queries, *table);  // the channels that this layer rotates
-///       });
-///
-/// \tparam S  float or double: the type of an entry
-///
-/// Invariant: immutable; safe to share between threads. It has no tables after a move.
-/// Cost:      size() tables, for any number of layers
-template <class S = float>
-class model_tables {
- public:
-  /// Positions 0 .. count - 1 in every table.
-  ///
-  /// Throws:  as frequency_table; std::invalid_argument if the model has no group of layers
-  template <std::integral Count>
-  model_tables(const model_rope& model, Count count) : model_tables(model) {
-    build([count](const frequencies& f) { return frequency_table<S>(f, count); });
-  }
-  /// Positions first .. last - 1 in every table.  Throws: as above
-  template <std::integral First, std::integral Last>
-  model_tables(const model_rope& model, First first, Last last) : model_tables(model) {
-    build([first, last](const frequencies& f) { return frequency_table<S>(f, first, last); });
-  }
-  model_tables(const model_tables&) = default;
-  model_tables(model_tables&&) = default;
-  /// Assigns all tables, or throws and changes nothing.
-  model_tables& operator=(const model_tables& other) { return *this = model_tables(other); }
-  model_tables& operator=(model_tables&&) = default;
-  /// Number of tables.
-  Index size() const { return static_cast<Index>(tables_.size()); }
-  /// The model that the tables were made from.
-  const model_rope& model() const { return model_; }
-  /// The table of a layer, placed at the first rotated channel, or nothing if the layer does not rotate. It
-  /// is valid while this object lives and is not assigned to.
-  ///
-  /// Throws:  std::out_of_range if there is no such layer or its rotation is unknown
-  std::optional<placed_table<S>> of_layer(Index layer) const {
-    if (model_.rotation_of_layer(layer) == layer_rotation::not_known) {
-      const Index count = model_.layer_count();
-      if (layer >= 0 && (count == 0 || layer < count))
-        detail::throw_out_of_range("model_tables", "how layer ", layer,
-                                   " rotates is not known from this file; call model().rotation_of_layer "
-                                   "before, and rotate such a layer by a table of your own");
-      ROPE_THROW(std::out_of_range,
-                 count > 0
-                     ? detail::message("model_tables: layer must be from 0 to ", count - 1, ", got ", layer)
-                     : detail::message("model_tables: layer must not be negative, got ", layer));
-    }
-    const layer_group* group = model_.group_of_layer(layer);
-    if (!group) return std::nullopt;
-    return of_group(detail::to_index(group - model_.groups().data()));
-  }
-  /// The table of a group of layers, by its number in model_rope::groups, placed as above.
-  ///
-  /// Throws:  std::out_of_range if there is no such group
-  placed_table<S> of_group(Index group) const {
-    if (group < 0 || group >= static_cast<Index>(table_of_group_.size()))
-      detail::throw_out_of_range("model_tables", "group must be in [0, ", table_of_group_.size(), "), got ",
-                                 group);
-    const auto at = static_cast<std::size_t>(group);
-    return tables_[static_cast<std::size_t>(table_of_group_[at])].at_channel(
-        model_.groups()[at].first_channel);
-  }
- private:
-  explicit model_tables(const model_rope& model) : model_(model) {
-    if (model.groups().empty() && model.instead_of_rope().empty())  // it was moved from
-      detail::throw_invalid("model_tables", "the model must have a group of layers, got 0");
-  }
-  template <class Make>
-  void build(const Make& make) {
-    tables_.reserve(model_.groups().size());
-    for (const layer_group& group : model_.groups()) {
-      const auto& f = group.frequencies;
-      const auto alike = std::find_if(tables_.begin(), tables_.end(), [&](const frequency_table<S>& table) {
-        if (table.pairs() != f.pairs() || table.axes() != f.axes() ||
-            !detail::equal(table.attention_factor(), f.attention_factor()))
-          return false;
-        for (Index a = 0; a < f.axes(); ++a)
-          for (Index i = 0; i < f.pairs(); ++i)
-            if (!detail::equal(table.inv_freq(i, a), f.inv_freq(i, a))) return false;
-        return true;
-      });
-      table_of_group_.push_back(detail::to_index(alike - tables_.begin()));
-      if (alike == tables_.end()) tables_.push_back(make(f));
-    }
-  }
-  model_rope model_;
-  std::vector<Index> table_of_group_;
-  std::vector<frequency_table<S>> tables_;
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_MODELS_TABLES_HPP
-
-#ifndef ROPE_MODELS_DESCRIBE_HPP
-#define ROPE_MODELS_DESCRIBE_HPP
-
-#ifndef ROPE_MODELS_DETAIL_CODE_TEXT_HPP
-#define ROPE_MODELS_DETAIL_CODE_TEXT_HPP
-
-#ifndef ROPE_FREQUENCIES_SCALING_HPP
-#define ROPE_FREQUENCIES_SCALING_HPP
-/// Schedules of released models for contexts longer than in training: one struct per rule, passed to
-/// `frequencies(rotary_dim, base, rule)`. Below, f_i is the inv_freq of pair i before the rule, d is
-/// rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws std::invalid_argument
-/// for a field outside its range.
-///
-/// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
-/// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
-/// than in training, as where a shorter context is stretched over the original one. transformers (with a
-/// warning), ggml and MLX accept such factors too.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-// The pairs at which a rule changes from one schedule to another. Each is given by its number of full turns
-// over the L0 positions of training. d is rotary_dim.
-/// The pair, as a real number, that makes `rotations` full turns over L0 positions.
-inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
-  return wide_real(axis.rotary_dim) *
-         log(wide_real(original_max_position) / (wide_real(rotations) * 2 * wide_real::pi())) /
-         (2 * log(axis.base));
-}
-/// The first and the last pair of a blend.
-struct blend_bounds {
-  wide_real low;
-  wide_real high;
-};
-/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and limited to [0, d - 1]. If
-/// they are equal, high is 0.001 above low, as in Hugging Face transformers. If no pair of [0, d - 1] is
-/// between them, low > high.
-inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
-                                  double original_max_position) {
-  wide_real low = pair_of_rotations(fast, axis, original_max_position);
-  wide_real high = pair_of_rotations(slow, axis, original_max_position);
-  if (truncate) {
-    low = floor(low);
-    high = ceil(high);
-  }
-  low = (std::max)(low, wide_real(0));
-  high = (std::min)(high, wide_real(axis.rotary_dim - 1));
-  if (low == high) high += wide_real(1) / 1000;
-  return {low, high};
-}
-/// 0 below `low`, 1 above `high`, linear between: the share of a pair that is interpolated.
-inline wide_real ramp(Index pair, wide_real low, wide_real high) {
-  return std::clamp((pair - low) / (high - low), wide_real(0), wide_real(1));
-}
-inline void require_field(bool holds, const char* rule, double got) {
-  if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
-}
-/// \param field  the rule and its field
-inline void require_positive(const char* field, double value) {
-  if (!is_finite(value) || value <= 0)
-    ROPE_THROW(std::invalid_argument, message(field, " must be positive, got ", value));
-}
-/// Multiplies the base by multiplier. The product must be above 1.
-///
-/// \param field  for the message: the rule and its field, whose `value` gave the multiplier
-inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
-  if (axis.base * multiplier <= 1)
-    ROPE_THROW(std::invalid_argument,
-               message(field, " must leave a base greater than 1, got ", static_cast<double>(value)));
-  axis.multiply_base(multiplier);
-}
-/// Multiplies the base by factor^(d / (d - 2)): the slowest pair then rotates `factor` times slower, and pair
-/// 0 keeps its frequency.
-///
-/// \param rule   for the messages
-/// \param field  the rule again, and its name for the factor
-inline void stretch_base(schedule& axis, wide_real factor, const char* rule, const char* field) {
-  if (axis.rotary_dim <= 2) throw_invalid(rule, "rotary_dim must be at least 4, got ", axis.rotary_dim);
-  const auto d = wide_real(axis.rotary_dim);
-  multiply_base(axis, pow(factor, d / (d - 2)), field, factor);
-}
-}  // namespace detail
-/// Position interpolation: f_i / s.
-///
-///     const frequencies f(128, 10000.0, linear_scaling{.factor = 4});
-///
-/// Source: Chen et al. 2023, arXiv:2306.15595; `rope_type: linear` of Hugging Face transformers.
-struct linear_scaling {
-  double factor;  // s > 0
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless factor is finite and positive
-  void apply(schedule& axis) const {
-    detail::require_positive("linear_scaling: factor", factor);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factor;
-  }
-};
-/// NTK-aware scaling: the schedule of base b * s^(d / (d - 2)). Hunyuan's `alpha` is this factor.
-///
-///     const frequencies f(128, 10000.0, ntk_scaling{.factor = 8});
-///
-/// Source: bloc97 2023; lucidrains/rotary-embedding-torch, `theta_rescale_factor`.
-struct ntk_scaling {
-  double factor;  // s > 0
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless factor is finite, positive and so large that b s^(d / (d - 2)) is
-  ///          above 1, and rotary_dim at least 4
-  void apply(schedule& axis) const {
-    detail::require_positive("ntk_scaling: factor", factor);
-    detail::stretch_base(axis, factor, "ntk_scaling", "ntk_scaling: factor");
-  }
-};
-/// YaRN: pairs with more than beta_fast full turns over L0 positions keep their frequency, pairs with fewer
-/// than beta_slow are interpolated, and pairs between are blended.
-///
-///     c(r)      = d ln(L0 / (2 pi r)) / (2 ln b)
-///     low, high = c(beta_fast), c(beta_slow), rounded outwards if truncate, kept in [0, d - 1]
-///     f_i       = f_i ((1 - ramp_i) + ramp_i / s),   ramp_i = clamp((i - low) / (high - low), 0, 1)
-///     m         = attention_factor if given; else g(mscale) / g(mscale_all_dim) if both are given and not 0;
-///                 else g(1)
-///     g(k)      = 0.1 k ln s + 1, and 1 for s < 1
-///
-/// A given attention_factor is m itself. The softmax scale of DeepSeek is separate, see
-/// yarn_softmax_multiplier.
-///
-///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
-///
-/// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers, whose clamp at
-///         d - 1 (not d / 2 - 1), low == high rule (high + 0.001) and g(k) = 1 for s < 1 are kept. m of ggml
-///         goes on below 1: ggml_frequencies
-struct yarn_scaling {
-  double factor;                                // s > 0
-  double original_max_position;                 // L0 > 0
-  double beta_fast = 32;                        // full turns over L0 positions, at least beta_slow
-  double beta_slow = 1;                         // full turns over L0 positions, positive
-  bool truncate = true;                         // round low and high outwards
-  std::optional<double> attention_factor = {};  // m itself, positive
-  std::optional<double> mscale = {};            // not negative
-  std::optional<double> mscale_all_dim = {};    // not negative
-  /// The range of pairs of the blend, as real numbers.
-  using blend_bounds = detail::blend_bounds;
-  /// `low` and `high` of the formula above.
-  ///
-  /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
-  /// Throws:    std::invalid_argument if low > high: no pair is between
-  blend_bounds bounds(const schedule& axis) const {
-    const auto [low, high] =
-        detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
-    if (low > high)
-      detail::throw_invalid("yarn_scaling", "no pair lies between beta_fast and beta_slow, got low ",
-                            static_cast<double>(low), " above high ", static_cast<double>(high));
-    return {low, high};
-  }
-  /// g(k) of the formula above.  Requires: factor finite and positive
-  double growth(double k) const { return static_cast<double>(wide_growth(k)); }
-  /// m of the formula above.  Requires: factor finite and positive
-  double magnitude() const {
-    if (attention_factor) return *attention_factor;
-    if (!detail::equal(mscale.value_or(0), 0) && !detail::equal(mscale_all_dim.value_or(0), 0))
-      return static_cast<double>(wide_growth(*mscale) / wide_growth(*mscale_all_dim));
-    return growth(1);
-  }
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless factor is finite and positive, original_max_position finite and
-  ///          positive, 0 < beta_slow <= beta_fast, both finite, and what is given of the last three fields
-  ///          finite and not negative; or as bounds()
-  void apply(schedule& axis) const {
-    detail::require_positive("yarn_scaling: factor", factor);
-    detail::require_positive("yarn_scaling: original_max_position", original_max_position);
-    detail::require_positive("yarn_scaling: beta_slow", beta_slow);
-    detail::require_field(detail::is_finite(beta_fast) && beta_fast >= beta_slow,
-                          "yarn_scaling: beta_fast must be at least beta_slow", beta_fast);
-    for (const auto& field : {attention_factor, mscale, mscale_all_dim})
-      detail::require_field(detail::is_finite(field.value_or(0)) && field.value_or(0) >= 0,
-                            "yarn_scaling: attention_factor, mscale and mscale_all_dim must not be negative",
-                            field.value_or(0));
-    const auto [low, high] = bounds(axis);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) {
-      const wide_real interpolated = detail::ramp(i, low, high);
-      axis.inv_freq(i) *= (1 - interpolated) + interpolated / factor;
-    }
-    axis.attention_factor *= magnitude();
-  }
- private:
-  wide_real wide_growth(double k) const { return factor < 1 ? 1 : k * log(wide_real(factor)) / 10 + 1; }
-};
-/// Llama 3.1: frequencies with wavelengths w_i = 2 pi / f_i above L0 / low_freq_factor are interpolated,
-/// those with wavelengths below L0 / high_freq_factor are kept, and those between are blended.
-///
-///     f_i = (1 - z) f_i / s + z f_i
-///     z   = (L0 / w_i - low_freq_factor) / (high_freq_factor - low_freq_factor)
-///
-/// low_freq_factor == high_freq_factor is a step: a wavelength of exactly L0 / low_freq_factor is kept.
-///
-///     const frequencies f(128, 500000.0, llama3_scaling{.factor = 8});  // Llama 3.1
-///
-/// Source: meta-llama/llama-models, `apply_scaling`; `rope_type: llama3` of Hugging Face transformers.
-struct llama3_scaling {
-  double factor;                        // s > 0
-  double low_freq_factor = 1;           // positive
-  double high_freq_factor = 4;          // at least low_freq_factor
-  double original_max_position = 8192;  // L0 > 0
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless factor is finite and positive, 0 < low_freq_factor <=
-  ///          high_freq_factor, both finite, and original_max_position finite and positive
-  void apply(schedule& axis) const {
-    detail::require_positive("llama3_scaling: factor", factor);
-    detail::require_positive("llama3_scaling: low_freq_factor", low_freq_factor);
-    detail::require_field(detail::is_finite(high_freq_factor) && high_freq_factor >= low_freq_factor,
-                          "llama3_scaling: high_freq_factor must be at least low_freq_factor",
-                          high_freq_factor);
-    detail::require_positive("llama3_scaling: original_max_position", original_max_position);
-    const wide_real width = wide_real(high_freq_factor) - low_freq_factor;
-    for (wide_real& f : axis.inv_freq) {
-      const wide_real turns = wide_real(original_max_position) * f / (2 * wide_real::pi());  // L0 / w_i
-      const wide_real kept = width == 0
-                                 ? wide_real(turns >= low_freq_factor ? 1 : 0)
-                                 : std::clamp((turns - low_freq_factor) / width, wide_real(0), wide_real(1));
-      f *= (1 - kept) / factor + kept;
-    }
-  }
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_FREQUENCIES_SCALING_HPP
-
-#ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
-#define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
-/// The rarer frequency rules, used like those of scaling.hpp. Some, such as resonance_scaling, are applied
-/// after another rule.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// The integer nearest to x, with ties to even.
-inline wide_real nearest_integer(wide_real x) {
-  const wide_real below = floor(x), rest = x - below;
-  const bool odd = floor(below / 2) * 2 != below;
-  return rest > 0.5 || (rest == wide_real(0.5) && odd) ? below + 1 : below;
-}
-/// sin x by Taylor's series.  Requires: x in [0, pi / 2]
-inline wide_real sine(wide_real x) {
-  wide_real sum = 0, term = x;
-  for (int n = 1; n < 44; n += 2) {
-    sum += term;
-    term *= -(x * x) / ((n + 1) * (n + 2));
-  }
-  return sum;
-}
-}  // namespace detail
-/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
-/// of `length`: keys rotated for one length do not fit queries rotated for another.
-///
-///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
-///     const frequencies f(128, 10000.0, rule);
-///
-/// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
-struct dynamic_ntk_scaling {
-  double factor;        // s > 0
-  double max_position;  // positive
-  double length;        // tokens in the sequence, not negative
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
-  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
-  void apply(schedule& axis) const {
-    detail::require_positive("dynamic_ntk_scaling: factor", factor);
-    detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "dynamic_ntk_scaling: length must not be negative", length);
-    if (length > max_position) {
-      // 1 + s (L - max_position) / max_position, which has no cancellation.
-      const wide_real limit = wide_real(max_position);
-      const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
-      detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
-    }
-  }
-};
-/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the others are not rotated. Unlike with
-/// partial rotation, the pairs extend over the whole rotary_dim.
-///
-///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
-///
-///     const frequencies f(512, 1e6, proportional_scaling{.partial_rotary_factor = 0.25});  // Gemma 4
-///
-/// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of Hugging Face transformers
-///         (Gemma 4).
-struct proportional_scaling {
-  double partial_rotary_factor;  // in (0, 1]
-  double factor = 1;             // s > 0
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless partial_rotary_factor is in (0, 1], and factor finite and
-  ///          positive
-  void apply(schedule& axis) const {
-    detail::require_field(
-        detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
-        "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
-    detail::require_positive("proportional_scaling: factor", factor);
-    const auto rotating =
-        static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      axis.inv_freq(i) = i < rotating ? axis.inv_freq(i) / factor : 0;
-  }
-};
-/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
-///
-///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
-///     s = factor if given; else max_position / L0
-///
-/// m does not depend on the list. If a cached sequence grows beyond L0, it must keep its first list.
-///
-///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
-///                                    .original_max_position = 4096, .max_position = 131072,
-///                                    .length = prompt_length};
-///     const frequencies f(96, 10000.0, rule);  // Phi-3
-///
-/// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
-struct longrope_scaling {
-  std::vector<double> short_factor;             // e [pairs] for length <= L0, positive
-  std::vector<double> long_factor;              // e [pairs] for longer ones, positive
-  double original_max_position;                 // L0 > 1
-  double max_position;                          // of the extended context, positive
-  double length;                                // tokens in the sequence, not negative
-  std::optional<double> factor = {};            // s, positive
-  std::optional<double> attention_factor = {};  // m itself, positive
-  /// Whether the long list is used.
-  bool uses_long() const { return length > original_max_position; }
-  /// m of the formula above.  Requires: fields in their ranges
-  double magnitude() const {
-    if (attention_factor) return *attention_factor;
-    const double s = factor.value_or(max_position / original_max_position);
-    if (s <= 1) return 1;
-    return static_cast<double>(pow(1 + log(wide_real(s)) / log(wide_real(original_max_position)), 0.5));
-  }
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless both lists have one finite and positive value per pair, and the
-  ///          other fields are finite and in the ranges above
-  void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
-                          "longrope_scaling: original_max_position must be above 1", original_max_position);
-    detail::require_positive("longrope_scaling: max_position", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "longrope_scaling: length must not be negative", length);
-    detail::require_positive("longrope_scaling: factor", factor.value_or(1));
-    detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
-    for (const auto* list : {&short_factor, &long_factor}) {
-      if (static_cast<Index>(list->size()) != axis.inv_freq.size())
-        detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
-                              " must have one value per pair, ", axis.inv_freq.size(), ", got ",
-                              list->size());
-      for (const double value : *list) detail::require_positive("longrope_scaling: a factor", value);
-    }
-    const std::vector<double>& list = uses_long() ? long_factor : short_factor;
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= list[static_cast<std::size_t>(i)];
-    axis.attention_factor *= magnitude();
-  }
-};
-/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
-/// which have the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
-///
-///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
-///
-/// Source: ggml, `freq_factors` of ggml_rope_ext.
-struct pair_factor_scaling {
-  std::vector<double> factors;  // [pairs], positive
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
-  void apply(schedule& axis) const {
-    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
-      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
-                            axis.inv_freq.size(), ", got ", factors.size());
-    for (const double factor : factors) detail::require_positive("pair_factor_scaling: a factor", factor);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
-  }
-};
-/// The factor of DeepSeek's models on the softmax scale 1 / sqrt(head_dim), in addition to YaRN:
-///
-///     g(mscale_all_dim)^2 with the g of yarn_scaling, and 1 without mscale_all_dim
-///
-/// It is never part of a table. Source: DeepSeek-V2 and V3, modeling_deepseek.py.
-inline double yarn_softmax_multiplier(const yarn_scaling& scaling) {
-  const double g = scaling.growth(scaling.mscale_all_dim.value_or(0));
-  return g * g;
-}
-/// Hunyuan's `alpha`: the schedule of base b * alpha^(d / (d - 2)).
-///
-///     const frequencies f(128, 10000.0, alpha_scaling{.alpha = 1000});
-///
-/// Source: Tencent Hunyuan, `rope_scaling: {type: dynamic, alpha}`; vLLM DynamicNTKAlphaRotaryEmbedding.
-struct alpha_scaling {
-  double alpha;  // positive
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless alpha is finite, positive and so large that the base stays above
-  ///          1, and rotary_dim at least 4
-  void apply(schedule& axis) const {
-    detail::require_positive("alpha_scaling: alpha", alpha);
-    detail::stretch_base(axis, alpha, "alpha_scaling", "alpha_scaling: alpha");
-  }
-};
-/// The `ntk` rule of vLLM: every pair is slower, the last one by exactly s.
-///
-///     without mixed_b:  f_i = (b s)^(-2 i / d) / s^(2 / d)
-///     with mixed_b:     f_i = f_i / exp(a (i + 1)^mixed_b),  a = ln(s) / (d / 2)^mixed_b
-///
-///     const frequencies f(128, 10000.0, mixed_ntk_scaling{.factor = 8, .mixed_b = 0.625});
-///
-/// Source: Su Jianlin 2023 (NTK-RoPE mixed); vLLM NTKScalingRotaryEmbedding.
-struct mixed_ntk_scaling {
-  double factor;                       // s > 0
-  std::optional<double> mixed_b = {};  // positive
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless factor is finite and positive and, without mixed_b, leaves a base
-  ///          above 1, and mixed_b, if given, is finite and positive
-  void apply(schedule& axis) const {
-    detail::require_positive("mixed_ntk_scaling: factor", factor);
-    const wide_real s = wide_real(factor), pairs = wide_real(axis.inv_freq.size());
-    if (!mixed_b) {
-      detail::multiply_base(axis, s, "mixed_ntk_scaling: factor", s);
-      const wide_real divisor = pow(s, 1 / pairs);
-      for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= divisor;
-      return;
-    }
-    detail::require_positive("mixed_ntk_scaling: mixed_b", *mixed_b);
-    const wide_real b = wide_real(*mixed_b), log_s = log(s);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= exp(log_s * pow((i + 1) / pairs, b));
-  }
-};
-/// NTK-by-parts: blends linear with NTK between c(1.25) and c(0.75), and the result with the original
-/// schedule between c(16) and c(2). c is that of yarn_scaling. m stays 1.
-///
-///     g_i = l_i + (n_i - l_i) (1 - ramp_i(c(1.25), c(0.75))) ntk_factor,   l_i = f_i / s,  n_i = NTK with s
-///     f_i = g_i + (f_i - g_i) (1 - ramp_i(c(16), c(2))) extrapolation_factor
-///
-///     const frequencies f(128, 10000.0, ntk_by_parts_scaling{.factor = 8, .original_max_position = 2048});
-///
-/// Source: jquesnelle/yarn, LlamaPartNTKScaledRotaryEmbedding.
-struct ntk_by_parts_scaling {
-  double factor;                    // s > 0
-  double original_max_position;     // L0 > 0
-  double ntk_factor = 1;            // weight of NTK, in [0, 1]
-  double extrapolation_factor = 1;  // weight of the original frequencies, in [0, 1]
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless factor is finite and positive and leaves a base above 1 for NTK,
-  ///          original_max_position is finite and positive, both weights are in [0, 1], rotary_dim is at
-  ///          least 4, and a pair lies in either blend
-  void apply(schedule& axis) const {
-    detail::require_positive("ntk_by_parts_scaling: factor", factor);
-    detail::require_positive("ntk_by_parts_scaling: original_max_position", original_max_position);
-    for (const double weight : {ntk_factor, extrapolation_factor})
-      detail::require_field(detail::is_finite(weight) && weight >= 0 && weight <= 1,
-                            "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",
-                            weight);
-    auto stretched = axis;
-    detail::stretch_base(stretched, factor, "ntk_by_parts_scaling", "ntk_by_parts_scaling: factor");
-    const detail::blend_bounds of_ntk = bounds(1.25, 0.75, axis), of_original = bounds(16, 2, axis);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) {
-      const wide_real original = axis.inv_freq(i), linear = original / factor;
-      const wide_real ntk_share = (1 - detail::ramp(i, of_ntk.low, of_ntk.high)) * ntk_factor;
-      const wide_real original_share =
-          (1 - detail::ramp(i, of_original.low, of_original.high)) * extrapolation_factor;
-      const wide_real blended = linear * (1 - ntk_share) + stretched.inv_freq(i) * ntk_share;
-      axis.inv_freq(i) = blended * (1 - original_share) + original * original_share;
-    }
-  }
- private:
-  detail::blend_bounds bounds(double fast, double slow, const schedule& axis) const {
-    const auto of = detail::blend_between(fast, slow, true, axis, original_max_position);
-    detail::require_field(of.low < of.high,
-                          "ntk_by_parts_scaling: original_max_position leaves no pair to blend",
-                          original_max_position);
-    return of;
-  }
-};
-/// Resonance: every wavelength is rounded to a whole number of tokens (half to even), so that a pair repeats
-/// exactly.
-///
-///     f_i = 2 pi / round(2 pi / f_i)
-///
-///     const yarn_scaling yarn = {.factor = 4, .original_max_position = 4096};
-///     const frequencies f(128, 10000.0, yarn, resonance_scaling{});
-///
-/// Source: Wang et al. 2024, Resonance RoPE, arXiv:2403.00071.
-struct resonance_scaling {
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless every inv_freq is positive and below 4 pi: a wavelength above half
-  ///          a token
-  void apply(schedule& axis) const {
-    constexpr wide_real turn = 2 * wide_real::pi();
-    for (wide_real& f : axis.inv_freq) {
-      detail::require_field(f > 0 && f < 2 * turn,
-                            "resonance_scaling: every inv_freq must be positive and below 4 pi, a wavelength "
-                            "above half a token",
-                            static_cast<double>(f));
-      f = turn / detail::nearest_integer(turn / f);
-    }
-  }
-};
-/// The form of the slowest pairs in clipped_scaling.
-enum class clipping {
-  soft,  // fading out
-  hard   // at once
-};
-/// CoPE, clipped RoPE: the frequencies of the slowest n = min(low_count, pairs) pairs decrease along half a
-/// cosine to 0.
-///
-///     f_(pairs - n + j) *= (1 + cos(pi j / (n - 1))) / 2,   j = 0 .. n - 1
-///
-/// `clipping::hard` stops all n of them instead.
-///
-///     const frequencies f(128, 10000.0, clipped_scaling{.low_count = 20});
-///
-/// Source: hrlics/CoPE, and its HardClip baseline.
-struct clipped_scaling {
-  Index low_count = 20;            // pairs that fade out, not negative
-  clipping form = clipping::soft;  // whether they fade out or stop
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument if low_count is negative
-  void apply(schedule& axis) const {
-    detail::require_field(low_count >= 0, "clipped_scaling: low_count must not be negative",
-                          static_cast<double>(low_count));
-    const Index n = (std::min)(low_count, axis.inv_freq.size());
-    for (Index j = 0; j < n; ++j) {
-      // (1 + cos x) / 2 = sin((pi - x) / 2)^2, which keeps its digits where the cosine cancels.
-      const wide_real left = n > 1 ? wide_real(n - 1 - j) / (n - 1) : 0;
-      const wide_real sine = detail::sine(wide_real::pi() * left / 2);
-      const wide_real kept = form == clipping::hard ? 0 : sine * sine;
-      axis.inv_freq(axis.inv_freq.size() - n + j) *= kept;
-    }
-  }
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
-
-#ifndef ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
-#define ROPE_MODELS_DETAIL_DESCRIPTION_TEXT_HPP
 /// Sentences about a model, its groups and its layers, and about the differences of two models.
 namespace rope::inline ROPE_ABI::detail {
 // The lines of a description.
@@ -9864,6 +9293,113 @@ constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
 
 #ifndef ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
 #define ROPE_MODELS_DETAIL_GGUF_SCHEDULE_HPP
+
+#ifndef ROPE_BASE_OWNED_ARRAY_HPP
+#define ROPE_BASE_OWNED_ARRAY_HPP
+/// Arrays of numbers that the library returns, for callers that use Eigen. Their memory is a number_array.
+/// number_array.hpp explains why it is not an Eigen array. Functions that return one are templates, so that
+/// only programs that call them compile Eigen's map.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// The memory of an array, constructed before its map.
+template <class Scalar>
+struct array_memory {
+  number_array<Scalar> numbers;
+};
+template <class Scalar, int Columns>
+using array_map =
+    Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+template <class Scalar, int Columns>
+using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
+}  // namespace detail
+/// An Eigen array [rows, columns] with its own memory, column-major even if Eigen's default is row-major. It
+/// derives from Eigen::Map, but assignment changes its shape to that of the expression, as for an
+/// Eigen::Array.
+///
+///     owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
+///     coordinates.col(1) += shift;
+///     Eigen::ArrayXXd copy = coordinates;
+///
+/// \tparam Columns  Eigen::Dynamic, or 1: a vector
+///
+/// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
+template <class Scalar, int Columns = Eigen::Dynamic>
+class owned_array final : detail::array_memory<Scalar>, public detail::array_map<Scalar, Columns> {
+  static_assert(Columns == Eigen::Dynamic || Columns == 1,
+                "owned_array: Columns is Eigen::Dynamic, or 1 for a vector");
+  using memory = detail::array_memory<Scalar>;
+  using map_type = detail::array_map<Scalar, Columns>;
+  static constexpr Index no_columns = Columns == 1 ? 1 : 0;
+ public:
+  /// The numbers as an Eigen array, to read.
+  using const_map = detail::const_array_map<Scalar, Columns>;
+  /// No numbers.
+  owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
+  /// Numbers that are indeterminate until written.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  owned_array(Index rows, Index columns)
+      : memory{number_array<Scalar>(rows, columns)}, map_type(memory::numbers.data(), rows, columns) {}
+  /// A vector of indeterminate numbers.
+  explicit owned_array(Index rows) requires(Columns == 1) : owned_array(rows, 1) {}
+  /// Numbers that are all `value`.
+  ///
+  /// Throws:  std::length_error if they exceed the address space
+  owned_array(Index rows, Index columns, Scalar value)
+      : owned_array(number_array<Scalar>(rows, columns, value)) {}
+  /// Takes over the memory of `values`.
+  owned_array(number_array<Scalar>&& values)
+      : memory{std::move(values)},
+        map_type(memory::numbers.data(),
+                 is_row(memory::numbers) ? memory::numbers.size() : memory::numbers.rows(),
+                 is_row(memory::numbers) ? 1 : memory::numbers.cols()) {}
+  /// A copy of an Eigen expression with the same scalar.
+  template <class Derived>
+  owned_array(const Eigen::DenseBase<Derived>& values) : owned_array(number_array<Scalar>(values)) {}
+  /// A copy of the shape and the numbers.
+  owned_array(const owned_array& other)
+      : memory(other), map_type(memory::numbers.data(), other.rows(), other.cols()) {}
+  /// Takes over the memory of `other`, which is then empty.
+  owned_array(owned_array&& other) noexcept
+      : memory{std::move(other.numbers)}, map_type(memory::numbers.data(), other.rows(), other.cols()) {
+    other.~owned_array();
+    ::new (static_cast<void*>(&other)) owned_array();
+  }
+  ~owned_array() = default;
+  /// Destroys and reconstructs the object, because the pointer of an Eigen::Map cannot change.
+  owned_array& operator=(owned_array&& other) noexcept {
+    if (this == &other) return *this;
+    this->~owned_array();
+    return *::new (static_cast<void*>(this)) owned_array(std::move(other));
+  }
+  owned_array& operator=(const owned_array& other) { return *this = owned_array(other); }  // all or nothing
+  /// Takes the shape and the numbers of an expression.
+  template <class Derived>
+  owned_array& operator=(const Eigen::DenseBase<Derived>& values) {
+    return *this = owned_array(values);
+  }
+  /// Gives the array another shape and new memory. The numbers are then indeterminate.
+  ///
+  /// Throws:  std::length_error if they exceed the address space; the array is then unchanged
+  void resize(Index rows, Index columns) { *this = owned_array(rows, columns); }
+  /// Gives the vector another length and new memory.
+  void resize(Index rows) requires(Columns == 1) { *this = owned_array(rows); }
+  /// The numbers as a read-only Eigen array, valid until the next resize(), assignment or move.
+  const_map map() const { return {this->data(), this->rows(), this->cols()}; }
+ private:
+  static bool is_row(const number_array<Scalar>& values) { return Columns == 1 && values.rows() == 1; }
+};
+namespace detail {
+template <class T>
+struct doubles {
+  using type = double;
+};
+/// owned_array<double> as a type that depends on T, for results of templates.
+template <class T, int Columns = Eigen::Dynamic>
+using owned_doubles = owned_array<typename doubles<T>::type, Columns>;
+}  // namespace detail
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_BASE_OWNED_ARRAY_HPP
 /// The head, the base, the rotated channels and the frequencies of the layers of a GGUF file.
 namespace rope::inline ROPE_ABI::detail {
 // Scalings of ggml that differ slightly from those of frequencies/scaling.hpp.
@@ -13538,6 +13074,470 @@ model_rope import_hugging_face(const J& config, const hugging_face_options& opti
 
 #ifndef ROPE_MODELS_ROTATE_LAYER_HPP
 #define ROPE_MODELS_ROTATE_LAYER_HPP
+
+#ifndef ROPE_MODELS_TABLES_HPP
+#define ROPE_MODELS_TABLES_HPP
+
+#ifndef ROPE_FREQUENCIES_AXES_HPP
+#define ROPE_FREQUENCIES_AXES_HPP
+/// Frequencies with more than one axis: (height, width) of an image, (time, height, width) of a video.
+///
+/// Every multi-axis embedding is one matrix inv_freq [pairs, axes]. A table of coordinates [rows, axes]
+/// rotates pair i of row r by
+///
+///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
+///
+/// and the functions here differ only in the entries that are not 0. For three pairs on two axes:
+///
+///     axial                 on_axes               along_directions
+///     one block per axis,   one schedule, dealt   one schedule, each pair
+///     each its own f, g     out to the axes       along its own direction
+///       f0  .                 f0  .                 f0 u00  f0 u01
+///       f1  .                 .   f1                f1 u10  f1 u11
+///       .   g0                f2  .                 f2 u20  f2 u21
+///
+/// For any other scheme, frequencies::custom(inv_freq) is enough. axes_variants.hpp has along_directions and
+/// rarer assignments, and vision_axes.hpp the schemes of released models.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
+  if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
+}
+/// The checked sum of the sections: at least one section, none negative, and a sum below 2^31.
+inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
+  if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
+  constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
+  Index sum = 0;
+  for (const Index pairs : sections) {
+    if (pairs < 0 || pairs > most) throw_invalid(function, "a section must be in [0, 2^31), got ", pairs);
+    if (pairs > most - sum)
+      throw_invalid(function, "sections must add up to less than 2^31, got ", sum, " + ", pairs);
+    sum += pairs;
+  }
+  return sum;
+}
+/// `axial` of `count` blocks. Block b is blocks[b * step], so a step of 0 uses the first one for all axes.
+inline frequencies axial_of(const frequencies* blocks, Index count, Index step) {
+  if (count == 0) throw_invalid("axial", "give one block per axis, got none");
+  const double factor = blocks->attention_factor();
+  Index pairs = 0, axes = 0;
+  for (Index b = 0; b < count; ++b) {
+    const frequencies& block = blocks[b * step];
+    if (!equal(block.attention_factor(), factor))
+      throw_invalid("axial", "all blocks must have the same attention_factor, got ", factor, " and ",
+                    block.attention_factor());
+    pairs += block.pairs();
+    axes += block.axes();
+  }
+  number_array<double> inv_freq(pairs, axes, 0.0);
+  pairs = axes = 0;
+  for (Index b = 0; b < count; ++b) {
+    const frequencies& block = blocks[b * step];
+    for (Index a = 0; a < block.axes(); ++a)
+      for (Index i = 0; i < block.pairs(); ++i) inv_freq(pairs + i, axes + a) = block.inv_freq(i, a);
+    pairs += block.pairs();
+    axes += block.axes();
+  }
+  return frequencies::custom(std::move(inv_freq), factor);
+}
+}  // namespace detail
+/// Blocks of pairs, each rotated by its own axes: pairs 0 .. n - 1 by the axes of the first block, the next
+/// ones by those of the second, ... A block is any `frequencies`, so every axis may have its own width, base,
+/// scaling or unit.
+///
+///     const frequencies time(16, 256), height(56, 256), width(56, 256);
+///     const frequencies f = axial({time, height, width});
+///
+/// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
+///
+/// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
+/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
+inline frequencies axial(const std::vector<frequencies>& blocks) {
+  return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
+}
+/// The same block for each of `axes` axes. rotary_dim() is axes * block.rotary_dim().
+///
+///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
+///
+/// Throws:  std::invalid_argument unless axes is positive
+inline frequencies axial(const frequencies& block, Index axes) {
+  if (axes <= 0) detail::throw_invalid("axial", "axes must be positive, got ", axes);
+  return detail::axial_of(&block, axes, 0);
+}
+/// Axial blocks of the original schedule: widths[a] channels rotate by axis a with base^(-2 i / widths[a]).
+///
+///     const frequencies f = axial_blocks({16, 56, 56}, 256);  // HunyuanVideo; Flux, Qwen-Image: base 10000
+///
+/// \param widths  channels per axis, each even and positive; their sum is rotary_dim
+///
+/// Throws:  std::invalid_argument unless there are widths, all even and positive, and base is above 1
+inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 10000.0) {
+  if (widths.empty()) return detail::axial_of(nullptr, 0, 1);  // throws
+  frequencies all(widths.front(), base);
+  for (std::size_t axis = 1; axis < widths.size(); ++axis) {
+    const frequencies both[] = {all, frequencies(widths[axis], base)};
+    all = detail::axial_of(both, 2, 1);
+  }
+  return all;
+}
+/// The axis that rotates each pair. Your own assignment works wherever the functions below do.
+///
+///     const axis_assignment alternating = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
+///     const frequencies f = on_axes(frequencies(8), alternating);
+struct axis_assignment {
+  std::vector<Index> axis_of_pair;  // [pairs], each in [0, axes)
+  Index axes;                       // number of axes
+};
+/// Axis 0 for the first sections[0] pairs, axis 1 for the next sections[1], ...
+///
+///     const axis_assignment axes = contiguous_sections({16, 24, 24});  // time, height, width
+///
+/// Throws:  std::invalid_argument if sections is empty, one is negative, or their sum is not below 2^31
+/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
+///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
+inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("contiguous_sections", sections);
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0),
+                             static_cast<Index>(sections.size())};
+  std::size_t pair = 0;
+  for (Index axis = 0; axis < assignment.axes; ++axis)
+    for (Index i = 0; i < sections[static_cast<std::size_t>(axis)]; ++i)
+      assignment.axis_of_pair[pair++] = axis;
+  return assignment;
+}
+/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The remaining pairs go to axis 0.
+///
+///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
+///
+/// \param sections  pairs per axis, (time, height, width) in Qwen3-VL
+///
+/// Throws:  as contiguous_sections; std::invalid_argument if an axis other than 0 does not find all its pairs
+///          among i = axis, axis + axes, ...: implementations that slice ([16, 24, 24]) then silently give it
+///          fewer
+/// Source:  `apply_interleaved_mrope` of Hugging Face transformers (Qwen3-VL, Qwen3.5)
+inline axis_assignment interleaved_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("interleaved_sections", sections);
+  const auto axes = static_cast<Index>(sections.size());
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0), axes};
+  for (Index axis = 1; axis < axes; ++axis) {
+    const Index count = sections[static_cast<std::size_t>(axis)];
+    if (count > 0 && axis + axes * (count - 1) >= pairs)
+      detail::throw_invalid("interleaved_sections", "axis ", axis, " must find its pairs at ", axis, ", ",
+                            axis + axes, ", ... below ", pairs, ", got a section of ", count);
+    for (Index k = 0; k < count; ++k)
+      assignment.axis_of_pair[static_cast<std::size_t>(axis + axes * k)] = axis;
+  }
+  return assignment;
+}
+/// One schedule whose pairs are assigned to axes: pair i keeps its frequency and rotates by one axis.
+///
+///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
+///
+///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
+///
+/// If all coordinates of a token are equal, as for text, the rotation has the same bits as that of the
+/// schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
+///
+/// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
+///          pair ("sections do not add up") or one outside its range
+inline frequencies on_axes(const frequencies& schedule, const axis_assignment& assignment) {
+  detail::require_one_axis_schedule("on_axes", schedule);
+  const auto& axis_of_pair = assignment.axis_of_pair;
+  if (static_cast<Index>(axis_of_pair.size()) != schedule.pairs())
+    detail::throw_invalid("on_axes", "the sections must add up to the ", schedule.pairs(),
+                          " pairs of the schedule, got ", axis_of_pair.size());
+  number_array<double> inv_freq(schedule.pairs(), (std::max)(assignment.axes, Index{0}), 0.0);
+  for (Index i = 0; i < schedule.pairs(); ++i) {
+    const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
+    if (axis < 0 || axis >= assignment.axes)
+      detail::throw_invalid("on_axes", "an axis must be in [0, ", assignment.axes, "), got ", axis,
+                            " for pair ", i);
+    inv_freq(i, axis) = schedule.inv_freq(i, 0);
+  }
+  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_FREQUENCIES_AXES_HPP
+
+#ifndef ROPE_FREQUENCIES_AXES_VARIANTS_HPP
+#define ROPE_FREQUENCIES_AXES_VARIANTS_HPP
+/// Rarer ways to assign one schedule to several axes, used like those of axes.hpp.
+namespace rope::inline ROPE_ABI {
+/// Height and width alternate over the fast pairs, and the slow pairs go to time: 1 2 1 2 ... 0 0, with axes
+/// (time, height, width).
+///
+///     const axis_assignment ernie = height_width_then_time(22, 20);
+///     const axis_assignment video_rope = height_width_then_time(24, 16);
+///
+/// Ernie 4.5 VL's [22, 22, 20] lists height, width, time, and VideoRoPE's [16, 24, 24] time, height, width.
+///
+/// \param spatial_pairs  pairs of height, and as many of width
+/// \param time_pairs     pairs of time
+///
+/// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
+/// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
+///          arXiv:2502.05173
+inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
+  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
+                             3};
+  for (Index i = 0; i < 2 * spatial_pairs; ++i)
+    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
+  return assignment;
+}
+/// Interleaved sections (time, height, width, extra) as in ggml. Like interleaved_sections, but the remaining
+/// pairs go to the extra axis, whose position is 0 for text. The two differ if there are remaining pairs: of
+/// [24, 20, 20, 0], pairs 61 and 62 rotate by time in Hugging Face transformers and do not rotate in ggml.
+/// ggml_frequencies also takes sections that do not add up to the pairs.
+///
+/// \param sections  exactly four; the pairs of an axis may be fewer than its section
+///
+/// Throws:  as contiguous_sections; std::invalid_argument unless there are four sections
+/// Source:  ggml, GGML_ROPE_TYPE_IMROPE
+inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("ggml_interleaved_sections", sections);
+  if (sections.size() != 4)
+    detail::throw_invalid("ggml_interleaved_sections", "sections must be (time, height, width, extra), got ",
+                          sections.size(), " of them");
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 3), 4};
+  for (Index i = 0; i < pairs; ++i)
+    if (i < 3 * sections[static_cast<std::size_t>(i % 3)])
+      assignment.axis_of_pair[static_cast<std::size_t>(i)] = i % 3;
+  return assignment;
+}
+/// Spreads the pairs of each axis over the whole schedule. Pairs are assigned from the fastest to the
+/// slowest. Each goes to the axis that has received the smallest fraction of its section so far, or to the
+/// first of several such axes. No axis receives two pairs in a row unless the others have all of theirs.
+///
+///     spread_sections({3, 2, 2})    0 1 2 0 1 2 0
+///     spread_sections({4, 8})       0 1 0 1 0 1 0 1 1 1 1 1
+///
+/// Two sections are (height, width). Three are (time, height, width): the slowest pair is then one of time,
+/// which is assigned first and not counted in fractions.
+///
+///     const axis_assignment axes = spread_sections({24, 20, 20});
+///
+/// Throws:  as contiguous_sections; std::invalid_argument unless there are two or three sections, of three
+///          the first at least 1
+/// Source:  vLLM, MRotaryEmbeddingInterleaved (Huawei, openPangu)
+inline axis_assignment spread_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("spread_sections", sections);
+  const std::size_t axes = sections.size();
+  const bool time_ends = axes == 3;
+  if (axes < 2 || axes > 3 || (time_ends && sections[0] == 0))
+    detail::throw_invalid("spread_sections",
+                          "sections must be (time, height, width), time at least 1, or (height, width), got ",
+                          axes, " of them", axes > 0 ? " and " : "", axes > 0 ? sections[0] : Index{0});
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0),
+                             static_cast<Index>(axes)};
+  std::vector<Index> all = sections, placed(axes, 0);
+  if (time_ends) --all[0];
+  std::size_t last = axes;  // the axis of the previous pair; initially none
+  const auto left = [&](std::size_t axis) { return all[axis] > placed[axis]; };
+  for (Index pair = 0; pair < pairs - (time_ends ? 1 : 0); ++pair) {
+    std::size_t next = axes;
+    for (std::size_t axis = 0; axis < axes; ++axis) {
+      if (!left(axis) || axis == last) continue;
+      // compares the fractions placed / all without dividing
+      if (next == axes || placed[axis] * all[next] < placed[next] * all[axis]) next = axis;
+    }
+    if (next == axes) next = last;
+    ++placed[next];
+    assignment.axis_of_pair[static_cast<std::size_t>(pair)] = static_cast<Index>(next);
+    last = next;
+  }
+  return assignment;
+}
+/// One schedule, each pair along its own direction in the space of coordinates.
+///
+///     inv_freq(i, a) = f_i * directions(i, a)
+///
+/// \param directions  [pairs, axes], float or double; of length 1 to keep the frequencies of f
+///
+/// Throws:  std::invalid_argument if the schedule has more than one axis, directions has not one row per
+///          pair, or a product is not finite and below 2^64 in magnitude
+/// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
+template <class Derived>
+frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase<Derived>& directions) {
+  using scalar = typename Derived::Scalar;
+  static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
+                "along_directions: directions are float or double");
+  detail::require_one_axis_schedule("along_directions", schedule);
+  if (directions.rows() != schedule.pairs())
+    detail::throw_invalid("along_directions", "directions must be [", schedule.pairs(), ", axes], got [",
+                          directions.rows(), ", ", directions.cols(), "]");
+  number_array<double> inv_freq = directions.derived().template cast<double>();
+  for (Index a = 0; a < inv_freq.cols(); ++a)
+    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) *= schedule.inv_freq(i, 0);
+  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
+}
+/// Pairs first, first + step, first + 2 step, ... of a schedule: its even or odd frequencies, or a band.
+///
+/// Throws:  std::invalid_argument unless first is a pair of the schedule and step positive
+inline frequencies every_pair(const frequencies& schedule, Index first, Index step) {
+  if (first < 0 || first >= schedule.pairs() || step <= 0)
+    detail::throw_invalid("every_pair", "first must be in [0, ", schedule.pairs(),
+                          ") and step positive, got ", first, " and ", step);
+  number_array<double> inv_freq((schedule.pairs() - first + step - 1) / step, schedule.axes());
+  for (Index a = 0; a < inv_freq.cols(); ++a)
+    for (Index i = 0; i < inv_freq.rows(); ++i) inv_freq(i, a) = schedule.inv_freq(first + i * step, a);
+  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_FREQUENCIES_AXES_VARIANTS_HPP
+/// The frequency tables of a whole model.
+///
+/// Frequencies on several axes, from the M-RoPE sections of a layer group.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// Height and width alternate from pair 0 on, and time has the last pairs.
+///
+/// \param sections  (time, height, width)
+///
+/// Throws:  std::invalid_argument unless there are three, with equal height and width
+/// Source:  Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
+inline axis_assignment sections_with_time_last(const std::vector<Index>& sections) {
+  sum_of_sections("frequencies_on_axes", sections);
+  if (sections.size() != 3 || sections[1] != sections[2])
+    throw_invalid("frequencies_on_axes",
+                  "with time last, the sections must be time, height and width, the latter two equal, got ",
+                  sections.size(), " sections");
+  return height_width_then_time(sections[1], sections[0]);
+}
+}  // namespace detail
+/// The frequencies of a group on the axes of its positions: on_axes with its mrope_sections, or unchanged if
+/// it has none. The axes are (time, height, width), except for Hunyuan VL.
+///
+///     const auto prompt = qwen_vl_positions(runs);
+///     rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
+///
+/// Interleaved sections have the meaning of Hugging Face transformers, also if they come from a GGUF file.
+/// ggml_interleaved_sections describes how ggml differs.
+///
+/// Throws:  std::invalid_argument unless the sections are not negative, add up to the pairs of the group, and
+///          fit the order of axes of the group
+inline frequencies frequencies_on_axes(const layer_group& group) {
+  if (group.mrope_sections.empty()) return group.frequencies;
+  Index left = group.frequencies.pairs();  // checked before a list of so many axes is allocated
+  for (const Index pairs : group.mrope_sections) {
+    if (pairs < 0 || pairs > left)
+      detail::throw_invalid("frequencies_on_axes", "the sections must be at least 0 and add up to the ",
+                            group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left);
+    left -= pairs;
+  }
+  const auto assignment = [&] {
+    switch (group.section_order) {
+      case mrope_order::alternating:
+        return interleaved_sections(group.mrope_sections);
+      case mrope_order::time_last:
+        return detail::sections_with_time_last(group.mrope_sections);
+      case mrope_order::spread:
+        return spread_sections(group.mrope_sections);
+      case mrope_order::blocks:
+        break;
+    }
+    return contiguous_sections(group.mrope_sections);
+  };
+  return on_axes(group.frequencies, assignment());
+}
+/// One table for all layers that rotate alike: two for the 34 layers of Gemma 3, whose sliding layers have
+/// another base.
+///
+///     const model_rope model = import_hugging_face(json);
+///     const model_tables tables(model, 8192);
+///     if (const auto table = tables.of_layer(layer))  // none: the layer does not rotate
+///       with_layout(model.group_of_layer(layer)->layout, [&](auto layout) {
+///         rotate<decltype(layout)>(queries, *table);  // the channels that this layer rotates
+///       });
+///
+/// \tparam S  float or double: the type of an entry
+///
+/// Invariant: immutable; safe to share between threads. It has no tables after a move.
+/// Cost:      size() tables, for any number of layers
+template <class S = float>
+class model_tables {
+ public:
+  /// Positions 0 .. count - 1 in every table.
+  ///
+  /// Throws:  as frequency_table; std::invalid_argument if the model has no group of layers
+  template <std::integral Count>
+  model_tables(const model_rope& model, Count count) : model_tables(model) {
+    build([count](const frequencies& f) { return frequency_table<S>(f, count); });
+  }
+  /// Positions first .. last - 1 in every table.  Throws: as above
+  template <std::integral First, std::integral Last>
+  model_tables(const model_rope& model, First first, Last last) : model_tables(model) {
+    build([first, last](const frequencies& f) { return frequency_table<S>(f, first, last); });
+  }
+  model_tables(const model_tables&) = default;
+  model_tables(model_tables&&) = default;
+  /// Assigns all tables, or throws and changes nothing.
+  model_tables& operator=(const model_tables& other) { return *this = model_tables(other); }
+  model_tables& operator=(model_tables&&) = default;
+  /// Number of tables.
+  Index size() const { return static_cast<Index>(tables_.size()); }
+  /// The model that the tables were made from.
+  const model_rope& model() const { return model_; }
+  /// The table of a layer, placed at the first rotated channel, or nothing if the layer does not rotate. It
+  /// is valid while this object lives and is not assigned to.
+  ///
+  /// Throws:  std::out_of_range if there is no such layer or its rotation is unknown
+  std::optional<placed_table<S>> of_layer(Index layer) const {
+    if (model_.rotation_of_layer(layer) == layer_rotation::not_known) {
+      const Index count = model_.layer_count();
+      if (layer >= 0 && (count == 0 || layer < count))
+        detail::throw_out_of_range("model_tables", "how layer ", layer,
+                                   " rotates is not known from this file; call model().rotation_of_layer "
+                                   "before, and rotate such a layer by a table of your own");
+      ROPE_THROW(std::out_of_range,
+                 count > 0
+                     ? detail::message("model_tables: layer must be from 0 to ", count - 1, ", got ", layer)
+                     : detail::message("model_tables: layer must not be negative, got ", layer));
+    }
+    const layer_group* group = model_.group_of_layer(layer);
+    if (!group) return std::nullopt;
+    return of_group(detail::to_index(group - model_.groups().data()));
+  }
+  /// The table of a group of layers, by its number in model_rope::groups, placed as above.
+  ///
+  /// Throws:  std::out_of_range if there is no such group
+  placed_table<S> of_group(Index group) const {
+    if (group < 0 || group >= static_cast<Index>(table_of_group_.size()))
+      detail::throw_out_of_range("model_tables", "group must be in [0, ", table_of_group_.size(), "), got ",
+                                 group);
+    const auto at = static_cast<std::size_t>(group);
+    return tables_[static_cast<std::size_t>(table_of_group_[at])].at_channel(
+        model_.groups()[at].first_channel);
+  }
+ private:
+  explicit model_tables(const model_rope& model) : model_(model) {
+    if (model.groups().empty() && model.instead_of_rope().empty())  // it was moved from
+      detail::throw_invalid("model_tables", "the model must have a group of layers, got 0");
+  }
+  template <class Make>
+  void build(const Make& make) {
+    tables_.reserve(model_.groups().size());
+    for (const layer_group& group : model_.groups()) {
+      const auto& f = group.frequencies;
+      const auto alike = std::find_if(tables_.begin(), tables_.end(), [&](const frequency_table<S>& table) {
+        if (table.pairs() != f.pairs() || table.axes() != f.axes() ||
+            !detail::equal(table.attention_factor(), f.attention_factor()))
+          return false;
+        for (Index a = 0; a < f.axes(); ++a)
+          for (Index i = 0; i < f.pairs(); ++i)
+            if (!detail::equal(table.inv_freq(i, a), f.inv_freq(i, a))) return false;
+        return true;
+      });
+      table_of_group_.push_back(detail::to_index(alike - tables_.begin()));
+      if (alike == tables_.end()) tables_.push_back(make(f));
+    }
+  }
+  model_rope model_;
+  std::vector<Index> table_of_group_;
+  std::vector<frequency_table<S>> tables_;
+};
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_MODELS_TABLES_HPP
 
 #ifndef ROPE_ROTATION_ROTATE_HPP
 #define ROPE_ROTATION_ROTATE_HPP

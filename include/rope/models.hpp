@@ -6,7 +6,6 @@
 
 #include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 
-#include <rope/models/tables.hpp>
 #include <rope/models/describe.hpp>
 #include <rope/models/gguf.hpp>
 #include <rope/models/hugging_face.hpp>
@@ -14,5 +13,6 @@
 #include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
 #include <rope/models/rotate_layer.hpp>
+#include <rope/models/tables.hpp>
 
 #endif  // ROPE_MODELS_HPP

@@ -11,9 +11,9 @@
 #include <stdexcept>
 #include <string>
 
-#include <rope/models/tables.hpp>
 #include <rope/models/describe.hpp>
 #include <rope/models/model_rope.hpp>
+#include <rope/models/tables.hpp>
 
 #include "support/model_configs.hpp"
 
