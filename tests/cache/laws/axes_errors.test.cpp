@@ -295,8 +295,8 @@ TEST_CASE("attention refuses tables that are not where the tokens are", "[cache]
       invalid, [&] { ask(4, frequency_table<>(on_three, shifted)); }, "row 6 is at 0.5 on axis 2");
   refused(
       invalid, [&] { ask(1, text); },
-      "attention: a table of positions needs text queries (one integer on all axes); pass a table of "
-      "coordinates for the query at 0 and 1");
+      "attention: a table of positions rotates text only (one integer on all axes); pass a table of "
+      "coordinates for a query at 0 and 1");
   refused(
       invalid, [&] { ask(5, frequency_table<>(on_three, image(5))); },
       "append the keys of the queries before they attend");
@@ -354,7 +354,7 @@ TEST_CASE("keys that a table of positions rotated are text", "[cache]") {
   };
   refused(
       invalid, [&] { append(at); },
-      "kv_cache::append_rotated: a table of positions turns text, which is at one integer on all axes; give "
+      "kv_cache::append_rotated: a table of positions rotates text only (one integer on all axes); pass "
       "a table of coordinates for a token at 2 and 3");
   at.row(2).setConstant(2.5);
   refused(
@@ -362,7 +362,7 @@ TEST_CASE("keys that a table of positions rotated are text", "[cache]") {
   ring_cache<float> ring(batch, {.window = 4}, kv_heads, head_dim, token_axes{3});
   CHECK(throws_saying<std::invalid_argument>(
       [&] { ring.append_rotated<half_split>(x.keys(3), x.values(3), text, token_coordinates(at)); },
-      "ring_cache::append_rotated: a table of positions turns text"));
+      "ring_cache::append_rotated: a table of positions rotates text only"));
   CHECK(ring.seen(0) == 0);
 
   append(at, std::vector<int>{2, 1});  // the last token is not taken

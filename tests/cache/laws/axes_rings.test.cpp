@@ -190,7 +190,7 @@ TEST_CASE("a ring with axes refuses what a kv_cache with axes does", "[cache]") 
   refused([&] { ring.positions(0); }, "ring_cache::positions: tokens of this cache have 3 axes");
   refused([&] { ask(2, frequency_table<>(on_three, Axes::Zero(2, 3))); },
           "row 0 is at 0 on axis 0 and the token at 4.5");
-  refused([&] { ask(1, text); }, "a table of positions needs text queries");
+  refused([&] { ask(1, text); }, "a table of positions rotates text only");
   ask(2, image);
   CHECK(out[0] != -77);
   // A window of one token: behind an overwritten token no text goes on.

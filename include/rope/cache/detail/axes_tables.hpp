@@ -81,7 +81,7 @@ std::int64_t text_position(const char* function, const char* token, Index axes,
   for (Index a = 0; a < axes; ++a)
     if (!equal(coordinate(a), first) || !equal(first, std::floor(first)))
       throw_invalid(function,
-                    "a table of positions needs text queries (one integer on all axes); pass a table of "
+                    "a table of positions rotates text only (one integer on all axes); pass a table of "
                     "coordinates for ",
                     token, " at ", first, " and ", coordinate(a));
   return static_cast<std::int64_t>(first);
