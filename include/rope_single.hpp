@@ -120,12 +120,6 @@
 #define ROPE_DETAIL_F16C nof16c
 #define ROPE_DETAIL_HALF_INSTRUCTIONS 0
 #endif
-// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, 100 ulp off.
-#if defined(EIGEN_VECTORIZE_NEON) && !EIGEN_ARCH_ARM64
-#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 1
-#else
-#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 0
-#endif
 #if defined(__FAST_MATH__) || defined(_M_FP_FAST)  // -ffast-math, /fp:fast
 #define ROPE_DETAIL_FAST_MATH 1
 #else
@@ -173,13 +167,6 @@
 #else
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
-#endif
-// After the parameters of a lambda that must be inlined, because clang keeps the state of a called lambda in
-// memory.
-#if defined(__GNUC__)
-#define ROPE_DETAIL_INLINE_LAMBDA __attribute__((always_inline))
-#else
-#define ROPE_DETAIL_INLINE_LAMBDA
 #endif
 // For a parameter to which the result refers. clang then warns about a variable that refers to a temporary,
 // not about a call.
@@ -443,10 +430,17 @@ inline void check_equal(const char* function, const char* names, const char* ext
 
 #ifndef ROPE_BASE_NUMBER_ARRAY_HPP
 #define ROPE_BASE_NUMBER_ARRAY_HPP
-
-#ifndef ROPE_BASE_MEMORY_HPP
-#define ROPE_BASE_MEMORY_HPP
 #include <new>  // std::align_val_t
+/// Arrays of numbers that the library keeps. They are not Eigen arrays, for two reasons.
+///
+/// Eigen's allocation functions have the same names for every instruction set but differ: some call malloc,
+/// others align a block by hand. If two translation units have different instruction sets, the linker keeps
+/// the functions of only one. These may then free memory that was allocated by the functions of the other. So
+/// no Eigen array is a member, a result or a local variable of this library.
+///
+/// An Eigen class that a non-template function uses is compiled by every program. So only programs that call
+/// map() compile Eigen's map.
+///
 /// Memory of tables, caches and scratch. It is aligned to a cache line under all compiler flags, and is not
 /// initialised.
 namespace rope::inline ROPE_ABI::detail {
@@ -468,16 +462,6 @@ inline void* allocate_block(const char* name, std::size_t count, std::size_t siz
 /// Frees a block of allocate_block, or none if `block` is null.
 inline void free_block(void* block) noexcept { ::operator delete (block, std::align_val_t{cache_line}); }
 }  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_BASE_MEMORY_HPP
-/// Arrays of numbers that the library keeps. They are not Eigen arrays, for two reasons.
-///
-/// Eigen's allocation functions have the same names for every instruction set but differ: some call malloc,
-/// others align a block by hand. If two translation units have different instruction sets, the linker keeps
-/// the functions of only one. These may then free memory that was allocated by the functions of the other. So
-/// no Eigen array is a member, a result or a local variable of this library.
-///
-/// An Eigen class that a non-template function uses is compiled by every program. So only programs that call
-/// map() compile Eigen's map.
 namespace rope::inline ROPE_ABI {
 /// Numbers [rows, columns], column-major, in their own memory unless made by over(). map() makes an
 /// Eigen::Map of them.
@@ -1186,9 +1170,10 @@ class any_integers {
 #ifndef ROPE_BASE_SIMD_PACKET_HPP
 #define ROPE_BASE_SIMD_PACKET_HPP
 #include <complex>
-
-#ifndef ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
-#define ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
+/// SIMD registers ("packets" in Eigen), and scalar versions of their operations. Every operation gives the
+/// same bits in a lane of a packet as on a scalar, so results do not depend on how a row of channels is split
+/// into packets.
+///
 /// Rounds channels to 16 bits, and converts half in x86 registers.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
@@ -1286,14 +1271,6 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
 }
 #endif
-}  // namespace rope::inline ROPE_ABI::detail
-ROPE_DETAIL_QUIET_END
-#endif  // ROPE_BASE_SIMD_NARROW_CHANNELS_HPP
-/// SIMD registers ("packets" in Eigen), and scalar versions of their operations. Every operation gives the
-/// same bits in a lane of a packet as on a scalar, so results do not depend on how a row of channels is split
-/// into packets.
-ROPE_DETAIL_QUIET_BEGIN
-namespace rope::inline ROPE_ABI::detail {
 /// The widest packet of A, or A if there is none. A class, because GCC 14 warns about attributes at each use
 /// of an alias.
 template <class A>
@@ -1677,6 +1654,12 @@ double sum_of_squares(const X* x, Index count) {
 #define ROPE_BASE_SIMD_PACKET_MATH_HPP
 #include <cfloat>     // FLT_EVAL_METHOD
 #include <iterator>  // std::size
+// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, 100 ulp off.
+#if defined(EIGEN_VECTORIZE_NEON) && !EIGEN_ARCH_ARM64
+#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 1
+#else
+#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 0
+#endif
 /// Packet operations that attention needs: sums, maxima and transposes of lanes, and tanh.
 ///
 /// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,
@@ -4806,65 +4789,6 @@ auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, head
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_ROTATION_VIEW_HPP
 
-#ifndef ROPE_TABLES_PLACED_TABLE_HPP
-#define ROPE_TABLES_PLACED_TABLE_HPP
-/// A table together with the channels of a head that it rotates.
-namespace rope::inline ROPE_ABI {
-template <class S>
-class frequency_table;
-/// A table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every head,
-/// and no others. A frequency_table alone rotates channels [0, rotary_dim).
-///
-///     const placed_table last = table.at_channel(128);  // DeepSeek: 128 channels without position, then 64
-///     rotate<interleaved>(q, k, last, start);
-///
-/// Every function that takes a table takes a placed_table. Rotation gives the bits of the same call on
-/// `x.channels(first_channel, rotary_dim)` with the table alone. A placed_table refers to its table, which
-/// must outlive it, and is as cheap to copy as a pointer.
-///
-/// \tparam S  float or double: the type of a table entry
-template <class S>
-class placed_table {
- public:
-  /// The type of a table entry.
-  using scalar = S;
-  /// Places `table` in the head.
-  ///
-  /// \param first_channel  the first rotated channel of a head
-  ///
-  /// Throws:  std::invalid_argument if first_channel is negative. The call that rotates checks that all
-  ///          rotated channels lie within head_dim
-  placed_table(const frequency_table<S>& table ROPE_DETAIL_LIFETIMEBOUND, Index first_channel = 0)
-      : table_(&table), first_channel_(first_channel) {
-    if (first_channel < 0)
-      detail::throw_invalid("placed_table", "first_channel must be at least 0, got ", first_channel);
-  }
-  /// The table.
-  const frequency_table<S>& table() const { return *table_; }
-  /// The first rotated channel of a head.
-  Index first_channel() const { return first_channel_; }
- private:
-  const frequency_table<S>* table_;
-  Index first_channel_;
-};
-namespace detail {
-template <class S>
-placed_table<S> placed(const frequency_table<S>& table) {
-  return {table};
-}
-template <class S>
-placed_table<S> placed(const placed_table<S>& table) {
-  return table;
-}
-}  // namespace detail
-/// A table that heads rotate by: a frequency_table or a placed_table.
-template <class Table>
-concept rotation_table = requires(const Table& table) {
-  detail::placed(table);
-};
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_TABLES_PLACED_TABLE_HPP
-
 #ifndef ROPE_TABLES_TABLE_HPP
 #define ROPE_TABLES_TABLE_HPP
 
@@ -5415,8 +5339,130 @@ class frequencies {
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_FREQUENCIES_HPP
 
-#ifndef ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
-#define ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
+#ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
+#define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
+/// Checks of the arguments of a table.
+namespace rope::inline ROPE_ABI::detail {
+/// Whether a value of any integer type is at most `most`.  Requires: most >= 0
+template <std::integral Integer>
+constexpr bool at_most(Integer value, std::int64_t most) {
+  if constexpr (std::is_unsigned_v<Integer>)
+    return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
+  else
+    return static_cast<std::int64_t>(value) <= most;
+}
+/// A position as a signed 64-bit integer.
+///
+/// Throws:  std::length_error if an unsigned position exceeds its range: it would become negative
+template <std::integral Position>
+std::int64_t checked_position(const char* function, Position position) {
+  if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
+    throw_length(function, "a position must be below 2^63, got ", position);
+  return static_cast<std::int64_t>(position);
+}
+/// A count of positions.
+///
+/// Throws:  std::invalid_argument if it is negative; std::length_error as checked_position
+template <std::integral Count>
+std::int64_t checked_count(const char* function, Count count) {
+  if (count < Count{0}) throw_invalid(function, "count must not be negative, got ", count);
+  return checked_position(function, count);
+}
+/// The number of positions in [first, last).
+///
+/// Throws:  std::invalid_argument if last < first; std::length_error if an Index does not hold it
+template <std::integral First, std::integral Last>
+Index checked_rows(const char* function, First first, Last last) {
+  const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
+  if (to < from) throw_invalid(function, "last must not be below first, got [", from, ", ", to, ")");
+  if (!difference_is_position(to, from) || !is_index(to - from))
+    throw_length(function, "too many positions in [", from, ", ", to, ")");
+  return to_index(to - from);
+}
+/// The number of rows.
+///
+/// Throws:  std::invalid_argument if there is no pair; std::length_error if the entries exceed the address
+///          space
+template <class S>
+Index checked_entries(Index rows, Index pairs) {
+  if (pairs == 0)
+    throw_invalid(
+        "frequency_table",
+        "frequencies must have a pair, got 0: they were moved from, so give those that they were moved to");
+  if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
+    throw_length("frequency_table", rows, " rows of ", pairs, " pairs exceed the address space");
+  return rows;
+}
+/// The attention_factor m.
+///
+/// Throws:  std::invalid_argument if m is not a normal number of S, [2^-126, 2^128 - 2^104] for float and
+///          [2^-1022, 2^1024 - 2^971] for double: m cos would overflow or lose digits
+template <class S>
+double checked_magnitude(double attention_factor) {
+  using limits = std::numeric_limits<S>;
+  if (attention_factor < static_cast<double>((limits::min)()) ||
+      attention_factor > static_cast<double>((limits::max)()))
+    throw_invalid("frequency_table", "attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
+                  limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
+                  "], the normal numbers of the type of its entries, got ", attention_factor);
+  return attention_factor;
+}
+/// Folds inv_freq [pairs, axes] into a hash.
+inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
+  return mix(hash, of.pairs(), of.axes(), [&](Index i, Index a) { return of.inv_freq(i, a); });
+}
+/// The fingerprint of the frequencies of a table.
+///
+/// Throws:  as checked_magnitude
+template <class S>
+std::uint64_t checked_fingerprint(const frequencies& of) {
+  return mix_inv_freq(bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
+}
+/// Checks the coordinates at(row, axis).
+///
+/// Throws:  std::invalid_argument if there is not one per axis of the frequencies, or one is not finite or
+///          above 2^53 in magnitude, up to which a double holds every integer
+template <class At>
+void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
+  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
+  constexpr bool whole = std::is_integral_v<coordinate>;
+  static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
+                "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
+  if (columns != axes)
+    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
+  const auto fits = [](coordinate value) {
+    constexpr std::int64_t most = std::int64_t{1} << 53;
+    if constexpr (whole)
+      return at_most(value, most) &&
+             (std::is_unsigned_v<coordinate> || static_cast<std::int64_t>(value) >= -most);
+    else
+      return is_finite(static_cast<double>(value)) && (std::abs)(static_cast<double>(value)) <= 0x1p53;
+  };
+  for (Index r = 0; r < rows; ++r)
+    for (Index a = 0; a < axes; ++a)
+      if (!fits(at(r, a))) {
+        using shown = std::conditional_t<whole, coordinate, double>;
+        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ",
+                      static_cast<shown>(at(r, a)), " at row ", r, ", axis ", a);
+      }
+}
+/// Coordinates as doubles, [rows, axes].
+///
+/// Throws:  as check_row_coordinates
+template <class Derived>
+number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
+  const number_array<typename Derived::Scalar> given = coordinates;
+  check_row_coordinates("frequency_table", axes, given.rows(), given.cols(),
+                        [&](Index r, Index a) { return given(r, a); });
+  number_array<double> checked(given.rows(), given.cols());
+  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
+  return checked;
+}
+}  // namespace rope::inline ROPE_ABI::detail
+#endif  // ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
+
+#ifndef ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
+#define ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 
 #ifndef ROPE_TABLES_PHASE_HPP
 #define ROPE_TABLES_PHASE_HPP
@@ -5739,6 +5785,8 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_PHASE_HPP
+/// Rows of a table: their layout for loops, and their computation from phases.
+///
 /// The phases of all pairs for a row of a table, at a position or at coordinates.
 namespace rope::inline ROPE_ABI::detail {
 /// The frequency of one pair on one axis.
@@ -5848,135 +5896,6 @@ class row_angles {
   double slowest_ = (std::numeric_limits<double>::max)();
   number_array<std::uint32_t> words_;  // [pairs, padded to whole blocks; 8 axes]: bits of |inv_freq| / (2 pi)
 };
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_TABLES_DETAIL_PHASE_ROWS_HPP
-
-#ifndef ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
-#define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
-/// Checks of the arguments of a table.
-namespace rope::inline ROPE_ABI::detail {
-/// Whether a value of any integer type is at most `most`.  Requires: most >= 0
-template <std::integral Integer>
-constexpr bool at_most(Integer value, std::int64_t most) {
-  if constexpr (std::is_unsigned_v<Integer>)
-    return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(most);
-  else
-    return static_cast<std::int64_t>(value) <= most;
-}
-/// A position as a signed 64-bit integer.
-///
-/// Throws:  std::length_error if an unsigned position exceeds its range: it would become negative
-template <std::integral Position>
-std::int64_t checked_position(const char* function, Position position) {
-  if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
-    throw_length(function, "a position must be below 2^63, got ", position);
-  return static_cast<std::int64_t>(position);
-}
-/// A count of positions.
-///
-/// Throws:  std::invalid_argument if it is negative; std::length_error as checked_position
-template <std::integral Count>
-std::int64_t checked_count(const char* function, Count count) {
-  if (count < Count{0}) throw_invalid(function, "count must not be negative, got ", count);
-  return checked_position(function, count);
-}
-/// The number of positions in [first, last).
-///
-/// Throws:  std::invalid_argument if last < first; std::length_error if an Index does not hold it
-template <std::integral First, std::integral Last>
-Index checked_rows(const char* function, First first, Last last) {
-  const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
-  if (to < from) throw_invalid(function, "last must not be below first, got [", from, ", ", to, ")");
-  if (!difference_is_position(to, from) || !is_index(to - from))
-    throw_length(function, "too many positions in [", from, ", ", to, ")");
-  return to_index(to - from);
-}
-/// The number of rows.
-///
-/// Throws:  std::invalid_argument if there is no pair; std::length_error if the entries exceed the address
-///          space
-template <class S>
-Index checked_entries(Index rows, Index pairs) {
-  if (pairs == 0)
-    throw_invalid(
-        "frequency_table",
-        "frequencies must have a pair, got 0: they were moved from, so give those that they were moved to");
-  if (rows > (std::numeric_limits<Index>::max)() / static_cast<Index>(2 * sizeof(S)) / pairs)
-    throw_length("frequency_table", rows, " rows of ", pairs, " pairs exceed the address space");
-  return rows;
-}
-/// The attention_factor m.
-///
-/// Throws:  std::invalid_argument if m is not a normal number of S, [2^-126, 2^128 - 2^104] for float and
-///          [2^-1022, 2^1024 - 2^971] for double: m cos would overflow or lose digits
-template <class S>
-double checked_magnitude(double attention_factor) {
-  using limits = std::numeric_limits<S>;
-  if (attention_factor < static_cast<double>((limits::min)()) ||
-      attention_factor > static_cast<double>((limits::max)()))
-    throw_invalid("frequency_table", "attention_factor must be in [2^", limits::min_exponent - 1, ", 2^",
-                  limits::max_exponent, " - 2^", limits::max_exponent - limits::digits,
-                  "], the normal numbers of the type of its entries, got ", attention_factor);
-  return attention_factor;
-}
-/// Folds inv_freq [pairs, axes] into a hash.
-inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
-  return mix(hash, of.pairs(), of.axes(), [&](Index i, Index a) { return of.inv_freq(i, a); });
-}
-/// The fingerprint of the frequencies of a table.
-///
-/// Throws:  as checked_magnitude
-template <class S>
-std::uint64_t checked_fingerprint(const frequencies& of) {
-  return mix_inv_freq(bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
-}
-/// Checks the coordinates at(row, axis).
-///
-/// Throws:  std::invalid_argument if there is not one per axis of the frequencies, or one is not finite or
-///          above 2^53 in magnitude, up to which a double holds every integer
-template <class At>
-void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
-  using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
-  constexpr bool whole = std::is_integral_v<coordinate>;
-  static_assert(whole || std::is_same_v<coordinate, float> || std::is_same_v<coordinate, double>,
-                "frequency_table: coordinates are integers, float or double; 16-bit types lose the position");
-  if (columns != axes)
-    throw_invalid(function, "coordinates must be [rows, ", axes, "], got ", shape_text({rows, columns}));
-  const auto fits = [](coordinate value) {
-    constexpr std::int64_t most = std::int64_t{1} << 53;
-    if constexpr (whole)
-      return at_most(value, most) &&
-             (std::is_unsigned_v<coordinate> || static_cast<std::int64_t>(value) >= -most);
-    else
-      return is_finite(static_cast<double>(value)) && (std::abs)(static_cast<double>(value)) <= 0x1p53;
-  };
-  for (Index r = 0; r < rows; ++r)
-    for (Index a = 0; a < axes; ++a)
-      if (!fits(at(r, a))) {
-        using shown = std::conditional_t<whole, coordinate, double>;
-        throw_invalid(function, "a coordinate must be finite and at most 2^53 in magnitude, got ",
-                      static_cast<shown>(at(r, a)), " at row ", r, ", axis ", a);
-      }
-}
-/// Coordinates as doubles, [rows, axes].
-///
-/// Throws:  as check_row_coordinates
-template <class Derived>
-number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
-  const number_array<typename Derived::Scalar> given = coordinates;
-  check_row_coordinates("frequency_table", axes, given.rows(), given.cols(),
-                        [&](Index r, Index a) { return given(r, a); });
-  number_array<double> checked(given.rows(), given.cols());
-  for (Index i = 0; i < given.size(); ++i) checked(i) = static_cast<double>(given(i));
-  return checked;
-}
-}  // namespace rope::inline ROPE_ABI::detail
-#endif  // ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
-
-#ifndef ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
-#define ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
-/// Rows of a table: their layout for loops, and their computation from phases.
-namespace rope::inline ROPE_ABI::detail {
 /// Makes tables of given entries, in tables/given_table.hpp.
 struct given_entries;
 /// Makes tables in the caller's memory, in tables/row_maker.hpp.
@@ -6161,7 +6080,61 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, float
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_TABLES_DETAIL_TABLE_ROWS_HPP
 /// cos and sin of every pair's angle, for the positions a model will use.
+///
+/// A table together with the channels of a head that it rotates.
 namespace rope::inline ROPE_ABI {
+template <class S>
+class frequency_table;
+/// A table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every head,
+/// and no others. A frequency_table alone rotates channels [0, rotary_dim).
+///
+///     const placed_table last = table.at_channel(128);  // DeepSeek: 128 channels without position, then 64
+///     rotate<interleaved>(q, k, last, start);
+///
+/// Every function that takes a table takes a placed_table. Rotation gives the bits of the same call on
+/// `x.channels(first_channel, rotary_dim)` with the table alone. A placed_table refers to its table, which
+/// must outlive it, and is as cheap to copy as a pointer.
+///
+/// \tparam S  float or double: the type of a table entry
+template <class S>
+class placed_table {
+ public:
+  /// The type of a table entry.
+  using scalar = S;
+  /// Places `table` in the head.
+  ///
+  /// \param first_channel  the first rotated channel of a head
+  ///
+  /// Throws:  std::invalid_argument if first_channel is negative. The call that rotates checks that all
+  ///          rotated channels lie within head_dim
+  placed_table(const frequency_table<S>& table ROPE_DETAIL_LIFETIMEBOUND, Index first_channel = 0)
+      : table_(&table), first_channel_(first_channel) {
+    if (first_channel < 0)
+      detail::throw_invalid("placed_table", "first_channel must be at least 0, got ", first_channel);
+  }
+  /// The table.
+  const frequency_table<S>& table() const { return *table_; }
+  /// The first rotated channel of a head.
+  Index first_channel() const { return first_channel_; }
+ private:
+  const frequency_table<S>* table_;
+  Index first_channel_;
+};
+namespace detail {
+template <class S>
+placed_table<S> placed(const frequency_table<S>& table) {
+  return {table};
+}
+template <class S>
+placed_table<S> placed(const placed_table<S>& table) {
+  return table;
+}
+}  // namespace detail
+/// A table that heads rotate by: a frequency_table or a placed_table.
+template <class Table>
+concept rotation_table = requires(const Table& table) {
+  detail::placed(table);
+};
 /// The origin of a table's entries.
 enum class table_source {
   positions,     ///< a range of positions: the angle of pair i at position p is exactly p * inv_freq(i)
@@ -8349,6 +8322,13 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
 
 #ifndef ROPE_ATTENTION_DETAIL_STREAMS_HPP
 #define ROPE_ATTENTION_DETAIL_STREAMS_HPP
+// After the parameters of a lambda that must be inlined, because clang keeps the state of a called lambda in
+// memory.
+#if defined(__GNUC__)
+#define ROPE_DETAIL_INLINE_LAMBDA __attribute__((always_inline))
+#else
+#define ROPE_DETAIL_INLINE_LAMBDA
+#endif
 /// The matrix products of attention with few queries, which are memory-bound: keys and values are read once,
 /// in place.
 ///
@@ -11194,9 +11174,9 @@ void attend(const attention_call<T, Rotation, C>& call, const Threads& threads) 
 /// queries: `rotate`, `unrotate`, `attention`, and `kv_cache` with `append` and `attention`. All other calls
 /// are compiled where they are made.
 ///
-/// The macro instantiates what the headers before it declare: with <rope/rotation.hpp> alone, rotations. All
-/// files need the flags of that source file, because the instruction set is part of every name: a file with
-/// others does not link. Results have the same bits as without the two macros.
+/// The macro instantiates what the headers before it declare: with <rope/attention.hpp> alone, rotations and
+/// attention. All files need the flags of that source file, because the instruction set is part of every
+/// name: a file with others does not link. Results have the same bits as without the two macros.
 #define ROPE_DETAIL_FOR_USUAL_CHANNELS(list, declared) \
   namespace rope::inline ROPE_ABI::detail {            \
   list(declared, float);                               \
@@ -11436,24 +11416,6 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 }  // namespace rope::inline ROPE_ABI
-#define ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, Positions)                                           \
-  declared void rotate_checked<Layout, false>(const char*, const head_view<const T>&, const head_view<T>&, \
-                                              const placed_table<float>&, const Positions&,                \
-                                              const this_thread&, reverse_rotation);                       \
-  declared void rotate_both_checked<Layout, false>(const char*, const head_view<T>&, const head_view<T>&,  \
-                                                   const placed_table<float>&, const Positions&,           \
-                                                   const this_thread&, reverse_rotation)
-#define ROPE_DETAIL_ROTATIONS_OF(declared, T, Layout)        \
-  declared class rotation_plan<Layout, false, T, float>;     \
-  declared class rotation_plan<Layout, true, T, float>;      \
-  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, braced_ids); \
-  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, std::int64_t)
-#define ROPE_DETAIL_ROTATIONS(declared, T)            \
-  ROPE_DETAIL_ROTATIONS_OF(declared, T, interleaved); \
-  ROPE_DETAIL_ROTATIONS_OF(declared, T, half_split)
-ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ROTATIONS);
-/// Defines the kernels of base/instances.hpp. Modules above add their own.
-#define ROPE_INSTANTIATE ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ROTATIONS)
 #endif  // ROPE_ROTATION_ROTATE_HPP
 /// Scaled dot-product attention, with or without rotation of queries and keys.
 ///
@@ -11737,6 +11699,22 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
   detail::attend(detail::attention_call<T, rotation, std::int8_t>{q, k, v, out, rules, {pair}}, threads);
 }
 }  // namespace rope::inline ROPE_ABI
+#define ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, Positions)                                           \
+  declared void rotate_checked<Layout, false>(const char*, const head_view<const T>&, const head_view<T>&, \
+                                              const placed_table<float>&, const Positions&,                \
+                                              const this_thread&, reverse_rotation);                       \
+  declared void rotate_both_checked<Layout, false>(const char*, const head_view<T>&, const head_view<T>&,  \
+                                                   const placed_table<float>&, const Positions&,           \
+                                                   const this_thread&, reverse_rotation)
+#define ROPE_DETAIL_ROTATIONS_OF(declared, T, Layout)        \
+  declared class rotation_plan<Layout, false, T, float>;     \
+  declared class rotation_plan<Layout, true, T, float>;      \
+  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, braced_ids); \
+  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, std::int64_t)
+#define ROPE_DETAIL_ROTATIONS(declared, T)            \
+  ROPE_DETAIL_ROTATIONS_OF(declared, T, interleaved); \
+  ROPE_DETAIL_ROTATIONS_OF(declared, T, half_split)
+ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ROTATIONS);
 #define ROPE_DETAIL_ATTENDED(declared, T, rotation)                                                       \
   declared void attend_block(const attention_call<T, rotation, T>&, const query_block&);                  \
   declared void attend_split(const attention_call<T, rotation, T>&, const decode_results<arithmetic<T>>&, \
@@ -11755,7 +11733,7 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
   ROPE_DETAIL_ATTENTIONS_OF(declared, T, interleaved);                                        \
   ROPE_DETAIL_ATTENTIONS_OF(declared, T, half_split)
 ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ATTENTIONS);
-#undef ROPE_INSTANTIATE
+/// Defines the kernels of base/instances.hpp. Caches add their own.
 #define ROPE_INSTANTIATE                         \
   ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ROTATIONS) \
   ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ATTENTIONS)
@@ -16338,7 +16316,7 @@ std::int64_t text_position(const char* function, const char* token, Index axes,
   for (Index a = 0; a < axes; ++a)
     if (!equal(coordinate(a), first) || !equal(first, std::floor(first)))
       throw_invalid(function,
-                    "a table of positions needs text queries (one integer on all axes); pass a table of "
+                    "a table of positions rotates text only (one integer on all axes); pass a table of "
                     "coordinates for ",
                     token, " at ", first, " and ", coordinate(a));
   return static_cast<std::int64_t>(first);

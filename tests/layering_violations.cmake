@@ -62,8 +62,8 @@ string(REPEAT "\n" 450 long)
 violate(include/rope/tables/phase.hpp "${line}" "${line}#include <rope/rotation/view.hpp>\n"
   "rotation/ is not below tables/")
 violate(include/rope/models/tables.hpp "${line}" "${line}#include <rope/cache/kv_cache.hpp>\n" "cache/ is not below models/")
-violate(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/tables/detail/phase_rows.hpp>\n"
-  "attention/merge.hpp includes tables/detail/phase_rows.hpp, the detail of another module")
+violate(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/tables/detail/table_arguments.hpp>\n"
+  "attention/merge.hpp includes tables/detail/table_arguments.hpp, the detail of another module")
 violate(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/rotation/detail/rotation_plan.hpp>\n"
   "attention/ includes details of other modules in attention/detail/attention_call.hpp alone")
 violate(include/rope/attention/merge.hpp "${line}" "${line}#include <rope/rotation.hpp>\n" "includes the public header rotation.hpp")
@@ -98,7 +98,7 @@ violate(include/rope/rope.hpp "#include <rope/cache.hpp>\n" "#include <rope/cach
   "rope.hpp includes models.hpp, which programs include by themselves")
 violate(include/rope/rotation_extras.hpp "#include <rope/rotation/pope.hpp>\n" "" "rotation.hpp does not include rotation/pope.hpp")
 violate(include/rope/tables.hpp "#include <rope/tables/table.hpp>\n"
-  "#include <rope/tables/table.hpp>\n#include <rope/tables/detail/phase_rows.hpp>\n" "a public header shows no detail/")
+  "#include <rope/tables/table.hpp>\n#include <rope/tables/detail/table_rows.hpp>\n" "a public header shows no detail/")
 violate(include/rope/tables.hpp "#include <rope/tables/table.hpp>\n"
   "#include <rope/tables/table.hpp>\n#include <rope/rotation/view.hpp>\n" "rotation/ is not below tables/")
 violate(include/rope/rotation.hpp "#include <rope/rotation/view.hpp>\n"

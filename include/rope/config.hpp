@@ -116,13 +116,6 @@
 #define ROPE_DETAIL_HALF_INSTRUCTIONS 0
 #endif
 
-// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, 100 ulp off.
-#if defined(EIGEN_VECTORIZE_NEON) && !EIGEN_ARCH_ARM64
-#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 1
-#else
-#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 0
-#endif
-
 #if defined(__FAST_MATH__) || defined(_M_FP_FAST)  // -ffast-math, /fp:fast
 #define ROPE_DETAIL_FAST_MATH 1
 #else
@@ -175,14 +168,6 @@
 #else
 #define ROPE_DETAIL_QUIET_BEGIN
 #define ROPE_DETAIL_QUIET_END
-#endif
-
-// After the parameters of a lambda that must be inlined, because clang keeps the state of a called lambda in
-// memory.
-#if defined(__GNUC__)
-#define ROPE_DETAIL_INLINE_LAMBDA __attribute__((always_inline))
-#else
-#define ROPE_DETAIL_INLINE_LAMBDA
 #endif
 
 // For a parameter to which the result refers. clang then warns about a variable that refers to a temporary,

@@ -16,7 +16,6 @@
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 #endif  // ROPE_ROTATION_HPP

@@ -9,7 +9,6 @@
 #include <rope/tables/fourier.hpp>
 #include <rope/tables/given_table.hpp>
 #include <rope/tables/phase.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/query_key_tables.hpp>
 #include <rope/tables/row_maker.hpp>
 #include <rope/tables/table.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <rope/tables/phase.hpp>
 
-#include <rope/tables/detail/phase_rows.hpp>
+#include <rope/tables/detail/table_rows.hpp>
 
 #include <algorithm>
 #include <array>

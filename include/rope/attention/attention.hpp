@@ -329,6 +329,23 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
 
 }  // namespace rope::inline ROPE_ABI
 
+#define ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, Positions)                                           \
+  declared void rotate_checked<Layout, false>(const char*, const head_view<const T>&, const head_view<T>&, \
+                                              const placed_table<float>&, const Positions&,                \
+                                              const this_thread&, reverse_rotation);                       \
+  declared void rotate_both_checked<Layout, false>(const char*, const head_view<T>&, const head_view<T>&,  \
+                                                   const placed_table<float>&, const Positions&,           \
+                                                   const this_thread&, reverse_rotation)
+#define ROPE_DETAIL_ROTATIONS_OF(declared, T, Layout)        \
+  declared class rotation_plan<Layout, false, T, float>;     \
+  declared class rotation_plan<Layout, true, T, float>;      \
+  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, braced_ids); \
+  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, std::int64_t)
+#define ROPE_DETAIL_ROTATIONS(declared, T)            \
+  ROPE_DETAIL_ROTATIONS_OF(declared, T, interleaved); \
+  ROPE_DETAIL_ROTATIONS_OF(declared, T, half_split)
+ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ROTATIONS);
+
 #define ROPE_DETAIL_ATTENDED(declared, T, rotation)                                                       \
   declared void attend_block(const attention_call<T, rotation, T>&, const query_block&);                  \
   declared void attend_split(const attention_call<T, rotation, T>&, const decode_results<arithmetic<T>>&, \
@@ -348,7 +365,7 @@ void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_vi
   ROPE_DETAIL_ATTENTIONS_OF(declared, T, half_split)
 ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ATTENTIONS);
 
-#undef ROPE_INSTANTIATE
+/// Defines the kernels of base/instances.hpp. Caches add their own.
 #define ROPE_INSTANTIATE                         \
   ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ROTATIONS) \
   ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ATTENTIONS)

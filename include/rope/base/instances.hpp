@@ -17,9 +17,9 @@
 /// queries: `rotate`, `unrotate`, `attention`, and `kv_cache` with `append` and `attention`. All other calls
 /// are compiled where they are made.
 ///
-/// The macro instantiates what the headers before it declare: with <rope/rotation.hpp> alone, rotations. All
-/// files need the flags of that source file, because the instruction set is part of every name: a file with
-/// others does not link. Results have the same bits as without the two macros.
+/// The macro instantiates what the headers before it declare: with <rope/attention.hpp> alone, rotations and
+/// attention. All files need the flags of that source file, because the instruction set is part of every
+/// name: a file with others does not link. Results have the same bits as without the two macros.
 
 #define ROPE_DETAIL_FOR_USUAL_CHANNELS(list, declared) \
   namespace rope::inline ROPE_ABI::detail {            \

@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <utility>  // std::exchange
 
-#include <rope/base/memory.hpp>
 #include <rope/base/message.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/config.hpp>
 
 // GCC for MinGW emulates thread_local. It frees these objects before it calls their destructors.

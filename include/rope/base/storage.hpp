@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <rope/base/memory.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/config.hpp>
 
 /// Vectors in memory that is aligned to a cache line and not initialised, and counts that move with it.

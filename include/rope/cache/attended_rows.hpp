@@ -13,7 +13,6 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/layout.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// The interface through which attention reads stored tokens.

@@ -16,7 +16,7 @@
 #include <rope/config.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/quantized_view.hpp>
-#include <rope/tables/placed_table.hpp>
+#include <rope/tables/table.hpp>
 
 /// The functions of kv_cache and latent_cache on stored tokens.
 

@@ -18,7 +18,6 @@
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// A cache for multi-head latent attention (MLA): one latent and one rotated part per token.

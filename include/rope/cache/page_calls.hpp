@@ -28,7 +28,7 @@
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/rotate.hpp>  // the checks of types
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
+#include <rope/tables/table.hpp>
 
 /// Writes new keys and values to pages, and attends with the newest tokens of many sequences to pages.
 

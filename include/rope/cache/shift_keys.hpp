@@ -18,7 +18,7 @@
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/rotate.hpp>  // the checks of types
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
+#include <rope/tables/table.hpp>
 
 /// K-shift and a change of schedule for rotated keys in your memory, with the bits of kv_cache::shift and
 /// kv_cache::rebase.

@@ -22,7 +22,6 @@
 #include <rope/config.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// The probabilities of attention to the tokens of a cache, and their sums for each token.

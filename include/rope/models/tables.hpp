@@ -15,7 +15,6 @@
 #include <rope/frequencies/axes_variants.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/models/model_rope.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// The frequency tables of a whole model.

@@ -20,7 +20,6 @@
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 #include <rope/tables/xpos.hpp>
 

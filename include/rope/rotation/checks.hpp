@@ -18,7 +18,6 @@
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// Checks of the arguments of a call: types, views, layout, rotated channels and positions. They all run

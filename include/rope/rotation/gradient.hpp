@@ -13,7 +13,7 @@
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
+#include <rope/tables/table.hpp>
 
 /// The backward pass of `rotate` with respect to the heads: for y = m R(angle) x and d_y, the gradient of a
 /// loss with respect to y,

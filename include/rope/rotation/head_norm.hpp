@@ -22,7 +22,6 @@
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// The root-mean-square norm of the heads of q and k (QK norm), alone or in one pass with the rotation that

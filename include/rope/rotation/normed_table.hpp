@@ -4,7 +4,6 @@
 
 #include <rope/config.hpp>
 #include <rope/rotation/head_norm.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// A norm and the table of the rotation that follows it, as one argument.

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <rope/base/instances.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
@@ -17,7 +16,6 @@
 #include <rope/rotation/detail/rotation_plan.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// Rotation of heads by the angles of their positions, and its inverse.
@@ -260,25 +258,5 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(unrotate_to, 2);
 
 }  // namespace rope::inline ROPE_ABI
-
-#define ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, Positions)                                           \
-  declared void rotate_checked<Layout, false>(const char*, const head_view<const T>&, const head_view<T>&, \
-                                              const placed_table<float>&, const Positions&,                \
-                                              const this_thread&, reverse_rotation);                       \
-  declared void rotate_both_checked<Layout, false>(const char*, const head_view<T>&, const head_view<T>&,  \
-                                                   const placed_table<float>&, const Positions&,           \
-                                                   const this_thread&, reverse_rotation)
-#define ROPE_DETAIL_ROTATIONS_OF(declared, T, Layout)        \
-  declared class rotation_plan<Layout, false, T, float>;     \
-  declared class rotation_plan<Layout, true, T, float>;      \
-  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, braced_ids); \
-  ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, std::int64_t)
-#define ROPE_DETAIL_ROTATIONS(declared, T)            \
-  ROPE_DETAIL_ROTATIONS_OF(declared, T, interleaved); \
-  ROPE_DETAIL_ROTATIONS_OF(declared, T, half_split)
-ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ROTATIONS);
-
-/// Defines the kernels of base/instances.hpp. Modules above add their own.
-#define ROPE_INSTANTIATE ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ROTATIONS)
 
 #endif  // ROPE_ROTATION_ROTATE_HPP

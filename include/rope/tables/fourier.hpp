@@ -14,7 +14,6 @@
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
-#include <rope/tables/detail/phase_rows.hpp>
 #include <rope/tables/detail/table_arguments.hpp>
 #include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/given_table.hpp>

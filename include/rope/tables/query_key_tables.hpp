@@ -3,7 +3,6 @@
 #define ROPE_TABLES_QUERY_KEY_TABLES_HPP
 
 #include <rope/config.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// The tables by which queries and keys are rotated: one for both, or one for each.

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <limits>
 #include <rope/rotation/rotate.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 #include <stdexcept>
 #include <vector>

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <limits>
 #include <rope/frequencies/axes.hpp>
-#include <rope/tables/placed_table.hpp>
+#include <rope/tables/table.hpp>
 #include <stdexcept>
 #include <vector>
 

@@ -13,7 +13,6 @@
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/detail/rotation_plan.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/query_key_tables.hpp>
 #include <rope/tables/table.hpp>
 

@@ -17,7 +17,6 @@
 #include <rope/base/numbers.hpp>
 #include <rope/base/scratch.hpp>
 #include <rope/base/simd/bfloat16_pairs.hpp>
-#include <rope/base/simd/narrow_channels.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_pairs.hpp>
 #include <rope/base/simd/panels.hpp>

@@ -18,7 +18,6 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // advance
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/query_key_tables.hpp>
 #include <rope/tables/table.hpp>
 

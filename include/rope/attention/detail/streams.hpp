@@ -17,6 +17,14 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
+// After the parameters of a lambda that must be inlined, because clang keeps the state of a called lambda in
+// memory.
+#if defined(__GNUC__)
+#define ROPE_DETAIL_INLINE_LAMBDA __attribute__((always_inline))
+#else
+#define ROPE_DETAIL_INLINE_LAMBDA
+#endif
+
 /// The matrix products of attention with few queries, which are memory-bound: keys and values are read once,
 /// in place.
 ///

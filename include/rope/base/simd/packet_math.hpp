@@ -16,6 +16,13 @@
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
 
+// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, 100 ulp off.
+#if defined(EIGEN_VECTORIZE_NEON) && !EIGEN_ARCH_ARM64
+#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 1
+#else
+#define ROPE_DETAIL_ESTIMATED_QUOTIENTS 0
+#endif
+
 /// Packet operations that attention needs: sums, maxima and transposes of lanes, and tanh.
 ///
 /// The exponential of a softmax, in base 2. The scale of scores contains log2(e), so base 2 costs nothing,

@@ -14,7 +14,7 @@
 #include <rope/rotation/head_norm.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
+#include <rope/tables/table.hpp>
 
 /// Norm and rotation of the heads of queries and keys, between projection and attention.
 

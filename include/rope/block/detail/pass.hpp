@@ -17,7 +17,7 @@
 #include <rope/config.hpp>
 #include <rope/rotation/head_norm.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
+#include <rope/tables/table.hpp>
 
 /// The steps that the forward and the backward pass of an attention block share.
 ///

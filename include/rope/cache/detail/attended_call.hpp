@@ -25,8 +25,8 @@
 #include <rope/rotation/detail/rotation_plan.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/query_key_tables.hpp>
+#include <rope/tables/table.hpp>
 
 /// One call of attention to stored tokens: its checks, and the kernel calls for its rows.
 

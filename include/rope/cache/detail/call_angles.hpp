@@ -18,7 +18,7 @@
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
+#include <rope/tables/table.hpp>
 
 /// The table rows that rotate queries with coordinates. A table of coordinates must have those of the tokens.
 /// A table of positions can only rotate text.

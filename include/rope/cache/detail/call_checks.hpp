@@ -13,7 +13,7 @@
 #include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
+#include <rope/tables/table.hpp>
 
 /// Checks of argument types of calls that store or rotate tokens. Each reports an error with one sentence.
 

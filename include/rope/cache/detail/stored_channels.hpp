@@ -16,7 +16,7 @@
 #include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/placed_table.hpp>
+#include <rope/tables/table.hpp>
 
 /// Memory of the heads of a cache, and conversion of channels to and from its type: copied, rotated, or
 /// normalised and rotated, each rounded once.

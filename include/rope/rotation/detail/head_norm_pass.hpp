@@ -16,7 +16,7 @@
 #include <rope/rotation/detail/rotation_plan.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/detail/table_rows.hpp>
-#include <rope/tables/placed_table.hpp>
+#include <rope/tables/table.hpp>
 
 /// The order in which a checked call of normalize_heads or normalize_and_rotate reads and writes memory: a
 /// few heads of a token are completely processed while they are in L1.

@@ -16,7 +16,6 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/detail/table_rows.hpp>
 #include <rope/tables/phase.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// Rotates stored, already rotated keys by the exact difference of two angles.

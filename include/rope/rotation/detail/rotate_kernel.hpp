@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include <rope/base/numbers.hpp>
-#include <rope/base/simd/narrow_channels.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_pairs.hpp>
 #include <rope/config.hpp>

@@ -15,7 +15,6 @@
 #include <rope/rotation/detail/rotate_kernel.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/detail/table_rows.hpp>
-#include <rope/tables/placed_table.hpp>
 #include <rope/tables/table.hpp>
 
 /// The order in which a checked call of rotate reads and writes memory.

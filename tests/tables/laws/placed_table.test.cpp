@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
-#include <rope/tables/placed_table.hpp>
+#include <rope/tables/table.hpp>
 
 #include <rope/tables/query_key_tables.hpp>
-#include <rope/tables/table.hpp>
 #include <rope/tables/xpos.hpp>
 
 #include <stdexcept>
