@@ -6074,9 +6074,9 @@ void check_magnitudes(const char* function, const attention_options& options, In
   const double scale = !detail::equal(options.scale, 0)
                            ? (std::abs)(options.scale)
                            : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
-               room = std::sqrt(smallest);
+               margin = std::sqrt(smallest);
   if (!detail::equal(options.softcap, 0) &&
-      (scale < room * options.softcap || scale > options.softcap / room))
+      (scale < margin * options.softcap || scale > options.softcap / margin))
     throw_invalid(function, "scale / softcap must be of a magnitude in [2^-", n / 2, ", 2^", n / 2, "], got ",
                   scale, " / ", options.softcap);
 }
@@ -7182,10 +7182,10 @@ struct hugging_face_record {
   // in the file of a text model.
   Index nested_head_dim = 0;
   double nested_base = 0, nested_window = 0;
-  Index full_head_dim = 0;      // of layers that attend fully; 0: head_dim
-  bool last_channels = false;   // the channels that rotate come last in a head
-  bool latent = false;          // a head has qk_nope_head_dim channels, then qk_rope_head_dim that rotate
-  bool double_head = false;     // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
+  Index full_head_dim = 0;     // of layers that attend fully; 0: head_dim
+  bool last_channels = false;  // the channels that rotate come last in a head
+  bool latent = false;         // a head has qk_nope_head_dim channels, then qk_rope_head_dim that rotate
+  bool double_head = false;  // without attention_head_dim, head_dim is 2 * hidden_size / num_attention_heads
   bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
   bool one_base = false;        // of base_per_layer: the base of the dictionary is for all layers that rotate
   bool theta_unread = false;  // the base has another key, and rope_theta next to the dictionary has no effect
@@ -7200,7 +7200,7 @@ struct hugging_face_record {
   // Defaults of a class with dictionaries per_type: full_type has filled_base and filled_factor (share of the
   // channels), other_type has local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
-  // Layer i attends fully if i % full_every == full_offset, else it is of other_type.
+  // Layer i attends fully if i % full_every == full_offset. Other layers are of other_type.
   Index full_every = 0, full_offset = 0;
   bool from_end = false;       // full_every and no_rope_every count back from the last layer
   bool more_in_lists = false;  // lists may also have values for layers of multi-token prediction
@@ -11465,9 +11465,9 @@ std::optional<double> context_of(json_reader<J>& config, const number_rule& rule
     if (const auto context = config.number(key, rule)) return context;
   return {};
 }
-/// The context length in training, before it was extended: the key beside the rope dictionary, else the key
-/// inside, else the default of the class, else the longest context. Of dictionaries for types of layers no
-/// class reads the key beside them. Warnings name what is assumed or overruled.
+/// The context length in training, before it was extended: the key beside the rope dictionary. If there is
+/// none, the key inside, then the default of the class, then the longest context. If there is a dictionary
+/// for each type of layers, no class reads the key beside them. Warnings name what is assumed or overruled.
 ///
 /// \param by_type  whether the dictionary is one of those
 ///
@@ -14548,7 +14548,7 @@ struct positions_behind {
   Index b, first;
   std::int64_t operator()(Index /*b*/, Index t) const { return source(b, first + t); }
 };
-/// The same for float `x` and 16-bit `out`: pieces are rotated in float and rounded once.
+/// rotate_checked for float `x` and 16-bit `out`: pieces are rotated in float and rounded once.
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_and_round(const char* function, const head_view<const float>& x, const head_view<T>& out,
                       const placed_table<S>& table, const P& positions, const Threads& threads) {

@@ -5229,7 +5229,7 @@ struct positions_behind {
   Index b, first;
   std::int64_t operator()(Index /*b*/, Index t) const { return source(b, first + t); }
 };
-/// The same for float `x` and 16-bit `out`: pieces are rotated in float and rounded once.
+/// rotate_checked for float `x` and 16-bit `out`: pieces are rotated in float and rounded once.
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_and_round(const char* function, const head_view<const float>& x, const head_view<T>& out,
                       const placed_table<S>& table, const P& positions, const Threads& threads) {

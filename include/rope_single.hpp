@@ -2866,9 +2866,9 @@ void check_magnitudes(const char* function, const attention_options& options, In
   const double scale = !detail::equal(options.scale, 0)
                            ? (std::abs)(options.scale)
                            : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
-               room = std::sqrt(smallest);
+               margin = std::sqrt(smallest);
   if (!detail::equal(options.softcap, 0) &&
-      (scale < room * options.softcap || scale > options.softcap / room))
+      (scale < margin * options.softcap || scale > options.softcap / margin))
     throw_invalid(function, "scale / softcap must be of a magnitude in [2^-", n / 2, ", 2^", n / 2, "], got ",
                   scale, " / ", options.softcap);
 }
@@ -9381,7 +9381,7 @@ void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_b
 ///     add_visible_values(rows, weights, softmax, sums)
 ///                              the same if hidden values may be no numbers: a row with only numbers has
 ///                              the bits of add_values
-///     in_order(sums, room)     the sums of a panel in the order of channels
+///     in_order(sums, ordered)     the sums of a panel in the order of channels
 template <class X, class A>
 concept prefill_products = requires(X& x, Index n, const tile_range& hull, A* numbers, const A* shrink,
                                     tile_softmax<A>& softmax) {
@@ -9462,7 +9462,7 @@ class prefill_operands {
               r, weights + r * shape::tile, [&](Index j) { return panel(c) + j * shape::width; },
               shape::width, [&](Index place) -> A& { return sums[place]; });
   }
-  static const A* in_order(const A* sums, A* /*room*/) { return sums; }
+  static const A* in_order(const A* sums, A* /*ordered*/) { return sums; }
  private:
   A* query(Index row) const {
     return queries_ + row / shape::rows * shape::rows * depth_ + row % shape::rows;
@@ -9514,9 +9514,9 @@ class paired_operands {
   bool finite_values(Index count) const {
     return are_finite(call_.v, block_.b, block_.kv, begin_, {0, count});
   }
-  static const float* in_order(const float* sums, float* room) {
-    for (Index c = 0; c < shape::width; ++c) room[c] = sums[place_of_channel<Products>(c)];
-    return room;
+  static const float* in_order(const float* sums, float* ordered) {
+    for (Index c = 0; c < shape::width; ++c) ordered[c] = sums[place_of_channel<Products>(c)];
+    return ordered;
   }
  protected:
   paired_operands(const call_type& call, const query_block& block, Index strips)
@@ -10813,12 +10813,12 @@ class prefill_block {
     const strip_rows rows = rows_of(s);
     const softmax_rows<A> state = m_.strip_state(s);
     const Index channels = call_.v.head_dim;
-    A room[std::size_t(shape::width)];
+    A ordered[std::size_t(shape::width)];
     for (Index r = 0; r < rows.count; ++r) {
       const A* sums = m_.strip_sums(s) + r * shape::width;
       T* out = call_.out.at(block_.b, rows.token_of(r), rows.head_of(r));
       for (Index c = 0; c < channels; c += shape::width, sums += shape::rows * shape::width)
-        write_channels(call_.rules, operands_.in_order(sums, room), state.sum[r],
+        write_channels(call_.rules, operands_.in_order(sums, ordered), state.sum[r],
                        (std::min)(shape::width, channels - c), out + c);
       write_log_sum_exp(call_.rules, block_.b, rows.token_of(r), rows.head_of(r), state.maximum[r],
                         state.sum[r]);
@@ -10893,7 +10893,7 @@ void check_selected(const char* function, const attention_options& options, cons
       }
   }
 }
-/// The same for a call whose options list the counts of queries and keys of its rows.
+/// Checks the lists of a call whose options list the counts of queries and keys of its rows.
 inline void check_selected(const char* function, const attention_options& options,
                            const attention_shape& shape, Index key_heads) {
   const auto count = [](const any_integers& counts, Index b, Index all) {
@@ -11215,7 +11215,7 @@ struct positions_behind {
   Index b, first;
   std::int64_t operator()(Index /*b*/, Index t) const { return source(b, first + t); }
 };
-/// The same for float `x` and 16-bit `out`: pieces are rotated in float and rounded once.
+/// rotate_checked for float `x` and 16-bit `out`: pieces are rotated in float and rounded once.
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_and_round(const char* function, const head_view<const float>& x, const head_view<T>& out,
                       const placed_table<S>& table, const P& positions, const Threads& threads) {
@@ -21337,7 +21337,7 @@ void find_weights_of_cache(const std::type_identity_t<head_view<const T>>& q, co
         to.at(0, h, 0)[part.slot(cache, j) * to.key_stride] = by_rank.data()[h * keys + j];
   });
 }
-/// The same, for weights in a list or an Eigen object.
+/// Writes the weights into a list or an Eigen object.
 template <class Layout, class Q, class Cache, class W, class S, class Threads>
 void find_weights_in(const head_view<Q>& q, const Cache& cache, W& weights, const placed_table<S>* table,
                      const attention_options& options, const row_counts& counts, const Threads& threads) {

@@ -277,9 +277,9 @@ void check_magnitudes(const char* function, const attention_options& options, In
   const double scale = !detail::equal(options.scale, 0)
                            ? (std::abs)(options.scale)
                            : 1 / std::sqrt(static_cast<double>((std::max)(head_dim, Index{1}))),
-               room = std::sqrt(smallest);
+               margin = std::sqrt(smallest);
   if (!detail::equal(options.softcap, 0) &&
-      (scale < room * options.softcap || scale > options.softcap / room))
+      (scale < margin * options.softcap || scale > options.softcap / margin))
     throw_invalid(function, "scale / softcap must be of a magnitude in [2^-", n / 2, ", 2^", n / 2, "], got ",
                   scale, " / ", options.softcap);
 }

@@ -90,7 +90,7 @@ void find_weights_of_cache(const std::type_identity_t<head_view<const T>>& q, co
   });
 }
 
-/// The same, for weights in a list or an Eigen object.
+/// Writes the weights into a list or an Eigen object.
 template <class Layout, class Q, class Cache, class W, class S, class Threads>
 void find_weights_in(const head_view<Q>& q, const Cache& cache, W& weights, const placed_table<S>* table,
                      const attention_options& options, const row_counts& counts, const Threads& threads) {

@@ -167,12 +167,12 @@ class prefill_block {
     const strip_rows rows = rows_of(s);
     const softmax_rows<A> state = m_.strip_state(s);
     const Index channels = call_.v.head_dim;
-    A room[std::size_t(shape::width)];
+    A ordered[std::size_t(shape::width)];
     for (Index r = 0; r < rows.count; ++r) {
       const A* sums = m_.strip_sums(s) + r * shape::width;
       T* out = call_.out.at(block_.b, rows.token_of(r), rows.head_of(r));
       for (Index c = 0; c < channels; c += shape::width, sums += shape::rows * shape::width)
-        write_channels(call_.rules, operands_.in_order(sums, room), state.sum[r],
+        write_channels(call_.rules, operands_.in_order(sums, ordered), state.sum[r],
                        (std::min)(shape::width, channels - c), out + c);
       write_log_sum_exp(call_.rules, block_.b, rows.token_of(r), rows.head_of(r), state.maximum[r],
                         state.sum[r]);

@@ -71,7 +71,7 @@ void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_b
 ///     add_visible_values(rows, weights, softmax, sums)
 ///                              the same if hidden values may be no numbers: a row with only numbers has
 ///                              the bits of add_values
-///     in_order(sums, room)     the sums of a panel in the order of channels
+///     in_order(sums, ordered)     the sums of a panel in the order of channels
 template <class X, class A>
 concept prefill_products = requires(X& x, Index n, const tile_range& hull, A* numbers, const A* shrink,
                                     tile_softmax<A>& softmax) {
@@ -161,7 +161,7 @@ class prefill_operands {
               shape::width, [&](Index place) -> A& { return sums[place]; });
   }
 
-  static const A* in_order(const A* sums, A* /*room*/) { return sums; }
+  static const A* in_order(const A* sums, A* /*ordered*/) { return sums; }
 
  private:
   A* query(Index row) const {
@@ -221,9 +221,9 @@ class paired_operands {
     return are_finite(call_.v, block_.b, block_.kv, begin_, {0, count});
   }
 
-  static const float* in_order(const float* sums, float* room) {
-    for (Index c = 0; c < shape::width; ++c) room[c] = sums[place_of_channel<Products>(c)];
-    return room;
+  static const float* in_order(const float* sums, float* ordered) {
+    for (Index c = 0; c < shape::width; ++c) ordered[c] = sums[place_of_channel<Products>(c)];
+    return ordered;
   }
 
  protected:

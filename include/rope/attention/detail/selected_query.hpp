@@ -78,7 +78,7 @@ void check_selected(const char* function, const attention_options& options, cons
   }
 }
 
-/// The same for a call whose options list the counts of queries and keys of its rows.
+/// Checks the lists of a call whose options list the counts of queries and keys of its rows.
 inline void check_selected(const char* function, const attention_options& options,
                            const attention_shape& shape, Index key_heads) {
   const auto count = [](const any_integers& counts, Index b, Index all) {

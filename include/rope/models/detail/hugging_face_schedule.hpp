@@ -187,9 +187,9 @@ std::optional<double> context_of(json_reader<J>& config, const number_rule& rule
   return {};
 }
 
-/// The context length in training, before it was extended: the key beside the rope dictionary, else the key
-/// inside, else the default of the class, else the longest context. Of dictionaries for types of layers no
-/// class reads the key beside them. Warnings name what is assumed or overruled.
+/// The context length in training, before it was extended: the key beside the rope dictionary. If there is
+/// none, the key inside, then the default of the class, then the longest context. If there is a dictionary
+/// for each type of layers, no class reads the key beside them. Warnings name what is assumed or overruled.
 ///
 /// \param by_type  whether the dictionary is one of those
 ///

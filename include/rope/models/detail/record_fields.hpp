@@ -105,10 +105,10 @@ struct hugging_face_record {
   // in the file of a text model.
   Index nested_head_dim = 0;
   double nested_base = 0, nested_window = 0;
-  Index full_head_dim = 0;      // of layers that attend fully; 0: head_dim
-  bool last_channels = false;   // the channels that rotate come last in a head
-  bool latent = false;          // a head has qk_nope_head_dim channels, then qk_rope_head_dim that rotate
-  bool double_head = false;     // head_dim is attention_head_dim, else 2 * hidden_size / num_attention_heads
+  Index full_head_dim = 0;     // of layers that attend fully; 0: head_dim
+  bool last_channels = false;  // the channels that rotate come last in a head
+  bool latent = false;         // a head has qk_nope_head_dim channels, then qk_rope_head_dim that rotate
+  bool double_head = false;  // without attention_head_dim, head_dim is 2 * hidden_size / num_attention_heads
   bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
   bool one_base = false;        // of base_per_layer: the base of the dictionary is for all layers that rotate
   bool theta_unread = false;  // the base has another key, and rope_theta next to the dictionary has no effect
@@ -123,7 +123,7 @@ struct hugging_face_record {
   // Defaults of a class with dictionaries per_type: full_type has filled_base and filled_factor (share of the
   // channels), other_type has local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
-  // Layer i attends fully if i % full_every == full_offset, else it is of other_type.
+  // Layer i attends fully if i % full_every == full_offset. Other layers are of other_type.
   Index full_every = 0, full_offset = 0;
   bool from_end = false;       // full_every and no_rope_every count back from the last layer
   bool more_in_lists = false;  // lists may also have values for layers of multi-token prediction
