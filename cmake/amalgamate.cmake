@@ -6,6 +6,7 @@
 #
 # Each <rope/...> header replaces its first include, and keeps its include guard. So the three may be included
 # together, in any order. Includes of the standard library occur once, and blank lines are removed.
+# rope_rotation_single.hpp, the short one, also leaves out the comments of namespace detail.
 #
 #   cmake -P cmake/amalgamate.cmake              write them
 #   cmake -DCHECK=ON -P cmake/amalgamate.cmake   fail if a checked-in file differs
@@ -86,6 +87,27 @@ function(write_single name public_header what)
   string(APPEND single "${rest}")
   string(REGEX REPLACE "\n\n+" "\n" single "${single}")
   string(REGEX REPLACE "\n(#ifndef ROPE_[A-Z0-9_]*_HPP\n)" "\n\n\\1" single "${single}")
+
+  if(name STREQUAL "rope_rotation_single.hpp")
+    foreach(scope IN ITEMS "namespace rope::inline ROPE_ABI::detail" "namespace detail")
+      set(rest "${single}")
+      set(single "")
+      while(TRUE)
+        string(FIND "${rest}" "\n${scope} {\n" begin)
+        if(begin EQUAL -1)
+          break()
+        endif()
+        string(SUBSTRING "${rest}" 0 ${begin} before)
+        string(SUBSTRING "${rest}" ${begin} -1 rest)
+        string(FIND "${rest}" "\n}  // ${scope}\n" end)
+        string(SUBSTRING "${rest}" 0 ${end} block)
+        string(SUBSTRING "${rest}" ${end} -1 rest)
+        string(REGEX REPLACE "\n *//[^\n]*" "" block "${block}")
+        string(APPEND single "${before}${block}")
+      endwhile()
+      string(APPEND single "${rest}")
+    endforeach()
+  endif()
 
   if(single MATCHES "\n[ \t]*(#[ \t]*include[ \t]*([\"]|<[ \t]*rope/)[^\n]*)")
     message(FATAL_ERROR "only a line that starts with '#include <rope/' is expanded, found: ${CMAKE_MATCH_1}")

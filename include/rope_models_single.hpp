@@ -1132,9 +1132,9 @@ class frequencies {
 /// for a field outside its range.
 ///
 /// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
-/// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
-/// than in training, as where a shorter context is stretched over the original one. transformers (with a
-/// warning), ggml and MLX accept such factors too.
+/// the original one. Below 1 it multiplies them by 1 / s with the same formula: the angle between neighbours
+/// is larger than in training, as if a shorter context were stretched over the original one. transformers
+/// (with a warning), ggml and MLX accept such factors too.
 namespace rope::inline ROPE_ABI {
 namespace detail {
 // The pairs at which a rule changes from one schedule to another. Each is given by its number of full turns
@@ -1227,6 +1227,34 @@ struct ntk_scaling {
   void apply(schedule& axis) const {
     detail::require_positive("ntk_scaling: factor", factor);
     detail::stretch_base(axis, factor, "ntk_scaling", "ntk_scaling: factor");
+  }
+};
+/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
+/// of `length`: keys rotated for one length do not fit queries rotated for another.
+///
+///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
+///     const frequencies f(128, 10000.0, rule);
+///
+/// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
+struct dynamic_ntk_scaling {
+  double factor;        // s > 0
+  double max_position;  // positive
+  double length;        // tokens in the sequence, not negative
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
+  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
+  void apply(schedule& axis) const {
+    detail::require_positive("dynamic_ntk_scaling: factor", factor);
+    detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
+    detail::require_field(detail::is_finite(length) && length >= 0,
+                          "dynamic_ntk_scaling: length must not be negative", length);
+    if (length > max_position) {
+      // 1 + s (L - max_position) / max_position, which has no cancellation.
+      const wide_real limit = wide_real(max_position);
+      const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
+      detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
+    }
   }
 };
 /// YaRN: pairs with more than beta_fast full turns over L0 positions keep their frequency, pairs with fewer
@@ -1341,59 +1369,6 @@ struct llama3_scaling {
     }
   }
 };
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_FREQUENCIES_SCALING_HPP
-
-#ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
-#define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
-/// The rarer frequency rules, used like those of scaling.hpp. Some, such as resonance_scaling, are applied
-/// after another rule.
-namespace rope::inline ROPE_ABI {
-namespace detail {
-/// The integer nearest to x, with ties to even.
-inline wide_real nearest_integer(wide_real x) {
-  const wide_real below = floor(x), rest = x - below;
-  const bool odd = floor(below / 2) * 2 != below;
-  return rest > 0.5 || (rest == wide_real(0.5) && odd) ? below + 1 : below;
-}
-/// sin x by Taylor's series.  Requires: x in [0, pi / 2]
-inline wide_real sine(wide_real x) {
-  wide_real sum = 0, term = x;
-  for (int n = 1; n < 44; n += 2) {
-    sum += term;
-    term *= -(x * x) / ((n + 1) * (n + 2));
-  }
-  return sum;
-}
-}  // namespace detail
-/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
-/// of `length`: keys rotated for one length do not fit queries rotated for another.
-///
-///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
-///     const frequencies f(128, 10000.0, rule);
-///
-/// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
-struct dynamic_ntk_scaling {
-  double factor;        // s > 0
-  double max_position;  // positive
-  double length;        // tokens in the sequence, not negative
-  /// Applies the rule.
-  ///
-  /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
-  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
-  void apply(schedule& axis) const {
-    detail::require_positive("dynamic_ntk_scaling: factor", factor);
-    detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "dynamic_ntk_scaling: length must not be negative", length);
-    if (length > max_position) {
-      // 1 + s (L - max_position) / max_position, which has no cancellation.
-      const wide_real limit = wide_real(max_position);
-      const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
-      detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
-    }
-  }
-};
 /// p-RoPE: the fastest pairs keep the schedule, divided by s, and the others are not rotated. Unlike with
 /// partial rotation, the pairs extend over the whole rotary_dim.
 ///
@@ -1475,6 +1450,31 @@ struct longrope_scaling {
     axis.attention_factor *= magnitude();
   }
 };
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_FREQUENCIES_SCALING_HPP
+
+#ifndef ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
+#define ROPE_FREQUENCIES_SCALING_VARIANTS_HPP
+/// The rarer frequency rules, used like those of scaling.hpp. Some, such as resonance_scaling, are applied
+/// after another rule.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+/// The integer nearest to x, with ties to even.
+inline wide_real nearest_integer(wide_real x) {
+  const wide_real below = floor(x), rest = x - below;
+  const bool odd = floor(below / 2) * 2 != below;
+  return rest > 0.5 || (rest == wide_real(0.5) && odd) ? below + 1 : below;
+}
+/// sin x by Taylor's series.  Requires: x in [0, pi / 2]
+inline wide_real sine(wide_real x) {
+  wide_real sum = 0, term = x;
+  for (int n = 1; n < 44; n += 2) {
+    sum += term;
+    term *= -(x * x) / ((n + 1) * (n + 2));
+  }
+  return sum;
+}
+}  // namespace detail
 /// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
 /// which have the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
 ///

@@ -4,9 +4,9 @@
 
 #ifndef ROPE_ROTATION_HPP
 #define ROPE_ROTATION_HPP
-/// What a program that only rotates needs: frequencies with the common schedules, positions, tables, layouts,
-/// views of heads, rotation, its inverse and its gradient. Axes of images and videos are in frequencies.hpp,
-/// the rest of rotation/ in rotation_extras.hpp.
+/// Everything that a program which only rotates needs: frequencies with the common schedules and axes,
+/// positions, tables, layouts, views of heads, rotation, its inverse and its gradient. rotation_extras.hpp
+/// has the rest of rotation/.
 
 #ifndef ROPE_CONFIG_HPP
 #define ROPE_CONFIG_HPP
@@ -194,7 +194,6 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 /// Threads of a call. The caller provides them, and the library never creates one.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// Bodies of parallel loops, with which the concepts below test a type.
 struct any_body {
   void operator()(Index /*piece*/) const {}
 };
@@ -240,7 +239,6 @@ struct this_thread {
   }
 };
 namespace detail {
-/// The number of the caller's threads.
 template <class Threads>
 Index available_threads(const Threads& threads) {
   if constexpr (thread_source<Threads>)
@@ -248,19 +246,13 @@ Index available_threads(const Threads& threads) {
   else
     return threads.numThreads();
 }
-/// The cost of a call: the product of extents, as a double because the number of operations may exceed an
-/// Index.
 template <class... Extent>
 constexpr double cost_of(Extent... extents) {
   return (static_cast<double>(extents) * ...);
 }
-/// The first element of piece i of [0, count): floor(count i / pieces), even if count i exceeds an Index.
-///
-/// Requires:  i in [0, pieces], and an Index holds pieces^2
 constexpr Index begin_of_piece(Index count, Index i, Index pieces) {
   return count / pieces * i + count % pieces * i / pieces;
 }
-/// Calls run(i) for i in [0, pieces) on the caller's threads. `cost` is the cost of one piece.
 template <class Threads, class Run>
 void run_pieces(const Threads& threads, Index pieces, double cost, const Run& run) {
   if constexpr (thread_source<Threads>) {
@@ -271,8 +263,6 @@ void run_pieces(const Threads& threads, Index pieces, double cost, const Run& ru
     });
   }
 }
-/// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but no piece so small that
-/// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
 template <class Threads, class Body>
 void parallel_pieces(const Threads& threads, Index count, double bytes, const Body& body) {
   constexpr double smallest_piece = 1 << 18;
@@ -290,14 +280,13 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_PARALLEL_HPP
 
-#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
-#define ROPE_FREQUENCIES_FREQUENCIES_HPP
-#include <cmath>
+#ifndef ROPE_FREQUENCIES_AXES_HPP
+#define ROPE_FREQUENCIES_AXES_HPP
 #include <cstdint>
 #include <limits>
-#include <numbers>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #ifndef ROPE_BASE_MESSAGE_HPP
 #define ROPE_BASE_MESSAGE_HPP
@@ -310,7 +299,6 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 /// Numbers: comparisons and conversions that compilers warn about or optimise away, the arithmetic type of
 /// channels, tests of bits for infinities, and hashes.
 namespace rope::inline ROPE_ABI::detail {
-/// The bytes of `from` as a `To`. Early standard libraries of C++20 have no std::bit_cast.
 template <class To, class From>
 constexpr To bit_cast(const From& from) {
 #if defined(__cpp_lib_bit_cast)
@@ -319,23 +307,18 @@ constexpr To bit_cast(const From& from) {
   return __builtin_bit_cast(To, from);
 #endif
 }
-/// a == b, for intended exact comparisons: an option that is off, a factor of exactly 1.
 template <class A, class B>
 constexpr bool equal(A a, B b) {
   return std::equal_to<>{}(a, b);
 }
-/// Whether x is neither infinite nor NaN. Read from the bits: under -ffast-math std::isfinite may be folded
-/// to true.
 constexpr bool is_finite(double x) {
   constexpr std::uint64_t exponent = 0x7ff0000000000000u;
   return (bit_cast<std::uint64_t>(x) & exponent) != exponent;
 }
-/// Whether an Index holds the count.
 template <std::integral Count>
 constexpr bool is_index(Count count) {
   return std::in_range<Index>(count);
 }
-/// Converts a count that fits in an Index. Has no cast if the types are equal, because compilers would warn.
 template <std::integral Count>
 constexpr Index to_index(Count count) {
   if constexpr (std::same_as<Count, Index>)
@@ -343,15 +326,12 @@ constexpr Index to_index(Count count) {
   else
     return static_cast<Index>(count);
 }
-/// The arithmetic type for channels of type T.
 template <class T>
 using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
-/// `count` channels in memory, as an Eigen row.
 template <class T>
 using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
-/// Calls body(i) for each i in [first, last), 16 in a loop of constant length. g++ -O2 vectorises only those.
 template <class Body>
 EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& body) {
   constexpr Index block = 16;
@@ -359,7 +339,6 @@ EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& bod
     for (Index i = 0; i < block; ++i) body(first + i);
   for (; first < last; ++first) body(first);
 }
-/// Whether all of x[0 .. count) are finite.
 template <class X>
 bool all_finite(const X* x, Index count) {
   using A = arithmetic<X>;
@@ -371,15 +350,12 @@ bool all_finite(const X* x, Index count) {
   });
   return largest != exponent;
 }
-/// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
-/// of SplitMix64).
 constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
   hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
   hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
   hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
   return hash ^ (hash >> 31);
 }
-/// Folds the shape [rows, columns] and the doubles value(r, c) into a hash.
 template <class Value>
 std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& value) {
   hash = mix(mix(hash, static_cast<std::uint64_t>(rows)), static_cast<std::uint64_t>(columns));
@@ -391,7 +367,6 @@ std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& va
 #endif  // ROPE_BASE_NUMBERS_HPP
 /// Error texts: "rope::function: the rule, the value".
 namespace rope::inline ROPE_ABI::detail {
-/// The fewest digits that read back exactly, but at least ten: 10000 and 10000.25, not 1.000025e+04.
 inline std::string exact_digits(double value) {
   char digits[32];
   for (int count = 10; count <= 17; ++count) {
@@ -400,23 +375,18 @@ inline std::string exact_digits(double value) {
   }
   return digits;
 }
-/// A part of a message: a text or a number. Messages have parts of many types. With this class one function,
-/// not a template, joins all of them.
 class message_part {
  public:
   message_part(const char* text) : kind_(kind::text), text_(text) {}
-  /// \param text  must outlive the part
   message_part(const std::string& text) : message_part(text.c_str()) {}
   message_part(double value) : kind_(kind::real), real_(value) {}
   template <std::signed_integral Integer>
   message_part(Integer value) : kind_(kind::integer), integer_(value) {}
   template <std::unsigned_integral Integer>
   message_part(Integer value) : kind_(kind::natural), natural_(value) {}
-  /// A class that converts to an Index, such as moved_index.
   template <class Number>
   requires(std::is_class_v<Number>&& std::convertible_to<Number, Index>) message_part(const Number& value)
       : kind_(kind::integer), integer_(static_cast<Index>(value)) {}
-  /// Appends the part. A double gets 17 digits, which read back exactly.
   void append_to(std::string& text) const {
     char digits[32];
     switch (kind_) {
@@ -453,7 +423,6 @@ template <class... Parts>
 std::string message(Parts... parts) {
   return joined({message_part(parts)...});
 }
-/// Extents as messages show them: "[2, 16, 8, 128]".
 inline std::string shape_text(const Index* extents, std::size_t count) {
   std::string text;
   for (std::size_t i = 0; i < count; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(extents[i]);
@@ -462,36 +431,24 @@ inline std::string shape_text(const Index* extents, std::size_t count) {
 inline std::string shape_text(std::initializer_list<Index> extents) {
   return shape_text(extents.begin(), extents.size());
 }
-/// The extents of a view.
 template <class View>
 requires requires(const View& x) { x.head_dim; }
 std::string shape_text(const View& x) { return shape_text({x.batch, x.tokens, x.heads, x.head_dim}); }
-/// Reports an invalid argument of `function`. The parts are the rule and the value.
-///
-/// Throws:  std::invalid_argument
 template <class... Parts>
 [[noreturn]] void throw_invalid(const char* function, Parts... parts) {
   ROPE_THROW(std::invalid_argument, joined({function, ": ", message_part(parts)...}));
 }
-/// Throws:  std::out_of_range
 template <class... Parts>
 [[noreturn]] void throw_out_of_range(const char* function, Parts... parts) {
   ROPE_THROW(std::out_of_range, joined({function, ": ", message_part(parts)...}));
 }
-/// Throws:  std::length_error
 template <class... Parts>
 [[noreturn]] void throw_length(const char* function, Parts... parts) {
   ROPE_THROW(std::length_error, joined({function, ": ", message_part(parts)...}));
 }
-/// Throws unless the rule holds. The text of the rule names both numbers in this order.
-///
-/// Throws:  std::invalid_argument
 inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {
   if (!holds) throw_invalid(function, rule, ", got ", first, " and ", second);
 }
-/// Throws unless both extents are equal. `names` lists the objects in the order of the numbers.
-///
-/// Throws:  std::invalid_argument
 inline void check_equal(const char* function, const char* names, const char* extent, Index first,
                         Index second) {
   if (first != second)
@@ -499,6 +456,11 @@ inline void check_equal(const char* function, const char* names, const char* ext
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_MESSAGE_HPP
+
+#ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
+#define ROPE_FREQUENCIES_FREQUENCIES_HPP
+#include <cmath>
+#include <numbers>
 
 #ifndef ROPE_BASE_NUMBER_ARRAY_HPP
 #define ROPE_BASE_NUMBER_ARRAY_HPP
@@ -517,21 +479,14 @@ inline void check_equal(const char* function, const char* names, const char* ext
 /// initialised.
 namespace rope::inline ROPE_ABI::detail {
 inline constexpr std::size_t cache_line = 64;
-/// Rejects a block that exceeds the address space.
-///
-/// Throws:  std::length_error
 inline void check_block(const char* name, std::size_t count, std::size_t size) {
   if (count > static_cast<std::size_t>(-1) / size)
     throw_length(name, count, " elements of ", size, " bytes exceed the address space");
 }
-/// `count` elements of `size` bytes each.
-///
-/// Throws:  std::length_error if they exceed the address space
 inline void* allocate_block(const char* name, std::size_t count, std::size_t size) {
   check_block(name, count, size);
   return ::operator new (count* size, std::align_val_t{cache_line});
 }
-/// Frees a block of allocate_block, or none if `block` is null.
 inline void free_block(void* block) noexcept { ::operator delete (block, std::align_val_t{cache_line}); }
 }  // namespace rope::inline ROPE_ABI::detail
 namespace rope::inline ROPE_ABI {
@@ -682,7 +637,6 @@ class number_array {
 ///
 /// Unsigned integers of 128 and 192 bits, with the operations that exact angles need.
 namespace rope::inline ROPE_ABI::detail {
-/// hi * 2^64 + lo. Every operation is modulo 2^128.
 struct uint128 {
   std::uint64_t hi = 0;
   std::uint64_t lo = 0;
@@ -696,18 +650,15 @@ struct uint128 {
   friend constexpr uint128 operator-(uint128 a, uint128 b) {
     return {a.hi - b.hi - (a.lo < b.lo ? 1u : 0u), a.lo - b.lo};
   }
-  /// Requires: places in [0, 127]
   friend constexpr uint128 operator<<(uint128 a, int places) {
     if (places >= 64) return {a.lo << (places - 64), 0};
     return {(a.hi << places) | (a.lo >> 1 >> (63 - places)), a.lo << places};
   }
-  /// Requires: places in [0, 127]
   friend constexpr uint128 operator>>(uint128 a, int places) {
     if (places >= 64) return {0, a.hi >> (places - 64)};
     return {a.hi >> places, (a.lo >> places) | (a.hi << 1 << (63 - places))};
   }
 };
-/// hi * 2^128 + mid * 2^64 + lo. Every operation is modulo 2^192.
 struct uint192 {
   std::uint64_t hi = 0;
   std::uint64_t mid = 0;
@@ -716,7 +667,6 @@ struct uint192 {
   friend constexpr uint192 operator+(uint192 a, uint192 b) {
     const std::uint64_t low = a.lo + b.lo, middle = a.mid + b.mid;
     const std::uint64_t carry = low < a.lo ? 1u : 0u, sum = middle + carry;
-    // The two carries out of the middle exclude each other.
     return {a.hi + b.hi + (middle < a.mid ? 1u : 0u) + (sum < middle ? 1u : 0u), sum, low};
   }
   friend constexpr uint192 operator-(uint192 a) {
@@ -724,15 +674,12 @@ struct uint192 {
     return {~a.hi + (a.lo == 0 && a.mid == 0 ? 1u : 0u), ~a.mid + carry, 0 - a.lo};
   }
 };
-/// -a if all bits of `sign` are set, a if none is. Has no branch.
 constexpr uint192 negate_if(std::uint64_t sign, uint192 a) {
   return uint192{a.hi ^ sign, a.mid ^ sign, a.lo ^ sign} + uint192{0, 0, sign & 1};
 }
-/// The number of zero bits before the highest set bit.
 constexpr int leading_zeros(uint128 a) {
   return a.hi != 0 ? std::countl_zero(a.hi) : 64 + std::countl_zero(a.lo);
 }
-/// a * b from four products of 32-bit halves: the portable version of `multiply`.
 constexpr uint128 multiply_halves(std::uint64_t a, std::uint64_t b) {
   constexpr std::uint64_t low = 0xffffffffu;
   const std::uint64_t aa = a & low, ab = a >> 32, ba = b & low, bb = b >> 32;
@@ -740,7 +687,6 @@ constexpr uint128 multiply_halves(std::uint64_t a, std::uint64_t b) {
   const std::uint64_t middle = (ll >> 32) + (lh & low) + (hl & low);
   return {hh + (lh >> 32) + (hl >> 32) + (middle >> 32), (middle << 32) | (ll & low)};
 }
-/// a * b, all 128 bits.
 constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) {
 #if defined(__SIZEOF_INT128__)
   __extension__ using native = unsigned __int128;
@@ -750,23 +696,18 @@ constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) {
   return multiply_halves(a, b);
 #endif
 }
-/// a * b modulo 2^192.
 constexpr uint192 multiply(uint192 a, std::uint64_t b) {
   const uint128 low = multiply(a.lo, b), middle = multiply(a.mid, b);
   const uint128 upper = middle + uint128{a.hi * b, low.hi};
   return {upper.hi, upper.lo, low.lo};
 }
-/// a / divisor, rounded down.
 constexpr uint128 divide(uint128 a, std::uint32_t divisor) {
   constexpr std::uint64_t low = 0xffffffffu;
   const std::uint64_t first = a.hi % divisor << 32 | a.lo >> 32;
   const std::uint64_t second = first % divisor << 32 | (a.lo & low);
   return {a.hi / divisor, (first / divisor) << 32 | second / divisor};
 }
-/// The upper half of a product.
 constexpr std::uint64_t multiply_upper(std::uint64_t a, std::uint64_t b) { return multiply(a, b).hi; }
-/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor: carries out of the lowest
-/// partial products are ignored, and no caller needs these bits.
 constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   const uint128 top = multiply(a.hi, b.hi);
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
@@ -1000,7 +941,6 @@ class wide_real {
 /// Text has one axis, the token's position; an image has two, a video three.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// base^(-i / denominator), i = 0 .. count - 1, of one base.
 class inverse_powers {
  public:
   inverse_powers(wide_real base, Index denominator) : step_(-log(base) / denominator) {}
@@ -1217,6 +1157,182 @@ class frequencies {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_FREQUENCIES_HPP
+/// Frequencies with more than one axis: (height, width) of an image, (time, height, width) of a video.
+///
+/// Every multi-axis embedding is one matrix inv_freq [pairs, axes]. A table of coordinates [rows, axes]
+/// rotates pair i of row r by
+///
+///     angle(r, i) = sum_a coordinates(r, a) inv_freq(i, a)
+///
+/// and the functions here differ only in the entries that are not 0. For three pairs on two axes:
+///
+///     axial                 on_axes               along_directions
+///     one block per axis,   one schedule, dealt   one schedule, each pair
+///     each its own f, g     out to the axes       along its own direction
+///       f0  .                 f0  .                 f0 u00  f0 u01
+///       f1  .                 .   f1                f1 u10  f1 u11
+///       .   g0                f2  .                 f2 u20  f2 u21
+///
+/// For any other scheme, frequencies::custom(inv_freq) is enough. axes_variants.hpp has along_directions and
+/// rarer assignments, and vision_axes.hpp the schemes of released models.
+namespace rope::inline ROPE_ABI {
+namespace detail {
+inline void require_one_axis_schedule(const char* function, const frequencies& schedule) {
+  if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
+}
+inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
+  if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
+  constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
+  Index sum = 0;
+  for (const Index pairs : sections) {
+    if (pairs < 0 || pairs > most) throw_invalid(function, "a section must be in [0, 2^31), got ", pairs);
+    if (pairs > most - sum)
+      throw_invalid(function, "sections must add up to less than 2^31, got ", sum, " + ", pairs);
+    sum += pairs;
+  }
+  return sum;
+}
+inline frequencies axial_of(const frequencies* blocks, Index count, Index step) {
+  if (count == 0) throw_invalid("axial", "give one block per axis, got none");
+  const double factor = blocks->attention_factor();
+  Index pairs = 0, axes = 0;
+  for (Index b = 0; b < count; ++b) {
+    const frequencies& block = blocks[b * step];
+    if (!equal(block.attention_factor(), factor))
+      throw_invalid("axial", "all blocks must have the same attention_factor, got ", factor, " and ",
+                    block.attention_factor());
+    pairs += block.pairs();
+    axes += block.axes();
+  }
+  number_array<double> inv_freq(pairs, axes, 0.0);
+  pairs = axes = 0;
+  for (Index b = 0; b < count; ++b) {
+    const frequencies& block = blocks[b * step];
+    for (Index a = 0; a < block.axes(); ++a)
+      for (Index i = 0; i < block.pairs(); ++i) inv_freq(pairs + i, axes + a) = block.inv_freq(i, a);
+    pairs += block.pairs();
+    axes += block.axes();
+  }
+  return frequencies::custom(std::move(inv_freq), factor);
+}
+}  // namespace detail
+/// Blocks of pairs, each rotated by its own axes: pairs 0 .. n - 1 by the axes of the first block, the next
+/// ones by those of the second, ... A block is any `frequencies`, so every axis may have its own width, base,
+/// scaling or unit.
+///
+///     const frequencies time(16, 256), height(56, 256), width(56, 256);
+///     const frequencies f = axial({time, height, width});
+///
+/// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
+///
+/// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
+/// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
+inline frequencies axial(const std::vector<frequencies>& blocks) {
+  return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
+}
+/// The same block for each of `axes` axes. rotary_dim() is axes * block.rotary_dim().
+///
+///     const frequencies f = axial(frequencies::pixel(16, 256), 3);  // video in [-1, 1]; 48 channels rotate
+///
+/// Throws:  std::invalid_argument unless axes is positive
+inline frequencies axial(const frequencies& block, Index axes) {
+  if (axes <= 0) detail::throw_invalid("axial", "axes must be positive, got ", axes);
+  return detail::axial_of(&block, axes, 0);
+}
+/// Axial blocks of the original schedule: widths[a] channels rotate by axis a with base^(-2 i / widths[a]).
+///
+///     const frequencies f = axial_blocks({16, 56, 56}, 256);  // HunyuanVideo; Flux, Qwen-Image: base 10000
+///
+/// \param widths  channels per axis, each even and positive; their sum is rotary_dim
+///
+/// Throws:  std::invalid_argument unless there are widths, all even and positive, and base is above 1
+inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 10000.0) {
+  if (widths.empty()) return detail::axial_of(nullptr, 0, 1);  // throws
+  frequencies all(widths.front(), base);
+  for (std::size_t axis = 1; axis < widths.size(); ++axis) {
+    const frequencies both[] = {all, frequencies(widths[axis], base)};
+    all = detail::axial_of(both, 2, 1);
+  }
+  return all;
+}
+/// The axis that rotates each pair. Your own assignment works wherever the functions below do.
+///
+///     const axis_assignment alternating = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
+///     const frequencies f = on_axes(frequencies(8), alternating);
+struct axis_assignment {
+  std::vector<Index> axis_of_pair;  // [pairs], each in [0, axes)
+  Index axes;                       // number of axes
+};
+/// Axis 0 for the first sections[0] pairs, axis 1 for the next sections[1], ...
+///
+///     const axis_assignment axes = contiguous_sections({16, 24, 24});  // time, height, width
+///
+/// Throws:  std::invalid_argument if sections is empty, one is negative, or their sum is not below 2^31
+/// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
+///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
+inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("contiguous_sections", sections);
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0),
+                             static_cast<Index>(sections.size())};
+  std::size_t pair = 0;
+  for (Index axis = 0; axis < assignment.axes; ++axis)
+    for (Index i = 0; i < sections[static_cast<std::size_t>(axis)]; ++i)
+      assignment.axis_of_pair[pair++] = axis;
+  return assignment;
+}
+/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The remaining pairs go to axis 0.
+///
+///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
+///
+/// \param sections  pairs per axis, (time, height, width) in Qwen3-VL
+///
+/// Throws:  as contiguous_sections; std::invalid_argument if an axis other than 0 does not find all its pairs
+///          among i = axis, axis + axes, ...: implementations that slice ([16, 24, 24]) then silently give it
+///          fewer
+/// Source:  `apply_interleaved_mrope` of Hugging Face transformers (Qwen3-VL, Qwen3.5)
+inline axis_assignment interleaved_sections(const std::vector<Index>& sections) {
+  const Index pairs = detail::sum_of_sections("interleaved_sections", sections);
+  const auto axes = static_cast<Index>(sections.size());
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(pairs), 0), axes};
+  for (Index axis = 1; axis < axes; ++axis) {
+    const Index count = sections[static_cast<std::size_t>(axis)];
+    if (count > 0 && axis + axes * (count - 1) >= pairs)
+      detail::throw_invalid("interleaved_sections", "axis ", axis, " must find its pairs at ", axis, ", ",
+                            axis + axes, ", ... below ", pairs, ", got a section of ", count);
+    for (Index k = 0; k < count; ++k)
+      assignment.axis_of_pair[static_cast<std::size_t>(axis + axes * k)] = axis;
+  }
+  return assignment;
+}
+/// One schedule whose pairs are assigned to axes: pair i keeps its frequency and rotates by one axis.
+///
+///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
+///
+///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
+///
+/// If all coordinates of a token are equal, as for text, the rotation has the same bits as that of the
+/// schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
+///
+/// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
+///          pair ("sections do not add up") or one outside its range
+inline frequencies on_axes(const frequencies& schedule, const axis_assignment& assignment) {
+  detail::require_one_axis_schedule("on_axes", schedule);
+  const auto& axis_of_pair = assignment.axis_of_pair;
+  if (static_cast<Index>(axis_of_pair.size()) != schedule.pairs())
+    detail::throw_invalid("on_axes", "the sections must add up to the ", schedule.pairs(),
+                          " pairs of the schedule, got ", axis_of_pair.size());
+  number_array<double> inv_freq(schedule.pairs(), (std::max)(assignment.axes, Index{0}), 0.0);
+  for (Index i = 0; i < schedule.pairs(); ++i) {
+    const Index axis = axis_of_pair[static_cast<std::size_t>(i)];
+    if (axis < 0 || axis >= assignment.axes)
+      detail::throw_invalid("on_axes", "an axis must be in [0, ", assignment.axes, "), got ", axis,
+                            " for pair ", i);
+    inv_freq(i, axis) = schedule.inv_freq(i, 0);
+  }
+  return frequencies::custom(std::move(inv_freq), schedule.attention_factor());
+}
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_FREQUENCIES_AXES_HPP
 
 #ifndef ROPE_FREQUENCIES_SCALING_HPP
 #define ROPE_FREQUENCIES_SCALING_HPP
@@ -1227,27 +1343,20 @@ class frequencies {
 /// for a field outside its range.
 ///
 /// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
-/// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
-/// than in training, as where a shorter context is stretched over the original one. transformers (with a
-/// warning), ggml and MLX accept such factors too.
+/// the original one. Below 1 it multiplies them by 1 / s with the same formula: the angle between neighbours
+/// is larger than in training, as if a shorter context were stretched over the original one. transformers
+/// (with a warning), ggml and MLX accept such factors too.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-// The pairs at which a rule changes from one schedule to another. Each is given by its number of full turns
-// over the L0 positions of training. d is rotary_dim.
-/// The pair, as a real number, that makes `rotations` full turns over L0 positions.
 inline wide_real pair_of_rotations(double rotations, const schedule& axis, double original_max_position) {
   return wide_real(axis.rotary_dim) *
          log(wide_real(original_max_position) / (wide_real(rotations) * 2 * wide_real::pi())) /
          (2 * log(axis.base));
 }
-/// The first and the last pair of a blend.
 struct blend_bounds {
   wide_real low;
   wide_real high;
 };
-/// The pairs with `fast` and `slow` full turns, rounded outwards if `truncate`, and limited to [0, d - 1]. If
-/// they are equal, high is 0.001 above low, as in Hugging Face transformers. If no pair of [0, d - 1] is
-/// between them, low > high.
 inline blend_bounds blend_between(double fast, double slow, bool truncate, const schedule& axis,
                                   double original_max_position) {
   wide_real low = pair_of_rotations(fast, axis, original_max_position);
@@ -1261,32 +1370,22 @@ inline blend_bounds blend_between(double fast, double slow, bool truncate, const
   if (low == high) high += wide_real(1) / 1000;
   return {low, high};
 }
-/// 0 below `low`, 1 above `high`, linear between: the share of a pair that is interpolated.
 inline wide_real ramp(Index pair, wide_real low, wide_real high) {
   return std::clamp((pair - low) / (high - low), wide_real(0), wide_real(1));
 }
 inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
 }
-/// \param field  the rule and its field
 inline void require_positive(const char* field, double value) {
   if (!is_finite(value) || value <= 0)
     ROPE_THROW(std::invalid_argument, message(field, " must be positive, got ", value));
 }
-/// Multiplies the base by multiplier. The product must be above 1.
-///
-/// \param field  for the message: the rule and its field, whose `value` gave the multiplier
 inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
   if (axis.base * multiplier <= 1)
     ROPE_THROW(std::invalid_argument,
                message(field, " must leave a base greater than 1, got ", static_cast<double>(value)));
   axis.multiply_base(multiplier);
 }
-/// Multiplies the base by factor^(d / (d - 2)): the slowest pair then rotates `factor` times slower, and pair
-/// 0 keeps its frequency.
-///
-/// \param rule   for the messages
-/// \param field  the rule again, and its name for the factor
 inline void stretch_base(schedule& axis, wide_real factor, const char* rule, const char* field) {
   if (axis.rotary_dim <= 2) throw_invalid(rule, "rotary_dim must be at least 4, got ", axis.rotary_dim);
   const auto d = wide_real(axis.rotary_dim);
@@ -1322,6 +1421,34 @@ struct ntk_scaling {
   void apply(schedule& axis) const {
     detail::require_positive("ntk_scaling: factor", factor);
     detail::stretch_base(axis, factor, "ntk_scaling", "ntk_scaling: factor");
+  }
+};
+/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
+/// of `length`: keys rotated for one length do not fit queries rotated for another.
+///
+///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
+///     const frequencies f(128, 10000.0, rule);
+///
+/// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
+struct dynamic_ntk_scaling {
+  double factor;        // s > 0
+  double max_position;  // positive
+  double length;        // tokens in the sequence, not negative
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
+  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
+  void apply(schedule& axis) const {
+    detail::require_positive("dynamic_ntk_scaling: factor", factor);
+    detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
+    detail::require_field(detail::is_finite(length) && length >= 0,
+                          "dynamic_ntk_scaling: length must not be negative", length);
+    if (length > max_position) {
+      // 1 + s (L - max_position) / max_position, which has no cancellation.
+      const wide_real limit = wide_real(max_position);
+      const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
+      detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
+    }
   }
 };
 /// YaRN: pairs with more than beta_fast full turns over L0 positions keep their frequency, pairs with fewer
@@ -1436,13 +1563,93 @@ struct llama3_scaling {
     }
   }
 };
+/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the others are not rotated. Unlike with
+/// partial rotation, the pairs extend over the whole rotary_dim.
+///
+///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
+///
+///     const frequencies f(512, 1e6, proportional_scaling{.partial_rotary_factor = 0.25});  // Gemma 4
+///
+/// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of Hugging Face transformers
+///         (Gemma 4).
+struct proportional_scaling {
+  double partial_rotary_factor;  // in (0, 1]
+  double factor = 1;             // s > 0
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless partial_rotary_factor is in (0, 1], and factor finite and
+  ///          positive
+  void apply(schedule& axis) const {
+    detail::require_field(
+        detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
+        "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
+    detail::require_positive("proportional_scaling: factor", factor);
+    const auto rotating =
+        static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      axis.inv_freq(i) = i < rotating ? axis.inv_freq(i) / factor : 0;
+  }
+};
+/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
+///
+///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
+///     s = factor if given; else max_position / L0
+///
+/// m does not depend on the list. If a cached sequence grows beyond L0, it must keep its first list.
+///
+///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
+///                                    .original_max_position = 4096, .max_position = 131072,
+///                                    .length = prompt_length};
+///     const frequencies f(96, 10000.0, rule);  // Phi-3
+///
+/// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
+struct longrope_scaling {
+  std::vector<double> short_factor;             // e [pairs] for length <= L0, positive
+  std::vector<double> long_factor;              // e [pairs] for longer ones, positive
+  double original_max_position;                 // L0 > 1
+  double max_position;                          // of the extended context, positive
+  double length;                                // tokens in the sequence, not negative
+  std::optional<double> factor = {};            // s, positive
+  std::optional<double> attention_factor = {};  // m itself, positive
+  /// Whether the long list is used.
+  bool uses_long() const { return length > original_max_position; }
+  /// m of the formula above.  Requires: fields in their ranges
+  double magnitude() const {
+    if (attention_factor) return *attention_factor;
+    const double s = factor.value_or(max_position / original_max_position);
+    if (s <= 1) return 1;
+    return static_cast<double>(pow(1 + log(wide_real(s)) / log(wide_real(original_max_position)), 0.5));
+  }
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless both lists have one finite and positive value per pair, and the
+  ///          other fields are finite and in the ranges above
+  void apply(schedule& axis) const {
+    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
+                          "longrope_scaling: original_max_position must be above 1", original_max_position);
+    detail::require_positive("longrope_scaling: max_position", max_position);
+    detail::require_field(detail::is_finite(length) && length >= 0,
+                          "longrope_scaling: length must not be negative", length);
+    detail::require_positive("longrope_scaling: factor", factor.value_or(1));
+    detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
+    for (const auto* list : {&short_factor, &long_factor}) {
+      if (static_cast<Index>(list->size()) != axis.inv_freq.size())
+        detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
+                              " must have one value per pair, ", axis.inv_freq.size(), ", got ",
+                              list->size());
+      for (const double value : *list) detail::require_positive("longrope_scaling: a factor", value);
+    }
+    const std::vector<double>& list = uses_long() ? long_factor : short_factor;
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= list[static_cast<std::size_t>(i)];
+    axis.attention_factor *= magnitude();
+  }
+};
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_FREQUENCIES_SCALING_HPP
 
 #ifndef ROPE_POSITIONS_POSITIONS_HPP
 #define ROPE_POSITIONS_POSITIONS_HPP
 #include <span>
-#include <vector>
 
 #ifndef ROPE_BASE_INTEGER_LIST_HPP
 #define ROPE_BASE_INTEGER_LIST_HPP
@@ -1452,7 +1659,6 @@ struct llama3_scaling {
 /// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
 /// their headers.
 namespace rope::inline ROPE_ABI::detail {
-/// A contiguous tensor of this rank.
 template <class X, int rank>
 concept tensor = requires(X& x) {
   x.data();
@@ -1462,21 +1668,15 @@ concept tensor = requires(X& x) {
 };
 template <class X>
 inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
-/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors.
-/// `axis` is a constant, because Eigen takes it as a signed integer in some classes and an unsigned one in
-/// others.
 template <int axis, class X>
 Index extent(const X& x) {
   constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
   return static_cast<Index>(x.dimension(number));
 }
-/// The extents of a tensor from the slowest index in memory to the fastest.
 template <class X, int... axis>
 std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
   return {extent<axis>(x)...};
 }
-/// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
-/// any strides. An accessor that changes numbers as they are read returns values, not references.
 template <class X, int rank>
 concept strided_span = requires(const std::remove_cvref_t<X>& x) {
   requires int(std::remove_cvref_t<X>::rank()) == rank;
@@ -1487,7 +1687,6 @@ concept strided_span = requires(const std::remove_cvref_t<X>& x) {
   { x.extent(std::size_t{0}) } -> std::convertible_to<Index>;
   { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
 };
-/// Extent and stride number `axis` of an mdspan.
 template <class X>
 Index span_extent(const X& x, int axis) {
   return static_cast<Index>(x.extent(static_cast<std::size_t>(axis)));
@@ -1496,8 +1695,6 @@ template <class X>
 Index span_stride(const X& x, int axis) {
   return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
 }
-/// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
-/// Compilers warn about a kept address of a temporary X (ROPE_DETAIL_LIFETIMEBOUND).
 template <class X>
 concept owns_memory = !std::is_reference_v<X> && (
                                                      std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||
@@ -1511,33 +1708,24 @@ concept owns_memory = !std::is_reference_v<X> && (
 /// Checks of sums of positions and products of extents. Overflow is undefined in C++, so it is detected
 /// before the operation.
 namespace rope::inline ROPE_ABI::detail {
-/// Whether a + b is a position.
 constexpr bool sum_is_position(std::int64_t a, std::int64_t b) {
   using limits = std::numeric_limits<std::int64_t>;
   return b > 0 ? a <= (limits::max)() - b : a >= (limits::min)() - b;
 }
-/// Whether a - b is a position.
 constexpr bool difference_is_position(std::int64_t a, std::int64_t b) {
   using limits = std::numeric_limits<std::int64_t>;
   return b < 0 ? a <= (limits::max)() + b : a >= (limits::min)() + b;
 }
-/// a + b.
-///
-/// Throws:  std::out_of_range unless the sum is a position
 inline std::int64_t position_sum(const char* function, std::int64_t a, std::int64_t b) {
   if (!sum_is_position(a, b))
     throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " + ", b);
   return a + b;
 }
-/// a - b.
-///
-/// Throws:  std::out_of_range unless the difference is a position
 inline std::int64_t position_difference(const char* function, std::int64_t a, std::int64_t b) {
   if (!difference_is_position(a, b))
     throw_out_of_range(function, "positions must fit a signed integer of 64 bits, got ", a, " - ", b);
   return a - b;
 }
-/// Whether the product of non-negative extents is at most `most`.
 constexpr bool product_fits(std::initializer_list<Index> extents,
                             Index most = (std::numeric_limits<Index>::max)()) {
   for (const Index extent : extents)
@@ -1549,12 +1737,8 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
   }
   return true;
 }
-/// Every integral type except bool.
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
-/// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
-///
-/// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
 template <whole_number Integer>
 struct integer_list {
   const Integer* data = nullptr;
@@ -1575,9 +1759,7 @@ struct integer_list {
   Index size() const { return rows * columns; }
   bool empty() const { return columns == 0; }
   Integer operator()(Index r, Index c) const { return data[r * row_stride + c * column_stride]; }
-  /// Element i of a vector.
   Integer operator[](Index i) const { return data[i * column_stride]; }
-  /// Returns this list. Throws unless it is a vector.
   const integer_list& as_vector(const char* name) const {
     if (rows > 1)
       throw_invalid(name, "give a vector of integers, got a matrix ", shape_text({rows, columns}));
@@ -1588,38 +1770,30 @@ template <class Derived>
 const Derived& dense_of(const Eigen::DenseBase<Derived>& x) {
   return x.derived();
 }
-/// An Eigen matrix, array, map, block or expression of integers.
 template <class X>
 concept dense_integers = requires(const X& x) {
   requires whole_number<typename std::remove_cvref_t<decltype(dense_of(x))>::Scalar>;
 };
-/// An Eigen object of integers whose coefficients are in memory, at strides that its type exposes.
 template <class X>
 concept dense_integers_in_memory = dense_integers<X> && requires(const X& x) {
   dense_of(x).data();
   dense_of(x).innerStride();
   requires bool(unsigned(std::remove_cvref_t<decltype(dense_of(x))>::Flags) & Eigen::DirectAccessBit);
 };
-/// The element type of an array, or of the memory at data() of a container.
 template <class X>
 using element_of = std::remove_cvref_t<decltype(*std::data(std::declval<const X&>()))>;
-/// An Eigen::Tensor or TensorMap of integers, [n] or [rows, columns].
 template <class X>
 concept tensor_of_integers =
     !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
-/// A contiguous range of integers: std::vector, std::array, std::span, a C array. data() and size() are not
-/// enough, although the span of libc++ 14 accepts them: strided views have both.
 template <class X>
 concept contiguous_integers =
     !dense_integers<X> && whole_number<element_of<X>> &&
     std::is_constructible_v<std::span<const element_of<X>>, const X&> && requires(const X& x) {
   std::end(x);
 };
-/// An mdspan of integers, [n] or [rows, columns], of any strides.
 template <class X>
 concept span_of_integers = (strided_span<X, 1> ||
                             strided_span<X, 2>)&&whole_number<std::remove_cv_t<typename X::element_type>>;
-/// Integers that can be read in place.
 template <class X>
 concept integers_in_memory =
     dense_integers_in_memory<X> || tensor_of_integers<X> || contiguous_integers<X> || span_of_integers<X>;
@@ -1652,7 +1826,6 @@ auto list_of(const X& x) {
       return integer_list<integer>(std::span<const integer>(x));
   }
 }
-/// The list of a vector that the caller keeps alive. Throws if it is a matrix.
 template <class X>
 auto vector_of(const char* name, const X& x) {
   static_assert(integers_in_memory<X>,
@@ -1660,7 +1833,6 @@ auto vector_of(const char* name, const X& x) {
                 "expression first");
   if constexpr (integers_in_memory<X>) return list_of(x).as_vector(name);
 }
-/// The type of the integers in a list.
 template <class X>
 struct integer_in;
 template <dense_integers X>
@@ -1677,8 +1849,6 @@ struct integer_in<X> {
 };
 template <class X>
 using integer_of = typename integer_in<X>::type;
-/// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
-/// outside every table too.
 template <whole_number Integer>
 std::int64_t as_position(Integer value) {
   if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
@@ -1687,8 +1857,6 @@ std::int64_t as_position(Integer value) {
   else
     return static_cast<std::int64_t>(value);
 }
-/// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
-/// other values, for example random numbers.
 template <class Integer>
 struct evaluated_list {
   number_array<Integer> memory;
@@ -1706,7 +1874,6 @@ struct evaluated_list {
     list = integer_list<Integer>(memory.data(), rows, columns, columns, 1);
   }
 };
-/// The type in which a call keeps positions that it reads more than once.
 template <class P>
 struct kept {
   using type = const P&;
@@ -1795,7 +1962,6 @@ segments(const X&) -> segments<detail::integer_of<X>>;
 template <position_list X, position_list Y>
 segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
 namespace detail {
-/// The smallest and the largest position of a call. Empty for a call without tokens.
 struct position_range {
   std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
   std::int64_t largest = (std::numeric_limits<std::int64_t>::min)();
@@ -1805,16 +1971,11 @@ struct position_range {
   }
   bool empty() const { return largest < smallest; }
 };
-/// start + steps, clamped to the int64 range: a sum that wraps around could be inside a table.
 inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
   using limits = std::numeric_limits<std::int64_t>;
   if (sum_is_position(start, steps)) return start + steps;
   return steps > 0 ? (limits::max)() : (limits::min)();
 }
-// The forms of positions. Each has operator()(b, t), the position of token t of row b, and range(), which
-// checks lengths and returns the smallest and the largest position. Both clamp to the int64 range, so that
-// calls without a table, which do not reject any position, do not overflow.
-/// Token t of every row is at start + t.
 struct contiguous_positions {
   std::int64_t start;
   std::int64_t operator()(Index /*b*/, Index t) const { return advance(start, t); }
@@ -1827,7 +1988,6 @@ struct contiguous_positions {
     return range;
   }
 };
-/// ids [tokens], shared by the rows; or [batch * tokens], or a matrix [batch, tokens].
 template <class Integer>
 struct listed_positions {
   integer_list<Integer> ids;
@@ -1858,7 +2018,6 @@ struct listed_positions {
     return batch > 0 ? range : position_range{};
   }
 };
-/// The ids of an expression, evaluated once and stored here.
 template <class Integer>
 struct evaluated_positions : private evaluated_list<Integer>, listed_positions<Integer> {
   template <class X>
@@ -1870,7 +2029,6 @@ struct evaluated_positions : private evaluated_list<Integer>, listed_positions<I
     this->ids.data = evaluated_list<Integer>::memory.data();
   }
 };
-/// Token t of row b is at starts[b] + t.
 template <class Integer>
 struct started_rows {
   integer_list<Integer> starts;
@@ -1887,10 +2045,6 @@ struct started_rows {
     return range;
   }
 };
-/// Checks the offsets of concatenated sequences: the first of the `count` numbers offset(s) must be 0, the
-/// last `tokens`, and they must not decrease.
-///
-/// Throws:  std::invalid_argument; the message calls the list `name`
 template <class Offset>
 void check_offsets(const char* function, const char* name, Index count, Index tokens, const Offset& offset) {
   if (count == 0) throw_invalid(function, name, " must begin with 0 and end with ", tokens, ", got none");
@@ -1901,13 +2055,11 @@ void check_offsets(const char* function, const char* name, Index count, Index to
     if (offset(s) < offset(s - 1))
       throw_invalid(function, name, " must not decrease, got ", offset(s), " after ", offset(s - 1));
 }
-/// Token t is at its distance from the start of its segment, plus the segment's start position.
 template <class Integer>
 struct segmented_positions {
   integer_list<Integer> offsets;
   integer_list<Integer> starts;
   std::int64_t operator()(Index /*b*/, Index t) const {
-    // The last segment with offset <= t is in [segment, last).
     Index segment = 0, last = offsets.size();
     while (last - segment > 1) {
       const Index middle = segment + (last - segment) / 2;
@@ -1925,7 +2077,6 @@ struct segmented_positions {
     for (Index s = 0; s + 1 < offsets.size(); ++s) {
       const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
       if (end == begin) continue;
-      // Differences do not overflow: offsets start at 0 and do not decrease.
       range.include(start_of(s));
       range.include(advance(start_of(s), end - begin - 1));
     }
@@ -1933,7 +2084,6 @@ struct segmented_positions {
   }
   std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
 };
-/// Ids in braces. Without ids, positions start at 0.
 struct braced_ids : integer_list<std::int64_t> {
   braced_ids() = default;
   braced_ids(std::initializer_list<std::int64_t> list)
@@ -1948,7 +2098,6 @@ struct braced_positions : listed_positions<std::int64_t> {
                     : contiguous_positions{0}.range(function, batch, tokens);
   }
 };
-/// Converts the caller's positions to one of the forms above.
 template <position_integer Integer>
 contiguous_positions position_source(Integer start, Index /*tokens*/) {
   return {as_position(start)};
@@ -2049,7 +2198,6 @@ inline const char* name_of(layout_kind layout) {
   return layout == layout_kind::interleaved ? "interleaved" : "half_split";
 }
 namespace detail {
-/// The default of layout parameters, so that a static_assert can report a missing layout.
 struct unnamed_layout {};
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
@@ -2129,23 +2277,14 @@ struct head_view {
   }
 };
 namespace detail {
-/// Whether X is T, or X is float and T has 16 bits. A T is then exact in X, and an X stored as T is rounded
-/// at most once.
 template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
-/// Whether the number of bytes of elements [a, b, c, d] of `bytes` each fits an Index. An extent of 0 counts
-/// as 1, because strides are products of some of the extents.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
   return product_fits(
       {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
       (std::numeric_limits<Index>::max)() / bytes);
 }
-/// Throws if an extent is negative or the elements exceed the address space.
-///
-/// \param what  the name of the extents in messages
-///
-/// Throws:  std::invalid_argument, std::length_error
 template <class T>
 void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
                    const char* what = "extents") {
@@ -2191,7 +2330,6 @@ head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 namespace detail {
-/// The letters of the indices of a tensor, as a template argument.
 template <std::size_t size>
 struct index_letters {
   char letter[size] = {};  // the last one is '\0'
@@ -2199,11 +2337,6 @@ struct index_letters {
     for (std::size_t i = 0; i < size; ++i) letter[i] = text[i] == 't' ? 's' : text[i];
   }
 };
-/// The view of an object whose indices have these letters, `axis` from that of the channels on: of the extent
-/// extent_of(axis) and the stride stride_of(axis, entries of the axes before). Indices of one letter must be
-/// contiguous.
-///
-/// Throws:  std::invalid_argument, or std::length_error if the extents exceed the address space
 template <index_letters letters, class T, class Extent, class Stride>
 head_view<T> view_of_indices(const char* name, T* data, bool from_the_last, const Extent& extent_of,
                              const Stride& stride_of) {
@@ -2240,8 +2373,6 @@ head_view<T> view_of_indices(const char* name, T* data, bool from_the_last, cons
                   "; copy the mdspan to one with the channels side by side");
   return view;
 }
-/// The view of a tensor. The caller has checked the letters. For types that are not tensors a static_assert
-/// has already failed: the empty view avoids a second error message.
 template <index_letters letters, class X>
 auto view_of_tensor(const char* name, X& x) {
   constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
@@ -2256,8 +2387,6 @@ auto view_of_tensor(const char* name, X& x) {
     return head_view<float>{};
   }
 }
-/// The view of an mdspan, of which the first or the last letter is a d. Other strides than that of the
-/// channels are the caller's.
 template <index_letters letters, class X>
 auto view_of_span(const char* name, const X& x) {
   return view_of_indices<letters>(
@@ -2265,7 +2394,6 @@ auto view_of_span(const char* name, const X& x) {
       [&](int axis) { return span_extent(x, axis); },
       [&](int axis, Index /*before*/) { return span_stride(x, axis); });
 }
-/// The view of a matrix [batch * tokens, heads * head_dim] with a row stride of `row` elements.
 template <class T>
 head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
                           Index row, const char* columns_name) {
@@ -2279,13 +2407,10 @@ head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, In
 }
 template <class X>
 using dense_type = std::remove_cvref_t<X>;
-/// An Eigen matrix, array or vector, or a Map, Ref, Block or transpose of one, or an expression.
 template <class X>
 concept dense = requires(const dense_type<X>& x) {
   dense_of(x);
 };
-/// A dense object in memory with an inner stride of 1. A row vector is row-major, a column vector
-/// column-major.
 template <class X>
 concept dense_in_memory = requires(X& x) {
   x.data();
@@ -2423,7 +2548,6 @@ auto dht(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return dht(m, head
 #define ROPE_TABLES_DETAIL_TABLE_ARGUMENTS_HPP
 /// Checks of the arguments of a table.
 namespace rope::inline ROPE_ABI::detail {
-/// Whether a value of any integer type is at most `most`.  Requires: most >= 0
 template <std::integral Integer>
 constexpr bool at_most(Integer value, std::int64_t most) {
   if constexpr (std::is_unsigned_v<Integer>)
@@ -2431,26 +2555,17 @@ constexpr bool at_most(Integer value, std::int64_t most) {
   else
     return static_cast<std::int64_t>(value) <= most;
 }
-/// A position as a signed 64-bit integer.
-///
-/// Throws:  std::length_error if an unsigned position exceeds its range: it would become negative
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
   if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
     throw_length(function, "a position must be below 2^63, got ", position);
   return static_cast<std::int64_t>(position);
 }
-/// A count of positions.
-///
-/// Throws:  std::invalid_argument if it is negative; std::length_error as checked_position
 template <std::integral Count>
 std::int64_t checked_count(const char* function, Count count) {
   if (count < Count{0}) throw_invalid(function, "count must not be negative, got ", count);
   return checked_position(function, count);
 }
-/// The number of positions in [first, last).
-///
-/// Throws:  std::invalid_argument if last < first; std::length_error if an Index does not hold it
 template <std::integral First, std::integral Last>
 Index checked_rows(const char* function, First first, Last last) {
   const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
@@ -2459,10 +2574,6 @@ Index checked_rows(const char* function, First first, Last last) {
     throw_length(function, "too many positions in [", from, ", ", to, ")");
   return to_index(to - from);
 }
-/// The number of rows.
-///
-/// Throws:  std::invalid_argument if there is no pair; std::length_error if the entries exceed the address
-///          space
 template <class S>
 Index checked_entries(Index rows, Index pairs) {
   if (pairs == 0)
@@ -2473,10 +2584,6 @@ Index checked_entries(Index rows, Index pairs) {
     throw_length("frequency_table", rows, " rows of ", pairs, " pairs exceed the address space");
   return rows;
 }
-/// The attention_factor m.
-///
-/// Throws:  std::invalid_argument if m is not a normal number of S, [2^-126, 2^128 - 2^104] for float and
-///          [2^-1022, 2^1024 - 2^971] for double: m cos would overflow or lose digits
 template <class S>
 double checked_magnitude(double attention_factor) {
   using limits = std::numeric_limits<S>;
@@ -2487,21 +2594,13 @@ double checked_magnitude(double attention_factor) {
                   "], the normal numbers of the type of its entries, got ", attention_factor);
   return attention_factor;
 }
-/// Folds inv_freq [pairs, axes] into a hash.
 inline std::uint64_t mix_inv_freq(std::uint64_t hash, const frequencies& of) {
   return mix(hash, of.pairs(), of.axes(), [&](Index i, Index a) { return of.inv_freq(i, a); });
 }
-/// The fingerprint of the frequencies of a table.
-///
-/// Throws:  as checked_magnitude
 template <class S>
 std::uint64_t checked_fingerprint(const frequencies& of) {
   return mix_inv_freq(bit_cast<std::uint64_t>(checked_magnitude<S>(of.attention_factor())), of);
 }
-/// Checks the coordinates at(row, axis).
-///
-/// Throws:  std::invalid_argument if there is not one per axis of the frequencies, or one is not finite or
-///          above 2^53 in magnitude, up to which a double holds every integer
 template <class At>
 void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
   using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;
@@ -2526,9 +2625,6 @@ void check_row_coordinates(const char* function, Index axes, Index rows, Index c
                       static_cast<shown>(at(r, a)), " at row ", r, ", axis ", a);
       }
 }
-/// Coordinates as doubles, [rows, axes].
-///
-/// Throws:  as check_row_coordinates
 template <class Derived>
 number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Derived>& coordinates) {
   const number_array<typename Derived::Scalar> given = coordinates;
@@ -2572,12 +2668,9 @@ number_array<double> checked_coordinates(Index axes, const Eigen::DenseBase<Deri
 /// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
 /// Words of 64 bits give the entries of double tables, words of 128 bits the nearest floats.
 namespace rope::inline ROPE_ABI::detail {
-/// 2^exponent, a normal number.
 constexpr double scale_of_bits(int exponent) {
   return bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
 }
-/// The coefficients of sin x = x (1 - h^2 (s_0 - h^2 (s_1 - ...))), h = x / 2, in units of the last bit of a
-/// Word. For 128 bits 4^k / (2 k + 1)! of Taylor, for 64 bits fewer: tests/oracle/sine_cosine.py.
 template <class Word>
 inline constexpr std::array sine_series = [] {
   std::array<uint128, 15> series = {};
@@ -2592,8 +2685,6 @@ inline constexpr std::array sine_series<std::uint64_t> = {
     std::uint64_t{0x0340340340314d94u}, std::uint64_t{0x002e3bc74a661170u},
     std::uint64_t{0x0001ae64528d7e53u}, std::uint64_t{0x00000b0904623e14u},
     std::uint64_t{0x000000355448e1d4u}};
-/// The coefficients of cos x = 1 - 2 (h^2 - h^4 (c_0 - h^2 (c_1 - ...))); those of Taylor are
-/// 4^k / (2 (2 k)!) from k = 2 on.
 template <class Word>
 inline constexpr std::array cosine_series = [] {
   std::array<uint128, 15> series = {};
@@ -2608,7 +2699,6 @@ inline constexpr std::array cosine_series<std::uint64_t> = {
     std::uint64_t{0x00d00d00d00c6654u}, std::uint64_t{0x00093f27dbaf5c67u},
     std::uint64_t{0x000047bb632432e7u}, std::uint64_t{0x0000019393241f1du},
     std::uint64_t{0x00000006aaf46294u}};
-/// The upper bits of a number of 192.
 template <class Word>
 constexpr Word upper_bits(uint192 a) {
   if constexpr (std::is_same_v<Word, uint128>)
@@ -2616,8 +2706,6 @@ constexpr Word upper_bits(uint192 a) {
   else
     return a.hi;
 }
-/// z (s_0 - z (s_1 - z (s_2 - ...))) of an odd number of coefficients. Two terms per step, which halves the
-/// chain of dependent products.
 template <class Word, std::size_t terms>
 EIGEN_ALWAYS_INLINE constexpr Word alternating_sum(Word z, Word square,
                                                    const std::array<Word, terms>& series) {
@@ -2627,22 +2715,12 @@ EIGEN_ALWAYS_INLINE constexpr Word alternating_sum(Word z, Word square,
     sum = series[k - 2] - multiply_upper(z, series[k - 1]) + multiply_upper(square, sum);
   return multiply_upper(z, sum);
 }
-/// sin x = sine 2^exponent and cos x = 1 - 2 half_versine 2^-bits, where a Word has `bits`.
 template <class Word>
 struct fixed_pair {
   Word sine;
   int exponent;
   Word half_versine;
 };
-/// Sine and cosine of x = 2 pi 2^-192 turn.
-///
-/// Both are polynomials in h^2, where h = x / 2 and h^2 is at most 0.1543:
-///
-///     sin x = x (1 - h^2 (2/3 - h^2 (2/15 - ...)))
-///     cos x = 1 - 2 (h^2 - h^2 (h^2 (1/3 - h^2 (2/45 - ...))))
-///
-/// Requires:  0 < turn <= 2^189, an eighth of a turn
-/// Accuracy:  sin: relative 2^-60 (64 bits), 2^-122 (128 bits); cos: 2^-61 and 2^-123
 template <class Word>
 EIGEN_ALWAYS_INLINE constexpr fixed_pair<Word> fixed_sine_cosine(uint192 turn) {
   constexpr int bits = 8 * static_cast<int>(sizeof(Word));
@@ -2661,10 +2739,6 @@ EIGEN_ALWAYS_INLINE constexpr fixed_pair<Word> fixed_sine_cosine(uint192 turn) {
   return {half - multiply_upper(half, alternating_sum(z, square, sine_series<Word>)), 3 - zeros - bits,
           z - multiply_upper(z, alternating_sum(z, square, cosine_series<Word>))};
 }
-/// The float nearest to m * mantissa * 2^exponent, even if it is subnormal. The product must not be exactly
-/// in the middle between two floats.
-///
-/// Requires:  mantissa > 0; m > 0 and the product below 2^128 - 2^103
 constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
   const auto bits = bit_cast<std::uint64_t>(m);
   const std::uint64_t factor = (bits & 0x000fffffffffffffu) << 11 | std::uint64_t{1} << 63;  // m, normalized
@@ -2672,7 +2746,6 @@ constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
   mantissa = mantissa << zeros;
   const uint128 product = multiply(mantissa.hi, factor) + uint128{0, multiply_upper(mantissa.lo, factor)};
   const int lowest = exponent - zeros + static_cast<int>(bits >> 52) - 1086 + 64;  // exponent of its last bit
-  // A float has 24 bits from its first one on, and none below 2^-149.
   const int last = lowest + 127 - leading_zeros(product) - 23, unit = last < -149 ? -149 : last;
   const int dropped = unit - lowest;
   if (dropped > 128) return 0;
@@ -2700,7 +2773,6 @@ struct phase {
   }
 };
 namespace detail {
-/// |x| = significand * 2^exponent, exactly, of a finite double x.
 struct binary {
   std::uint64_t significand;
   int exponent;
@@ -2711,21 +2783,15 @@ inline binary binary_of(double x) {
   const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
   return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
 }
-/// |x| of an integer.
 inline binary binary_of(std::int64_t x) {
   return {x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x), 0};
 }
-/// |inv_freq * coordinate| / (2 pi) turns as a binary number, too small by at most 2^-384 |inv_freq *
-/// coordinate|.
 class binary_turns {
  public:
   binary_turns(double inv_freq, double coordinate) {
-    // 1 / (2 pi) in 384 bits, the least significant word first.
     constexpr std::uint64_t inverse_two_pi[6] = {0x01924bba82746487u, 0x6dc91b8e909374b8u,
                                                  0x7f9458eaf7aef158u, 0x36d8a5664f10e410u,
                                                  0x7f09d5f47d4d3770u, 0x28be60db9391054au};
-    // |inv_freq * coordinate| = significand * 2^exponent, exactly, with a significand of 106 bits. If the
-    // coordinate is a power of two the significand has 53 bits, which halves the work.
     const binary f = binary_of(inv_freq);
     binary c = binary_of(coordinate);
     const int zeros = std::countr_zero(c.significand | std::uint64_t{1} << 63);
@@ -2745,13 +2811,11 @@ class binary_turns {
       words_[i + 6] = carry;
     }
   }
-  /// The 64 bits from 2^weight turn upwards.  Requires: weight >= -256
   std::uint64_t word_from(int weight) const {
     const int shift = weight - unit_, word = shift / 64, bit = shift % 64;
     if (word >= 8) return 0;
     return (words_[word] >> bit) | (words_[word + 1] << 1 << (63 - bit));
   }
-  /// The phase: the part below one turn, rounded to 2^-192 turn.
   phase rounded() const {
     const phase cut = {{word_from(-64), word_from(-128), word_from(-192)}};
     return cut + phase{{0, 0, word_from(-256) >> 63}};
@@ -2776,14 +2840,10 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
   return (inv_freq < 0) != (coordinate < 0) ? -rounded : rounded;
 }
 namespace detail {
-/// Whether a position is beyond 2^31, the last one for which position * step is exact enough when the step is
-/// rounded to 2^-192 turn.
 constexpr bool beyond_steps(std::int64_t position) {
   constexpr std::int64_t reach = std::int64_t{1} << 31;
   return position > reach || position < -reach;
 }
-/// Whether a step has too few significant bits above 2^-192 turn, fewer than 61, to be multiplied by
-/// positions.
 inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
 }  // namespace detail
 /// The phase at an integer position, for tables of positions and of coordinates: position * step up to 2^31
@@ -2810,7 +2870,6 @@ struct cos_sin {
   double sin;  // of the angle
 };
 namespace detail {
-/// An angle as a number of quarter turns and the distance to the nearest one, at most an eighth of a turn.
 struct quadrant_distance {
   std::uint64_t quadrant;  // modulo 4
   std::uint64_t sign;      // of the distance: all bits if it is negative, otherwise 0
@@ -2822,8 +2881,6 @@ EIGEN_ALWAYS_INLINE constexpr quadrant_distance nearest_quadrant(phase p) {
   const std::uint64_t sign = 0 - (hi >> 63);
   return {quadrant, sign, negate_if(sign, {hi, p.turn.mid, p.turn.lo})};
 }
-/// cos and sin of an angle from those of its distance to the nearest quarter turn. Without a branch, because
-/// the quadrants of a row are in no order that a processor could predict.
 EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle, cos_sin distance) {
   constexpr std::uint64_t sign_bit = std::uint64_t{1} << 63;
   const auto c = detail::bit_cast<std::uint64_t>(distance.cos),
@@ -2832,14 +2889,11 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle
   return {detail::bit_cast<double>(c ^ exchanged ^ ((angle.quadrant + 1) << 62 & sign_bit)),
           detail::bit_cast<double>(s ^ exchanged ^ (angle.quadrant << 62 & sign_bit))};
 }
-/// m cos and m sin of an angle of at most an eighth of a turn: the nearest floats, or doubles with a relative
-/// error of 2^-52.
 template <class S>
 EIGEN_ALWAYS_INLINE constexpr cos_sin scaled_cos_sin(uint192 turn, double m) {
   if (turn == uint192{}) return {m, 0};
   if constexpr (std::is_same_v<S, float>) {
     const auto [sine, exponent, half_versine] = fixed_sine_cosine<uint128>(turn);
-    // One unit less than computed: cos x is less than 1, however small x is.
     constexpr uint128 below_one = {~std::uint64_t{0} >> 1, ~std::uint64_t{0}};
     return {nearest_float(below_one - half_versine, -127, m), nearest_float(sine, exponent, m)};
   } else {
@@ -2869,28 +2923,22 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
 ///
 /// The phases of all pairs for a row of a table, at a position or at coordinates.
 namespace rope::inline ROPE_ABI::detail {
-/// The frequency of one pair on one axis.
 struct pair_frequency {
   double inv_freq = 0;
   phase step;  // of one unit
   pair_frequency() = default;
   explicit pair_frequency(double frequency) : pair_frequency(frequency, binary_turns(frequency, 1.0)) {}
-  /// Requires: turns == binary_turns(frequency, 1.0)
   pair_frequency(double frequency, const binary_turns& turns)
       : inv_freq(frequency), step(frequency < 0 ? -turns.rounded() : turns.rounded()) {}
   EIGEN_ALWAYS_INLINE phase at(std::int64_t position) const { return phase_at(step, inv_freq, position); }
-  /// Requires: |coordinate| <= 2^53
   EIGEN_ALWAYS_INLINE phase at(double coordinate) const {
     const auto whole = static_cast<std::int64_t>(coordinate);
     if (equal(coordinate, static_cast<double>(whole))) return at(whole);
     return phase_of(inv_freq, coordinate);
   }
 };
-/// Phases of the angles sum_a inv_freq(i, a) * coordinate_a, for every pair i: all bits of one pair, or 64
-/// bits of many pairs. A row of coordinates is a function of the axis that returns an integer or a double.
 class row_angles {
  public:
-  /// The number of pairs per call of find_upper.
   static constexpr Index block = 16;
   explicit row_angles(const frequencies& of)
       : frequencies_(of.pairs(), of.axes(), {}),
@@ -2912,11 +2960,8 @@ class row_angles {
   }
   Index pairs() const { return frequencies_.rows(); }
   Index axes() const { return frequencies_.cols(); }
-  /// The smallest |inv_freq|.
   double slowest() const { return slowest_; }
   const pair_frequency& frequency(Index pair, Index axis) const { return frequencies_(pair, axis); }
-  /// The upper 64 bits of the phases of pairs [first, first + block), with an error of at most four units per
-  /// axis. Beyond the last pair, the values are those of frequency 0.
   template <class Row>
   EIGEN_ALWAYS_INLINE void find_upper(const Row& coordinates, Index first, std::uint64_t* turns) const {
     for (Index k = 0; k < block; ++k) turns[k] = 0;
@@ -2941,10 +2986,6 @@ class row_angles {
     }
   }
  private:
-  /// Adds count * 2^-places times the frequencies, using 96 of their bits. The words have 32 bits because
-  /// compilers vectorise products of such words.
-  ///
-  /// Requires: places in [-32, 96)
   EIGEN_ALWAYS_INLINE void add_turns(std::uint64_t count, int places, std::uint64_t sign,
                                      const std::uint32_t* words, std::uint64_t* turns) const {
     if (count == 0) return;
@@ -2969,18 +3010,13 @@ class row_angles {
       add(k, shifted(before[k], first[k]), shifted(first[k], second[k]), shifted(second[k], third[k]));
     }
   }
-  /// The columns of one axis: 0, six words of 32 bits from 2^63 turns down to 2^-128 turn, and 1 if inv_freq
-  /// is negative.
   static constexpr Index columns = 8;
   number_array<pair_frequency> frequencies_;  // [pairs, axes]
   double slowest_ = (std::numeric_limits<double>::max)();
   number_array<std::uint32_t> words_;  // [pairs, padded to whole blocks; 8 axes]: bits of |inv_freq| / (2 pi)
 };
-/// Makes tables of given entries, in tables/given_table.hpp.
 struct given_entries;
-/// Makes tables in the caller's memory, in tables/row_maker.hpp.
 struct borrowed_table;
-/// The entries of a table, and the properties that a rotation needs.
 template <class S>
 struct table_view {
   const S* entries;  // row r: cos [pairs], then sin [pairs]
@@ -2989,14 +3025,11 @@ struct table_view {
   bool given;                      // entries were given: cos^2 + sin^2 may differ from pair to pair
   bool unit;                       // attention_factor is 1, or at_origin already accounts for it
   const unsigned char* at_origin;  // per row, for tables of coordinates and given entries; otherwise null
-  /// cos [pairs] of a position; sin [pairs] follows.  Requires: the table has the position
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
-  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
   bool is_identity(std::int64_t position) const {
     return unit && (at_origin == nullptr ? position == 0 : at_origin[position - first] != 0);
   }
 };
-/// Writes m cos and m sin of a phase, rounded to S.
 template <class S>
 EIGEN_ALWAYS_INLINE void write_phase(phase p, double m, S& cos, S& sin) {
   const quadrant_distance angle = nearest_quadrant(p);
@@ -3004,31 +3037,19 @@ EIGEN_ALWAYS_INLINE void write_phase(phase p, double m, S& cos, S& sin) {
   cos = static_cast<S>(value.cos);
   sin = static_cast<S>(value.sin);
 }
-// Small angles occur with learned frequencies near zero, a schedule divided by 1e30, or coordinates of 1e-40.
-// A phase is a multiple of 2^-192 turn, so it has fewer significant bits than a double if the angle is below
-// 2^-140 rad.
-/// The unit of products of small angles, [rad]. A product below 2^-1022 rad would be subnormal and lose
-/// digits, which shows in m sin if m is large. In this unit it is a normal number.
 inline constexpr double small_unit = 0x1p-120;
-/// inv_freq * coordinate in units of small_unit.
 inline double product_in_small_units(double inv_freq, double coordinate) {
   return inv_freq / small_unit * coordinate;
 }
-/// Whether an angle in units of small_unit is below 2^exponent rad.
 template <int exponent>
 bool is_below(double angle) {
   return (std::abs)(angle) < scale_of_bits(exponent) / small_unit;
 }
-/// Writes m cos and m sin of a small angle in units of small_unit, with sin x = x and cos x = 1.
 template <class S>
 void write_small(double angle, double m, S& cos, S& sin) {
   cos = static_cast<S>(m);
   sin = static_cast<S>(m * angle * small_unit);
 }
-/// Writes m cos and m sin of the angle inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad
-/// sin x is less than x, and cos x less than 1, by a factor of at most 1 - 2^-120. The exact values are
-/// therefore just below m x, which is an exact product of integers, and just below m. The floats are the
-/// nearest ones to numbers just below these two.
 template <class Coordinate, class FindPhase, class S>
 EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, double m,
                                        const FindPhase& find_phase, S& cos, S& sin) {
@@ -3048,7 +3069,6 @@ EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, d
     write_small(product, m, cos, sin);
   }
 }
-/// Writes m cos and m sin of the angle of one pair. Products on several axes are added as phases.
 template <class Row, class S>
 EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const Row& coordinates, double m,
                                      S& cos, S& sin) {
@@ -3073,7 +3093,6 @@ EIGEN_ALWAYS_INLINE void write_entry(const row_angles& angles, Index pair, const
   for (Index a = 0; a < angles.axes(); ++a) p = p + angles.frequency(pair, a).at(coordinates(a));
   write_phase(p, m, cos, sin);
 }
-/// Writes m cos and m sin of every pair, rounded to S.
 template <class Row, class S>
 void write_row(const row_angles& angles, const Row& coordinates, double m, S* cos, S* sin) {
   const bool one_axis = angles.axes() == 1;
@@ -3085,17 +3104,12 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, S* co
   }
   for (Index i = 0; i < angles.pairs(); ++i) write_entry(angles, i, coordinates, m, cos[i], sin[i]);
 }
-/// m cos and m sin of a block of pairs in doubles, and the pairs whose nearest float they do not determine.
 struct float_block {
   static constexpr Index size = row_angles::block;
-  /// The relative error of an entry is below 2^-37: 2^-37.5 of the polynomial of the sine, 2^-40 of angles
-  /// above 2^41 units per axis, and roundings. That is 2^16 units of the last place of a double.
   static constexpr std::uint64_t places = std::uint64_t{1} << 16;
   std::uint64_t turns[size];  // the upper bits of the phases
   double cos[size], sin[size];
   std::uint64_t doubtful[size];  // 0: the double rounds to the nearest float
-  /// \param smallest  in units of 2^-64 turn, a power of two: pairs closer than that to a quarter turn are
-  ///                  doubtful, since their relative error is too large
   void evaluate(double m, std::uint64_t smallest) {
     constexpr std::uint64_t middle = std::uint64_t{1} << 28, sign_bit = std::uint64_t{1} << 63;
     constexpr std::uint64_t outside =
@@ -3104,12 +3118,10 @@ struct float_block {
     double sines[size], cosines[size];
     for (Index k = 0; k < size; ++k) {
       const std::uint64_t rest = turns[k] - ((turns[k] + (sign_bit >> 2)) >> 62 << 62);
-      // The distance to the nearest quarter turn, from two integers that are exact doubles each.
       const auto upper = static_cast<std::int32_t>(static_cast<std::uint32_t>(rest >> 32));
       const auto lower = static_cast<std::int32_t>(static_cast<std::uint32_t>(rest) >> 1);
       const double x = (static_cast<double>(upper) + static_cast<double>(lower) * 0x1p-31) *
                        (2 * std::numbers::pi * 0x1p-32);
-      // Coefficients: tests/oracle/sine_cosine.py.
       const double z = x * x;
       sines[k] =
           x + x * z *
@@ -3125,7 +3137,6 @@ struct float_block {
       const std::uint64_t quadrant = (turns[k] + (sign_bit >> 2)) >> 62, rest = turns[k] - (quadrant << 62);
       const auto s = bit_cast<std::uint64_t>(m * sines[k]), c = bit_cast<std::uint64_t>(m * cosines[k]);
       const std::uint64_t exchanged = (s ^ c) & (0 - (quadrant & 1));
-      // 0 if a value is close to the middle between two floats, or the distance is small.
       const std::uint64_t s_apart = (s - (middle - places)) & outside,
                           c_apart = (c - (middle - places)) & outside;
       doubtful[k] = ((s_apart - 1) | (c_apart - 1) | (((rest + smallest) & distances) - 1)) >> 63;
@@ -3134,8 +3145,6 @@ struct float_block {
     }
   }
 };
-/// Writes m cos and m sin of every pair as the nearest floats: a block of pairs at a time in doubles, then
-/// the doubtful pairs again in integers.
 template <class Row>
 void write_row(const row_angles& angles, const Row& coordinates, double m, float* cos, float* sin) {
   constexpr std::uint64_t most = std::uint64_t{1} << 20;  // with more axes every pair is doubtful
@@ -3468,22 +3477,16 @@ class frequency_table {
 /// Checks of the arguments of a call: types, views, layout, rotated channels and positions. They all run
 /// before anything is written.
 namespace rope::inline ROPE_ABI::detail {
-// Checks of the types of a call. All functions report an error with the same sentence.
-//
-// These are macros because the text of a static_assert must be a literal. `name`, the name of the function,
-// is a literal too. Other arguments are types.
 template <class X>
 inline constexpr bool is_head_view = false;
 template <class T>
 inline constexpr bool is_head_view<head_view<T>> = true;
 template <class X>
 concept channel_pointer = std::is_pointer_v<X> && channel<std::remove_cv_t<std::remove_pointer_t<X>>>;
-/// Channels in memory whose type does not name its axes: a pointer, a tensor, a matrix, a container.
 template <class X>
 concept memory_without_axes =
     !is_head_view<X> &&
     (channel_pointer<std::decay_t<X>> || requires(X & x) { requires channel_pointer<decltype(x.data())>; });
-/// Whether an argument of a call is memory_without_axes. Bit i of `places` selects argument i.
 template <unsigned places, class... Arguments>
 constexpr bool has_memory_at() {
   unsigned place = 0;
@@ -3491,13 +3494,10 @@ constexpr bool has_memory_at() {
   ((has |= (places >> place++) % 2 == 1 && memory_without_axes<std::remove_cvref_t<Arguments>>), ...);
   return has;
 }
-/// Whether the first argument of a call is not a view, or another of the first `views` is memory without
-/// axes.
 template <int views, class First, class... Others>
 constexpr bool lacks_view() {
   return !is_head_view<std::remove_cvref_t<First>> || has_memory_at<(1U << views) - 1, First, Others...>();
 }
-/// The tables that functions accept: one table, a norm and a table, or a table each for queries and keys.
 template <class X>
 concept table_behind_norm = requires(const X& x) {
   placed(x.table());
@@ -3583,16 +3583,10 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()),              \
                   detail::lacks_table<Arguments...>)
 namespace rope::inline ROPE_ABI::detail {
-/// Throws if an extent is negative or the view exceeds the address space.
-///
-/// Throws:  std::invalid_argument, std::length_error
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
   check_extents(function, x.data, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
 }
-/// Throws if a view with elements has a null pointer. Not for views that exist only for checks (shape_of).
-///
-/// Throws:  std::invalid_argument
 template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
   const auto check_one = [function](const auto& x) {
@@ -3601,11 +3595,6 @@ void check_memory(const char* function, const head_view<T>&... views) {
   };
   (check_one(views), ...);
 }
-/// Throws unless a view has the shape of `x`.
-///
-/// \param name  the name of the view in messages
-///
-/// Throws:  std::invalid_argument
 template <class X, class T>
 void check_same_shape(const char* function, const head_view<X>& x, const head_view<T>& view,
                       const char* name = "out") {
@@ -3613,10 +3602,6 @@ void check_same_shape(const char* function, const head_view<X>& x, const head_vi
       x.head_dim != view.head_dim)
     throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(view));
 }
-/// Throws if the channels of a view that is written overlap: an axis with more than one entry has a stride
-/// smaller than head_dim, as in an expanded tensor.
-///
-/// Throws:  std::invalid_argument
 template <class T>
 void check_written(const char* function, const head_view<T>& x) {
   if (x.size() == 0) return;
@@ -3627,13 +3612,9 @@ void check_written(const char* function, const head_view<T>& x) {
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
 }
-/// A distance of `least` to `most` steps in memory, `stride` bytes each.
 struct memory_steps {
   std::int64_t stride, least, most;
 };
-/// Whether steps can add up to exactly `distance` bytes. The longest step is first. If each stride is at
-/// least as long as the span of all shorter ones, as for sub-views of one array, this takes two tries per
-/// stride. The answer is false once no `tries` are left.
 inline bool leads_to(const memory_steps* steps, const memory_steps* end, std::int64_t distance, int& tries) {
   if (steps == end) return distance == 0;
   std::int64_t least = 0, most = 0;  // the range that the shorter steps span
@@ -3649,9 +3630,6 @@ inline bool leads_to(const memory_steps* steps, const memory_steps* end, std::in
     if (leads_to(steps + 1, end, distance - n * steps->stride, tries)) return true;
   return false;
 }
-/// Whether two views share memory. True is certain. False is certain if the strides of both views nest, as
-/// equal strides do and those of sub-views of one array. Otherwise false means that 4096 tries found no
-/// overlap.
 template <class A, class B>
 bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   if (a.size() == 0 || b.size() == 0) return false;
@@ -3687,8 +3665,6 @@ bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   int tries = 4096;
   return leads_to(steps, steps + count, address(a.data) - address(b.data), tries);
 }
-/// Whether two views have the same channels at the same addresses. The stride of an extent of 1 is arbitrary
-/// and not compared.
 template <class T>
 bool are_same(const head_view<const T>& x, const head_view<T>& out) {
   return x.data == out.data && x.head_dim == out.head_dim &&
@@ -3696,9 +3672,6 @@ bool are_same(const head_view<const T>& x, const head_view<T>& out) {
          (x.tokens == 1 || x.token_stride == out.token_stride) &&
          (x.heads == 1 || x.head_stride == out.head_stride);
 }
-/// Throws if an output overlaps its input of the same shape without being the same view.
-///
-/// Throws:  std::invalid_argument
 template <class T>
 void check_same_or_disjoint(const char* function, const head_view<const T>& x, const head_view<T>& out) {
   check_written(function, out);
@@ -3707,11 +3680,6 @@ void check_same_or_disjoint(const char* function, const head_view<const T>& x, c
                   "out must be x itself or share no channel with it, and covers a part of x; "
                   "give other memory, or rotate in place");
 }
-/// Throws unless a layout names every channel of [0, 2 * pairs) once: a channel in two pairs would be rotated
-/// twice, which no inverse could undo.
-///
-/// Throws:  std::invalid_argument
-/// Cost:    nothing for interleaved and half_split; otherwise one pass over the pairs per 1024 channels
 template <class Layout>
 void check_layout(const char* function, Index pairs) {
   if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
@@ -3737,12 +3705,10 @@ void check_layout(const char* function, Index pairs) {
     }
   }
 }
-/// Replaces positions in a call of check_rotation if the smallest and largest position are known.
 struct known_range {
   position_range known;
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
-/// The end of a message about positions: for a list from a start, the start and the last position.
 template <class Source>
 std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
   return {};
@@ -3758,9 +3724,6 @@ inline std::string as_given(const contiguous_positions& positions, Index tokens)
 inline std::string as_given(const braced_positions& positions, Index tokens) {
   return positions.ids.data ? std::string() : as_given(contiguous_positions{0}, tokens);
 }
-/// Throws unless the rotated channels lie in the head.
-///
-/// Throws:  std::invalid_argument
 inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
   if (rotary_dim > head_dim)
     throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
@@ -3768,10 +3731,6 @@ inline void check_window(const char* function, Index first_channel, Index rotary
     throw_invalid(function, "the rotated channels must lie in the head of ", head_dim, " channels, got ",
                   rotary_dim, " channels from channel ", first_channel, " on");
 }
-/// Rejects ids that equal the coordinates of the table, which has one row per token. Such ids would be looked
-/// up twice: row `id` of the table would replace row r.
-///
-/// Throws:  std::invalid_argument if a token would get another coordinate than its id
 template <class S, class Source>
 void check_ids(const char* function, Index tokens, const frequency_table<S>& table, const Source& positions) {
   if constexpr (requires { positions.ids; }) {
@@ -3791,10 +3750,6 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
                     positions(0, 0), " for row 0");
   }
 }
-/// Throws std::out_of_range for a position outside of the table's [first, last). The message has a table that
-/// includes it.
-///
-/// \param given  the positions of the call, if they follow from a start
 inline void throw_outside(const char* function, std::int64_t position, std::int64_t first, std::int64_t last,
                           table_source source, const std::string& given) {
   const std::int64_t from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
@@ -3807,9 +3762,6 @@ inline void throw_outside(const char* function, std::int64_t position, std::int6
   throw_out_of_range(function, "position ", position, " is outside the table's [", first, ", ", last, ")",
                      given, "; the table has ", last - first, " rows", advice);
 }
-/// Checks a rotation of [batch, tokens, heads, head_dim]: channels, positions and layout, but not memory.
-///
-/// Throws:  std::invalid_argument; std::out_of_range if a position is outside the table
 template <class Layout, class S, class Source>
 void check_rotation(const char* function, Index batch, Index tokens, Index head_dim,
                     const placed_table<S>& placed, const Source& positions) {
@@ -3822,7 +3774,6 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
                   table.last(), table.source(), as_given(positions, tokens));
   check_layout<Layout>(function, table.pairs());
 }
-/// Checks the view as well, before anything is written.
 template <class Layout, class T, class S, class Source>
 void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
                     const Source& positions) {
@@ -3830,10 +3781,6 @@ void check_rotation(const char* function, const head_view<T>& x, const placed_ta
   check_memory(function, x);
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
-/// Throws if unrotate cannot divide by m: 1 / m must be a normal number of the table's type, so m is at most
-/// 2^126 for float and 2^1022 for double.
-///
-/// Throws:  std::invalid_argument
 template <class S>
 void check_inverse(const char* function, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
@@ -3864,18 +3811,12 @@ void check_inverse(const char* function, const placed_table<S>& placed) {
 /// each call, and which of them grow with the number of tokens.
 namespace rope::inline ROPE_ABI {
 namespace detail {
-/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that it can release all of
-/// them.
-///
-/// Where thread_local is emulated, the pieces are on the heap. A key has the first one of each thread, and
-/// the destructor of the key frees them when the thread ends.
 class scratch_piece {
  public:
   scratch_piece(const scratch_piece&) = delete;
   scratch_piece& operator=(const scratch_piece&) = delete;
 #if ROPE_DETAIL_SCRATCH_IN_KEY
   ~scratch_piece() { release(); }
-  /// The piece of the calling thread for one user. Its address identifies the user.
   static scratch_piece& of(const void* user) {
     scratch_piece* const newest = first();
     for (scratch_piece* piece = newest; piece != nullptr; piece = piece->next_)
@@ -3887,8 +3828,6 @@ class scratch_piece {
   }
 #else
   scratch_piece() : next_(first()) { first() = this; }
-  /// A thread that ends destroys its pieces one by one. Objects destroyed later may still call
-  /// release_scratch(), so the piece removes itself from the list.
   ~scratch_piece() {
     release();
     scratch_piece** at = &first();
@@ -3899,7 +3838,6 @@ class scratch_piece {
   static void release_all() {
     for (scratch_piece* piece = first(); piece != nullptr; piece = piece->next_) piece->release();
   }
-  /// At least `count` elements of `size` bytes, indeterminate.
   void* at_least(std::size_t count, std::size_t size) {
     check_block("scratch", count, size);
     if (bytes_ < count * size) {
@@ -3945,15 +3883,9 @@ class scratch_piece {
 #endif
 };
 #if ROPE_DETAIL_SCRATCH_IN_KEY
-/// Identifies a user of scratch by its address.
 template <class User, class T>
 inline char scratch_user = 0;
 #endif
-/// At least `count` elements, indeterminate. They are valid until the next call with the same T and User on
-/// the same thread, or until the thread releases its scratch.
-///
-/// \tparam User  a tag that separates two users of the same T
-/// \tparam T     a type that needs neither constructor nor destructor: the memory is bytes
 template <class User, class T>
 T* workspace(Index count) {
   static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
@@ -3995,9 +3927,6 @@ inline void release_scratch() { detail::scratch_piece::release_all(); }
 /// Rounds channels to 16 bits, and converts half in x86 registers.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
-/// `value` as a channel of type T, to nearest, ties to even. A NaN of bfloat16 keeps the upper half of its
-/// bits, which is a NaN because no NaN made from 16-bit channels has lower bits. The conversion instruction
-/// of x86 makes a bfloat16 below 2^-126 zero, so builds with it do this in scalar code too.
 template <class T, class A>
 EIGEN_ALWAYS_INLINE T rounded(A value) {
   if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
@@ -4010,7 +3939,6 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
   }
 }
 #if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
-// Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_constant<int, 4>) {
   return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
 }
@@ -4025,8 +3953,6 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
 }
 inline constexpr bool has_half_packets = true;
 #elif defined(EIGEN_VECTORIZE_SSE2)
-// Processors without these instructions: the steps of Eigen's scalar conversions, in four lanes. Each lane
-// selects one of their three cases, so the bits are the same.
 EIGEN_ALWAYS_INLINE __m128i select_lanes(__m128i where, __m128i yes, __m128i no) {
   return _mm_or_si128(_mm_and_si128(where, yes), _mm_andnot_si128(where, no));
 }
@@ -4037,7 +3963,6 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, std::integral_con
                 magnitude = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x7fff)), 13),
                 exponents = _mm_set1_epi32(0x7c00 << 13), exponent = _mm_and_si128(magnitude, exponents),
                 bias = _mm_set1_epi32((127 - 15) << 23), one = _mm_set1_epi32((127 - 14) << 23);
-  // Infinities and NaNs also have the largest exponent of a float. A subnormal half is 2^-14 (1 + x) - 2^-14.
   const __m128i normal = _mm_add_epi32(_mm_add_epi32(magnitude, bias),
                                        _mm_and_si128(_mm_cmpeq_epi32(exponent, exponents), bias)),
                 subnormal = _mm_castps_si128(
@@ -4062,7 +3987,6 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
   const __m128i finite = select_lanes(_mm_cmplt_epi32(magnitude, smallest), subnormal, normal),
                 half = select_lanes(_mm_cmplt_epi32(magnitude, largest), finite, beyond),
                 whole = _mm_or_si128(half, _mm_srli_epi32(sign, 16));
-  // Packing saturates to signed 16-bit numbers, so the 16-bit sign is extended to 32 bits.
   const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(whole, 16), 16);
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
 }
@@ -4089,8 +4013,6 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m512 values) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
 }
 #endif
-/// The widest packet of A, or A if there is none. A class, because GCC 14 warns about attributes at each use
-/// of an alias.
 template <class A>
 struct packet_of : std::conditional<bool(Eigen::internal::packet_traits<A>::Vectorizable),
                                     typename Eigen::internal::packet_traits<A>::type, A> {};
@@ -4100,12 +4022,9 @@ template <class P>
 inline constexpr int lanes = std::is_arithmetic_v<P> ? 1 : int(Eigen::internal::unpacket_traits<P>::size);
 template <class P>
 struct half_packet_of : std::type_identity<typename Eigen::internal::unpacket_traits<P>::half> {};
-/// The packet of half as many lanes if it exists, otherwise P.
 template <class P>
 using half_packet = typename half_packet_of<P>::type;
-/// Number of vector registers, which limits the table entries that a kernel keeps.
 inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
-/// a * b + c, rounded once if packets round it once, otherwise twice.
 template <class A>
 requires std::is_arithmetic_v<A>
 inline A multiply_add(A a, A b, A c) {
@@ -4116,7 +4035,6 @@ inline A multiply_add(A a, A b, A c) {
 #endif
 }
 namespace packet_search {
-/// The packet with n lanes among P, its half, the half of that, and so on, or void if there is none.
 template <class P, int n>
 constexpr auto narrow() {
   using half = typename Eigen::internal::unpacket_traits<P>::half;
@@ -4128,7 +4046,6 @@ constexpr auto narrow() {
     return narrow<half, n>();
 }
 }  // namespace packet_search
-/// Whether channels of type T can be rotated in packets P of their arithmetic type.
 template <class T, class P>
 constexpr bool has_packets_of() {
   if constexpr (std::is_arithmetic_v<P>)
@@ -4144,12 +4061,9 @@ constexpr bool has_packets_of() {
 }
 template <class T, class P>
 inline constexpr bool has_packets = has_packets_of<T, P>();
-/// The type from which rows of channels are loaded into packets: T if packets can be loaded from it,
-/// otherwise its arithmetic type.
 template <class T>
 using loadable = std::conditional_t<std::is_same_v<T, arithmetic<T>> || has_packets<T, packet<arithmetic<T>>>,
                                     T, arithmetic<T>>;
-/// Loads lanes<P> channels. Narrower channels are widened: bfloat16 and int8 by simd/channel_rows.hpp on x86.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE P load(const T* from) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
@@ -4164,7 +4078,6 @@ EIGEN_ALWAYS_INLINE P load(const T* from) {
 #endif
   }
 }
-/// Stores lanes<P> channels, rounded if T is half. simd/packet_pairs.hpp stores bfloat16, in pairs.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
   if constexpr (std::is_same_v<T, arithmetic<T>>)
@@ -4172,11 +4085,9 @@ EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
   else
     store_rounded(to, values);
 }
-/// Lanes {from[0], from[0], from[1], from[1], ...}.
 template <class P, class A>
 EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
-  // Eigen would read two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
   if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
     double two_entries;
     std::memcpy(&two_entries, from, sizeof two_entries);
@@ -4186,12 +4097,10 @@ EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
 #endif
     return Eigen::internal::ploaddup<P>(from);
 }
-/// Lanes {value, value, ...}.
 template <class P, class A>
 EIGEN_ALWAYS_INLINE P fill(A value) {
   return Eigen::internal::pset1<P>(value);
 }
-/// Lanes {-1, 1, -1, 1, ...}.
 template <class P>
 EIGEN_ALWAYS_INLINE P alternating_signs() {
   using A = typename Eigen::internal::unpacket_traits<P>::type;
@@ -4211,7 +4120,6 @@ template <class P>
 requires(!std::is_arithmetic_v<P>) EIGEN_ALWAYS_INLINE P multiply_add(const P& a, const P& b, const P& c) {
   return Eigen::internal::pmadd(a, b, c);
 }
-/// a * b - c, rounded as multiply_add rounds. Eigen 3.4 has no such operation.
 template <class P>
 EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
 #if defined(EIGEN_VECTORIZE_FMA) && defined(EIGEN_VECTORIZE_SSE)  // Eigen 5 defines the first on ARM too
@@ -4236,7 +4144,6 @@ EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
   return Eigen::internal::pmadd(a, b, Eigen::internal::pnegate(c));
 #endif
 }
-/// Lanes {a[1], a[0], a[3], a[2], ...}: complex numbers with real and imaginary parts swapped.
 template <class P>
 EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
   using A = typename Eigen::internal::unpacket_traits<P>::type;
@@ -4245,7 +4152,6 @@ EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
                                               lanes<P> / 2>())::type;
   return Eigen::internal::pcplxflip(complex_packet(a)).v;
 }
-/// The lanes of P as 32-bit integers, for P of float.
 template <class P>
 using bits_packet = typename Eigen::internal::unpacket_traits<P>::integer_packet;
 template <class P>
@@ -4256,9 +4162,6 @@ template <class P>
 EIGEN_ALWAYS_INLINE P from_bits(const bits_packet<P>& bits) {
   return Eigen::internal::preinterpret<P>(bits);
 }
-// 16-bit channels begin at addresses that need not be multiples of 4. SSE loads from any address. On other
-// processors Eigen's packets of integers need aligned integers. There the words are copied first, which
-// compilers turn into one load.
 template <class Bits>
 EIGEN_ALWAYS_INLINE Bits load_bits(const void* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -4295,8 +4198,6 @@ template <int places, class Bits>
 EIGEN_ALWAYS_INLINE Bits shift_right(const Bits& a) {
   return Eigen::internal::plogical_shift_right<places>(a);
 }
-/// Calls body(i) for each i in [0, count), as an integral constant. Arrays of packets that are indexed by it
-/// stay in registers. g++ -O2 does not unroll longer loops, and then keeps the arrays in memory.
 template <class Body, std::size_t... i>
 EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
   (body(std::integral_constant<std::size_t, i>{}), ...);
@@ -4305,8 +4206,6 @@ template <std::size_t count, class Body>
 EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
   unrolled(body, std::make_index_sequence<count>{});
 }
-/// Keeps x in a register: GCC would otherwise load the operand again for every product. WebAssembly has the
-/// intrinsics of SSE but not its registers.
 template <class P>
 EIGEN_ALWAYS_INLINE P in_register(P x) {
 #if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
@@ -4316,7 +4215,6 @@ EIGEN_ALWAYS_INLINE P in_register(P x) {
 #endif
   return x;
 }
-/// Prefetches the cache line `bytes` after `address`, which need not be inside the allocation.
 template <class T>
 EIGEN_ALWAYS_INLINE void prefetch_after(const T* address, std::uintptr_t bytes) {
   const T* target = reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(address) + bytes);
@@ -4340,7 +4238,6 @@ ROPE_DETAIL_QUIET_END
 /// Splits a run of channels into a packet of the even and a packet of the odd channels.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
-/// Entries from[0], from[2], ... in one packet and from[1], from[3], ... in another.
 template <class P>
 struct even_odd {
   P even;
@@ -4377,7 +4274,6 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
   }
 }
 #if defined(EIGEN_VECTORIZE_SSE)
-/// Two floats in the lower lanes of a register, zeros in the others.
 EIGEN_ALWAYS_INLINE __m128 load_two(const float* from) {
   double both;
   std::memcpy(&both, from, sizeof both);
@@ -4388,9 +4284,6 @@ EIGEN_ALWAYS_INLINE void store_two(float* to, __m128 values) {
   std::memcpy(to, &both, sizeof both);
 }
 #endif
-/// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The
-/// alternative, swap_neighbours, needs every entry in two lanes, so a register holds half as many entries.
-/// Splitting bfloat16 costs nothing.
 template <class T, class P>
 inline constexpr bool can_split_even_odd =
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -4398,8 +4291,6 @@ inline constexpr bool can_split_even_odd =
 #endif
     std::is_same_v<T, Eigen::bfloat16>;
 #if defined(EIGEN_VECTORIZE_SSE)
-// x86 shuffles within 128 bits: from [a0 a1 a2 a3 ..] and [b0 b1 b2 b3 ..] the even lanes are [a0 a2 b0 b2
-// ..]. low_lanes and high_lanes of even and odd lanes restore the original order.
 EIGEN_ALWAYS_INLINE __m128 even_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0x88); }
 EIGEN_ALWAYS_INLINE __m128 odd_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0xdd); }
 EIGEN_ALWAYS_INLINE __m128 low_lanes(__m128 a, __m128 b) { return _mm_unpacklo_ps(a, b); }
@@ -4429,21 +4320,17 @@ EIGEN_ALWAYS_INLINE __m512d odd_lanes(__m512d a, __m512d b) { return _mm512_unpa
 EIGEN_ALWAYS_INLINE __m512d low_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m512d high_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
 #endif
-/// The first and the second channels of lanes<P> pairs. The order of the pairs depends on the register type.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const T* from) {
   const P a = load<P>(from), b = load<P>(from + lanes<P>);
   return {P(even_lanes(a, b)), P(odd_lanes(a, b))};
 }
-/// The inverse of load_pairs.
 template <class P, class T>
 EIGEN_ALWAYS_INLINE void store_pairs(T* to, const P& first, const P& second) {
   store(to, P(low_lanes(first, second)));
   store(to + lanes<P>, P(high_lanes(first, second)));
 }
 #if defined(EIGEN_VECTORIZE_SSE)
-// Rearranges entries into the order of load_pairs: the first half of every 128 bits comes from the first half
-// of the register.
 EIGEN_ALWAYS_INLINE __m128 in_order_of_pairs(__m128 a) { return a; }
 EIGEN_ALWAYS_INLINE __m128d in_order_of_pairs(__m128d a) { return a; }
 #endif
@@ -4469,7 +4356,6 @@ EIGEN_ALWAYS_INLINE __m512 in_order_of_pairs(__m512 a) {
   return _mm512_castpd_ps(in_order_of_pairs(_mm512_castps_pd(a)));
 }
 #endif
-/// One table entry per pair, in the order of load_pairs.
 template <class P, class T, class A>
 EIGEN_ALWAYS_INLINE P load_pair_entries(const A* entries) {
   const P all = load<P>(entries);
@@ -4478,8 +4364,6 @@ EIGEN_ALWAYS_INLINE P load_pair_entries(const A* entries) {
   else
     return P(in_order_of_pairs(all));
 }
-/// The 2 * lanes<P> bfloat16 at `from`, widened. A bfloat16 is the upper half of a float, so a register of
-/// bfloat16 holds the odd ones in place and the even ones 16 bits too low. No shuffle of lanes is needed.
 template <class P>
 EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const Eigen::bfloat16* from) {
   using bits = bits_packet<P>;
@@ -4488,7 +4372,6 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const Eigen::bfloat16* from) {
           from_bits<P>(bitwise_and(both, fill<bits>(std::int32_t(0xffff0000u))))};
 }
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-// Stores lane i of `even` and `odd`, rounded, to to[2 i] and to[2 i + 1].
 EIGEN_ALWAYS_INLINE void store_bfloat16(Eigen::bfloat16* to, __m512 even, __m512 odd) {
   const __m512i order = _mm512_add_epi32(
       _mm512_set1_epi32(0x100000),
@@ -4511,7 +4394,6 @@ template <class P>
 EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const Eigen::bfloat16* from) {
   return load_even_odd<P>(from);
 }
-/// The inverse of load_even_odd. Each value is rounded like `rounded`.
 template <class P>
 EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, const P& odd) {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
@@ -4542,14 +4424,10 @@ ROPE_DETAIL_QUIET_END
 /// in packets of every width and in scalars. The bits are therefore equal for all widths, both layouts and
 /// any stride.
 namespace rope::inline ROPE_ABI::detail {
-/// Bytes of a cache line.
 inline constexpr Index line_of_cache = 64;
 inline Index behind_line(const void* x) {
   return static_cast<Index>(reinterpret_cast<std::uintptr_t>(x) % line_of_cache);
 }
-/// One row of a table, for a rotation or its inverse.
-///
-/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; otherwise cos and sin
 template <class S, bool is_inverse>
 struct table_row {
   static constexpr bool inverse = is_inverse;
@@ -4560,8 +4438,6 @@ struct table_row {
   const S* cos_from(Index pair) const { return cos + pair; }
   const S* sin_from(Index pair) const { return sin + pair; }
 };
-/// A table row in the order of pairs `before`, ..., pairs - 1, 0, ..., before - 1. A packet of n entries may
-/// start at any multiple of n.
 template <class S, bool is_inverse, int n>
 struct row_from_pair {
   static constexpr bool inverse = is_inverse;
@@ -4587,7 +4463,6 @@ struct row_from_pair {
   const S* sin_;
   S last_cos_[std::size_t(2 * n)], last_sin_[std::size_t(2 * n)];
 };
-/// The heads of one token: `heads` rows of channels, read from `in` and written to `out`, which may be `in`.
 template <class T>
 struct token_heads {
   const T* in;
@@ -4595,12 +4470,10 @@ struct token_heads {
   Index heads;
   Index in_stride;
   Index out_stride;
-  /// Heads [first, first + count).
   token_heads range(Index first, Index count) const {
     return {in + first * in_stride, out + first * out_stride, count, in_stride, out_stride};
   }
 };
-/// Rotates pairs [first, last) of every head, one at a time, for any layout and any mix of types.
 template <class Layout, class T, class Row>
 EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, const Row& row, Index first, Index last) {
   using S = decltype(Row::scale);
@@ -4618,13 +4491,8 @@ EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, const Row& row, Index fi
     }
   }
 }
-/// The table entries of `pairs` pairs from pair `first` on, in lane order, and the rotation of these pairs in
-/// one head. `in` points to the first of their channels in the head, and `half` is the number of pairs of the
-/// row. `rotate` receives the values that read_early loaded: all steps of a block are read before the first
-/// one is stored, because a compiler may not move a load before a store that might alias it.
 template <class Layout, class T, class P>
 struct rotation_step;
-/// half_split: u and v are each contiguous.
 template <class T, class P>
 struct rotation_step<half_split, T, P> {
   static constexpr Index pairs = lanes<P>, channels = pairs;
@@ -4641,7 +4509,6 @@ struct rotation_step<half_split, T, P> {
     store(out + half, multiply_add(v, c, multiply(u, s)));
   }
 };
-/// half_split in bfloat16, which is loaded and stored as even and odd channels.
 template <class P>
 struct rotation_step<half_split, Eigen::bfloat16, P> {
   static constexpr Index pairs = 2 * lanes<P>, channels = pairs;
@@ -4667,7 +4534,6 @@ struct rotation_step<half_split, Eigen::bfloat16, P> {
                    multiply_add(v.odd, c.odd, multiply(u.odd, s.odd)));
   }
 };
-/// interleaved: u in even channels, v in odd channels.
 template <class T, class P>
 requires(can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> {
   static constexpr Index pairs = lanes<P>, channels = 2 * pairs;
@@ -4683,7 +4549,6 @@ requires(can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> {
     store_pairs(out, multiply_subtract(u, c, multiply(v, s)), multiply_add(v, c, multiply(u, s)));
   }
 };
-/// interleaved, with every table entry in two lanes: a packet holds half as many pairs.
 template <class T, class P>
 struct swapping_step {
   static constexpr Index pairs = lanes<P> / 2, channels = 2 * pairs;
@@ -4703,7 +4568,6 @@ template <class T, class P>
 requires(!can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> : swapping_step<T, P> {
   using swapping_step<T, P>::swapping_step;
 };
-/// Two pairs of floats: the end of a row may leave two or three pairs. P is a packet of four floats.
 template <class P>
 struct two_floats;
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -4731,8 +4595,6 @@ inline constexpr bool has_two_floats = true;
 #else
 inline constexpr bool has_two_floats = false;
 #endif
-/// `count` steps, one after another. Nested structures instead of an array, because g++ -O2 keeps arrays in
-/// memory.
 template <class Step, int count>
 struct rotation_steps {
   static constexpr Index pairs = count * Step::pairs, channels = count * Step::channels;
@@ -4770,9 +4632,6 @@ struct rotation_steps<Step, 0> {
   template <class T>
   EIGEN_ALWAYS_INLINE void rotate(const early<T>&, const T* /*in*/, T* /*out*/, Index /*half*/) const {}
 };
-/// Rotates the pairs of [first, last) that fill whole blocks of `count` steps, for every head.
-///
-/// \return  the first pair that is not rotated
 template <class Step, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index first, Index last) {
   using block = rotation_steps<Step, count>;
@@ -4786,12 +4645,9 @@ EIGEN_ALWAYS_INLINE Index rotate_blocks(token_heads<T> x, const Row& row, Index 
   }
   return first;
 }
-/// Steps in a block: their table entries take half of the registers.
 template <class Layout, class T, class P>
 inline constexpr int steps_in_block = registers / 2 * int(sizeof(P)) /
                                       int(sizeof(rotation_step<Layout, T, P>));
-/// Rotates pairs [first, last) of every head: first in blocks of `count` steps, then in smaller blocks, then
-/// in packets of half and quarter width, last in single pairs. No channel is written twice.
 template <class Layout, class P, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index first, Index last) {
   first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
@@ -4805,8 +4661,6 @@ EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index 
     rotate_scalars<Layout>(x, row, first, last);
   }
 }
-/// Whether a layout is rotated in packets of the arithmetic type of T. The table entries S must have that
-/// type.
 template <class Layout, class T, class S>
 inline constexpr bool rotates_in_packets = false;
 template <class T>
@@ -4815,7 +4669,6 @@ inline constexpr bool rotates_in_packets<interleaved, T, arithmetic<T>> =
 template <class T>
 inline constexpr bool rotates_in_packets<half_split, T, arithmetic<T>> =
     has_packets<T, packet<arithmetic<T>>>;
-/// Pairs of a block, or 0 if they are rotated one at a time.
 template <class Layout, class T>
 inline constexpr Index pairs_in_block = [] {
   using P = packet<arithmetic<T>>;
@@ -4824,11 +4677,6 @@ inline constexpr Index pairs_in_block = [] {
   else
     return 0;
 }();
-/// Rotates contiguous interleaved heads that do not begin at a cache line, from the first line boundary on.
-/// Otherwise every packet as wide as a line would cross a line boundary. The row begins with the first pair
-/// after that boundary, so the last packets of a head also contain the first pairs of the next head.
-///
-/// \param before  pairs before the first line boundary
 template <class Layout, class P, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_from_line(token_heads<T> x, table_row<S, inverse> row, Index before) {
   const row_from_pair<S, inverse, lanes<P>> shifted(row, before);
@@ -4838,16 +4686,12 @@ EIGEN_ALWAYS_INLINE void rotate_from_line(token_heads<T> x, table_row<S, inverse
       0, row.pairs);
   rotate_packets<Layout, half_packet<P>, 1>(x.range(x.heads - 1, 1), row, before, row.pairs);
 }
-/// Rotates every head of one token.
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row) {
   using P = packet<arithmetic<T>>;
   if constexpr (rotates_in_packets<Layout, T, S>) {
     Index first = 0;
     if constexpr (sizeof(P) == line_of_cache) {
-      // If heads do not begin at a cache line, every packet as wide as a line would cross into the next line.
-      // The pairs before the first line boundary are then rotated in smaller packets if that is faster: for
-      // half_split with heads of 128 channels, but not with heads of 80.
       constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
       const Index past = behind_line(x.in),
                   pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
@@ -4867,11 +4711,6 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
     rotate_scalars<Layout>(x, row, 0, row.pairs);
   }
 }
-/// Rotates every head of one token in memory order.
-///
-/// \param in_twos      whether two heads share the reads of the row; otherwise heads are rotated one by one
-/// \param reads_ahead  whether the channels of a head are first read in memory order: hardware prefetches
-///                     sequential reads, but not reads that alternate between the two halves of a head
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, inverse> row, bool in_twos,
                                                bool reads_ahead) {
@@ -4892,26 +4731,16 @@ EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, in
 /// Table rows that are computed once for all heads of a token: if the type of entries differs from the
 /// arithmetic type, or if the rows of an inverse are not a constant times those of the table.
 namespace rope::inline ROPE_ABI::detail {
-/// Whether 1 / m^2 is a normal number of S, far from the range where products with it lose bits.
 template <class S>
 bool has_inverse_square(double m) {
   constexpr double largest = std::is_same_v<S, float> ? 0x1p50 : 0x1p400;
   return m <= largest && m >= 1 / largest;
 }
-/// Whether table entries are converted to the arithmetic type of channels T before they are used. A double
-/// entry rounded to float is the entry of a float table. But an entry beyond the range of float would become
-/// infinite, and its product with a channel of 0 NaN. For float channels, a table that may have such entries
-/// is therefore not converted, and products are computed in double. For 16-bit channels, only rows with such
-/// entries are not converted.
-///
-/// \param m  the table's attention_factor
 template <class T, class S>
 bool converts_rows(const table_view<S>& table, double m) {
   using A = arithmetic<T>;
   return sizeof(S) < sizeof(A) || sizeof(T) == 2 || (!table.given && has_inverse_square<A>(m));
 }
-/// A row converted to A, multiplied by the scale and sign of an inverse. Rows of up to 256 pairs are on the
-/// stack, longer rows in scratch of the calling thread.
 template <class A>
 class converted_row {
  public:
@@ -4923,12 +4752,10 @@ class converted_row {
   }
   converted_row(const converted_row&) = delete;
   converted_row& operator=(const converted_row&) = delete;
-  /// Whether every entry is finite in A.
   bool is_finite() const { return all_finite(entries_, 2 * pairs_); }
   table_row<A, false> row() const { return {entries_, entries_ + pairs_, pairs_, A(1)}; }
  private:
   static constexpr Index few = 256;
-  /// A loop over cos or sin alone is vectorized. In a loop over both the outputs might overlap the inputs.
   template <bool inverse, class S>
   void convert(const S* from, S scale, A* to) const {
     const Index pairs = pairs_;
@@ -4938,8 +4765,6 @@ class converted_row {
   A* entries_;
   Index pairs_;
 };
-/// Calls rotate(row) with the row that rotates channels T: converted if `converts` is true and no entry
-/// exceeds the range of float, otherwise unchanged.
 template <class T, class S, bool inverse, class Rotate>
 EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, const Rotate& rotate) {
   using A = arithmetic<T>;
@@ -4949,13 +4774,6 @@ EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, cons
         return rotate(converted.row());
   rotate(row);
 }
-/// The row of the inverse rotations. The inverse of [[c, -s], [s, c]] is its transpose divided by c^2 + s^2.
-/// In a table of angles that is m^2 for every pair. In a table of given entries it differs from pair to pair,
-/// and for extreme m it may leave the range of S. In both of these cases the row is divided before it is
-/// used.
-///
-/// \param unit  a power of two near 1 / m, so that (unit m)^2 stays in range
-/// \return  c / (c^2 + s^2), then s / (c^2 + s^2), [2 * pairs], in scratch of the calling thread
 template <class S>
 const S* inverted_row(const S* cos, Index pairs, double unit) {
   struct inverted_rows {};
@@ -4968,20 +4786,12 @@ const S* inverted_row(const S* cos, Index pairs, double unit) {
   }
   return row;
 }
-/// How a reverse rotation treats the magnitude m: the inverse divides by it, the transpose (for gradients)
-/// multiplies by it.
 enum class reverse_rotation { inverse, transpose };
-/// The order of the heads of a token. together: all heads use a packet of table entries before the next
-/// packet is read. of_memory: one or two heads are rotated completely before the next. one: there is one
-/// head.
 enum class head_order { together, of_memory, one };
-/// Whether the heads of a token are adjacent in memory, rather than the tokens of a head.
 template <class T>
 bool is_token_major(const head_view<T>& x) {
   return x.token_stride >= x.head_stride || x.tokens == 1;
 }
-/// Calls visit(b, t, count) for pieces of tokens [first, last) of the concatenated rows of the batch: `count`
-/// tokens of row b from token t on, at most `most`.
 template <class T, class Visit>
 void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, const Visit& visit) {
   for (Index count; first < last; first += count) {
@@ -4990,9 +4800,6 @@ void for_each_piece(const head_view<T>& x, Index first, Index last, Index most, 
     visit(b, t, count);
   }
 }
-/// Runs plans for the same tokens on the caller's threads: all plans process `block` tokens before the next
-/// block, while the table rows of the block are in the cache. A plan has tokens(), bytes() and run(first,
-/// last).
 template <class Threads, class Plan, class... More>
 void run_plans(const Threads& threads, Index block, const Plan& plan, const More&... more) {
   parallel_pieces(threads, plan.tokens(), (plan.bytes() + ... + more.bytes()), [&](Index first, Index last) {
@@ -5004,8 +4811,6 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
     }
   });
 }
-/// A checked call. Its members are values, so that a compiler can keep them in registers. The type does not
-/// depend on the type of positions, so its loops are compiled only once.
 template <class Layout, bool inverse, class T, class S>
 class rotation_plan {
   using A = arithmetic<T>;
@@ -5025,17 +4830,13 @@ class rotation_plan {
     converts_rows_ = converts_rows<T>(table_, m);
     choose_order();
   }
-  /// Tokens of all rows of the batch.
   Index tokens() const { return x_.batch * x_.tokens; }
-  /// Bytes of the rotated channels.
   double bytes() const { return cost_of(tokens(), x_.heads, bytes_of_head()); }
   Index bytes_of_head() const { return 2 * table_.pairs * Index(sizeof(T)); }
-  /// The number of table rows that fit L2 next to the data.
   Index block() const {
     constexpr Index table_bytes = Index{1} << 16;
     return (std::max)(Index{1}, table_bytes / (2 * table_.pairs * Index(sizeof(S))));
   }
-  /// Rotates every head of tokens [first, last) of the batch, token t of row b at positions(b, t).
   template <class Source>
   void run(const Source& positions, Index first, Index last) const {
     constexpr Index most = 256;
@@ -5047,8 +4848,6 @@ class rotation_plan {
                    });
   }
  private:
-  /// The view with stride 0 for a single head or token: that stride is arbitrary and must not be added to a
-  /// pointer.
   template <class X>
   static head_view<X> with_taken_strides(head_view<X> x) {
     if (x.heads == 1) x.head_stride = 0;
@@ -5056,34 +4855,23 @@ class rotation_plan {
     return x;
   }
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
-  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache. Data of 16
-  /// MiB exceeds L2 but fits most shared L3 caches.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
-    // If a row is one block, the heads of a token are read once, in memory order. The exception is heads
-    // whose packets would cross cache lines, see rotate_token.
     const bool once = table_.pairs <= pairs_in_block<Layout, T> &&
                       (sizeof(packet<A>) < line_of_cache || !halves || begins_with_line());
     if (x_.heads == 1)
       order_ = head_order::one;
     else if (from_memory && !once)
       order_ = head_order::of_memory;
-    // Prefetching helps if several heads are read in parallel (head-major memory), and for one head and its
-    // table row. In token-major memory the hardware prefetches well enough, and prefetching makes prefill
-    // slower.
     if ((x_.heads == 1 || !is_token_major(x_)) && from_memory)
       tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
-    // Faster for rows of up to two blocks: half_split, and interleaved in head-major memory.
     in_twos_ = table_.pairs <= 2 * pairs_in_block<Layout, T> && (halves || tokens_ahead_ > 0);
     reads_ahead_ = halves && from_memory && tokens_ahead_ == 0 && !in_twos_;
   }
-  /// Whether the rotated channels begin at a cache line. An empty view may have null data.
   bool begins_with_line() const {
     return (behind_line(x_.data) + first_channel_ * Index(sizeof(T))) % line_of_cache == 0;
   }
-  /// Prefetches the channels of heads and, if there is one head, its table row. The position may be outside
-  /// the table. Inline because GCC 12 drops calls of a function that does nothing else.
   EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
     constexpr auto line = static_cast<std::uintptr_t>(line_of_cache);
     const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);
@@ -5092,8 +4880,6 @@ class rotation_plan {
     for (std::uintptr_t at = 0; heads == 1 && at < row; at += line)
       prefetch_after(table_.entries, static_cast<std::uintptr_t>(position - table_.first) * row + at);
   }
-  /// Rotates the heads of `count` tokens at positions[0], positions[1], ...; x is the first token. Not inline
-  /// and with few variables, because its loops need the registers.
   template <bool in_place, head_order order>
   EIGEN_DONT_INLINE void rotate_tokens(token_heads<T> x, Index count, const std::int64_t* positions) const {
     const table_view<S> table = table_;
@@ -5126,7 +4912,6 @@ class rotation_plan {
     else
       rotate_token<Layout>(token, row);
   }
-  /// Copies the channels that are not rotated: all except `rotating` channels from first_channel_ on.
   void copy(token_heads<T> token, Index rotating) const {
     const auto copy_range = [&token](Index first, Index last) {
       for (Index h = 0; h < token.heads; ++h)
@@ -5149,11 +4934,6 @@ class rotation_plan {
   bool in_twos_ = false, reads_ahead_ = false;  // of rotate_token_in_order
   Index tokens_ahead_ = 0;                      // prefetch distance in tokens; 0: no prefetching
 };
-/// Rotates `count` tokens of row b, from token t on, at positions[0], positions[1], ..., in memory order. If
-/// the heads of a token are adjacent in memory, they are rotated together. If the tokens of a head are
-/// adjacent, a few heads are rotated together and share the table row of a token. A single head would read as
-/// much of the table as of its data, and all heads would be too many streams. Not inline, so that programs
-/// can compile it once.
 template <class Layout, bool inverse, class T, class S>
 void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index count,
                                                         const std::int64_t* positions) const {
@@ -5173,7 +4953,6 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
       rotate_in.template operator()<head_order::together>();
   }
 }
-/// A rotation_plan together with its positions.
 template <class Plan, class Source>
 struct plan_at {
   const Plan& plan;
@@ -5184,7 +4963,6 @@ struct plan_at {
 };
 template <class Plan, class Source>
 plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
-/// Rotates every head of `x` into `out`, which may be `x`. The arguments must be checked.
 template <class Layout, bool inverse, class T, class S, class Source, class Threads = this_thread>
 void rotate_all(const head_view<const T>& x, const head_view<T>& out, const placed_table<S>& table,
                 const Source& positions, const Threads& threads = {},
@@ -5192,8 +4970,6 @@ void rotate_all(const head_view<const T>& x, const head_view<T>& out, const plac
   const rotation_plan<Layout, inverse, T, S> all(x, out, table, back);
   run_plans(threads, all.block(), plan_at{all, positions});
 }
-/// Rotates `q` and `k`, which have the same tokens, in place and block by block, in one pass over the table.
-/// The arguments must be checked.
 template <class Layout, bool inverse, class Q, class K, class S, class Source, class Threads>
 void rotate_both(const head_view<Q>& q, const head_view<K>& k, const placed_table<S>& table,
                  const Source& positions, const Threads& threads,
@@ -5222,14 +4998,12 @@ void rotate_checked(const char* function, const head_view<const T>& x, const hea
   check_same_or_disjoint(function, x, out);
   rotate_all<Layout, inverse>(x, out, table, source, threads, back);
 }
-/// Positions of the tokens of row b from `first` on.
 template <class Source>
 struct positions_behind {
   const Source& source;
   Index b, first;
   std::int64_t operator()(Index /*b*/, Index t) const { return source(b, first + t); }
 };
-/// rotate_checked for float `x` and 16-bit `out`: pieces are rotated in float and rounded once.
 template <class Layout, bool inverse, class T, class S, class P, class Threads>
 void rotate_and_round(const char* function, const head_view<const float>& x, const head_view<T>& out,
                       const placed_table<S>& table, const P& positions, const Threads& threads) {
@@ -5260,7 +5034,6 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
         });
       });
 }
-/// rotate_checked, or rotate_and_round if the types differ.
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_into_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
                          const placed_table<S>& table, const P& positions, const Threads& threads) {
@@ -5269,7 +5042,6 @@ void rotate_into_checked(const char* function, const head_view<X>& x, const head
   else if constexpr (is_or_widens<std::remove_const_t<X>, T>)
     rotate_and_round<Layout, inverse, T>(function, x, out, table, positions, threads);
 }
-/// Throws unless q and k have the same batch and tokens.
 template <class Q, class K>
 void check_same_tokens(const char* function, const head_view<Q>& q, const head_view<K>& k) {
   if (q.batch != k.batch || q.tokens != k.tokens)
@@ -5277,7 +5049,6 @@ void check_same_tokens(const char* function, const head_view<Q>& q, const head_v
                   shape_text({q.batch, q.tokens}), " and ", shape_text({k.batch, k.tokens}),
                   "; heads may differ");
 }
-/// All argument checks for rotating q and k in place.
 template <class Layout, class Q, class K, class S, class Source>
 void check_both(const char* function, const head_view<Q>& q, const head_view<K>& k,
                 const placed_table<S>& table, const Source& source) {
