@@ -2,13 +2,14 @@
 #ifndef ROPE_ROTATION_HPP
 #define ROPE_ROTATION_HPP
 
-/// What a program that only rotates needs: frequencies with the common schedules, positions, tables, layouts,
-/// views of heads, rotation, its inverse and its gradient. Axes of images and videos are in frequencies.hpp,
-/// the rest of rotation/ in rotation_extras.hpp.
+/// Everything that a program which only rotates needs: frequencies with the common schedules and axes,
+/// positions, tables, layouts, views of heads, rotation, its inverse and its gradient. rotation_extras.hpp
+/// has the rest of rotation/.
 
 #include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 
 #include <rope/base/parallel.hpp>
+#include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
 #include <rope/positions/positions.hpp>

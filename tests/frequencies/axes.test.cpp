@@ -6,7 +6,6 @@
 #include <limits>
 #include <rope/frequencies/axes_variants.hpp>
 #include <rope/frequencies/scaling.hpp>
-#include <rope/frequencies/scaling_variants.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <string>
 #include <vector>

@@ -3,7 +3,9 @@
 #define ROPE_FREQUENCIES_SCALING_HPP
 
 #include <algorithm>  // std::clamp, std::min, std::max
+#include <cstddef>
 #include <optional>
+#include <vector>
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
@@ -17,9 +19,9 @@
 /// for a field outside its range.
 ///
 /// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
-/// the original one. Below 1 it multiplies them by 1 / s in the same formula: positions lie further apart
-/// than in training, as where a shorter context is stretched over the original one. transformers (with a
-/// warning), ggml and MLX accept such factors too.
+/// the original one. Below 1 it multiplies them by 1 / s with the same formula: the angle between neighbours
+/// is larger than in training, as if a shorter context were stretched over the original one. transformers
+/// (with a warning), ggml and MLX accept such factors too.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -127,6 +129,36 @@ struct ntk_scaling {
   void apply(schedule& axis) const {
     detail::require_positive("ntk_scaling: factor", factor);
     detail::stretch_base(axis, factor, "ntk_scaling", "ntk_scaling: factor");
+  }
+};
+
+/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
+/// of `length`: keys rotated for one length do not fit queries rotated for another.
+///
+///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
+///     const frequencies f(128, 10000.0, rule);
+///
+/// Source: emozilla 2023; `rope_type: dynamic` of Hugging Face transformers.
+struct dynamic_ntk_scaling {
+  double factor;        // s > 0
+  double max_position;  // positive
+  double length;        // tokens in the sequence, not negative
+
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
+  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
+  void apply(schedule& axis) const {
+    detail::require_positive("dynamic_ntk_scaling: factor", factor);
+    detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
+    detail::require_field(detail::is_finite(length) && length >= 0,
+                          "dynamic_ntk_scaling: length must not be negative", length);
+    if (length > max_position) {
+      // 1 + s (L - max_position) / max_position, which has no cancellation.
+      const wide_real limit = wide_real(max_position);
+      const wide_real grown = wide_real(factor) * (wide_real(length) - limit) / limit;
+      detail::stretch_base(axis, 1 + grown, "dynamic_ntk_scaling", "dynamic_ntk_scaling: factor");
+    }
   }
 };
 
@@ -247,6 +279,93 @@ struct llama3_scaling {
                                  : std::clamp((turns - low_freq_factor) / width, wide_real(0), wide_real(1));
       f *= (1 - kept) / factor + kept;
     }
+  }
+};
+
+/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the others are not rotated. Unlike with
+/// partial rotation, the pairs extend over the whole rotary_dim.
+///
+///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
+///
+///     const frequencies f(512, 1e6, proportional_scaling{.partial_rotary_factor = 0.25});  // Gemma 4
+///
+/// Source: Barbero et al. 2024, arXiv:2410.06205; `rope_type: proportional` of Hugging Face transformers
+///         (Gemma 4).
+struct proportional_scaling {
+  double partial_rotary_factor;  // in (0, 1]
+  double factor = 1;             // s > 0
+
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless partial_rotary_factor is in (0, 1], and factor finite and
+  ///          positive
+  void apply(schedule& axis) const {
+    detail::require_field(
+        detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
+        "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
+    detail::require_positive("proportional_scaling: factor", factor);
+    const auto rotating =
+        static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i)
+      axis.inv_freq(i) = i < rotating ? axis.inv_freq(i) / factor : 0;
+  }
+};
+
+/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
+///
+///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
+///     s = factor if given; else max_position / L0
+///
+/// m does not depend on the list. If a cached sequence grows beyond L0, it must keep its first list.
+///
+///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
+///                                    .original_max_position = 4096, .max_position = 131072,
+///                                    .length = prompt_length};
+///     const frequencies f(96, 10000.0, rule);  // Phi-3
+///
+/// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
+struct longrope_scaling {
+  std::vector<double> short_factor;             // e [pairs] for length <= L0, positive
+  std::vector<double> long_factor;              // e [pairs] for longer ones, positive
+  double original_max_position;                 // L0 > 1
+  double max_position;                          // of the extended context, positive
+  double length;                                // tokens in the sequence, not negative
+  std::optional<double> factor = {};            // s, positive
+  std::optional<double> attention_factor = {};  // m itself, positive
+
+  /// Whether the long list is used.
+  bool uses_long() const { return length > original_max_position; }
+
+  /// m of the formula above.  Requires: fields in their ranges
+  double magnitude() const {
+    if (attention_factor) return *attention_factor;
+    const double s = factor.value_or(max_position / original_max_position);
+    if (s <= 1) return 1;
+    return static_cast<double>(pow(1 + log(wide_real(s)) / log(wide_real(original_max_position)), 0.5));
+  }
+
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless both lists have one finite and positive value per pair, and the
+  ///          other fields are finite and in the ranges above
+  void apply(schedule& axis) const {
+    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
+                          "longrope_scaling: original_max_position must be above 1", original_max_position);
+    detail::require_positive("longrope_scaling: max_position", max_position);
+    detail::require_field(detail::is_finite(length) && length >= 0,
+                          "longrope_scaling: length must not be negative", length);
+    detail::require_positive("longrope_scaling: factor", factor.value_or(1));
+    detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
+    for (const auto* list : {&short_factor, &long_factor}) {
+      if (static_cast<Index>(list->size()) != axis.inv_freq.size())
+        detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
+                              " must have one value per pair, ", axis.inv_freq.size(), ", got ",
+                              list->size());
+      for (const double value : *list) detail::require_positive("longrope_scaling: a factor", value);
+    }
+    const std::vector<double>& list = uses_long() ? long_factor : short_factor;
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= list[static_cast<std::size_t>(i)];
+    axis.attention_factor *= magnitude();
   }
 };
 

@@ -7,7 +7,6 @@
 #include <random>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
-#include <rope/frequencies/scaling_variants.hpp>
 #include <string>
 #include <utility>
 #include <vector>

@@ -7,7 +7,6 @@
 #include <limits>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
-#include <rope/frequencies/scaling_variants.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <rope/tables/table.hpp>
 #include <stdexcept>

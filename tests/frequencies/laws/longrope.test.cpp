@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <rope/frequencies/scaling_variants.hpp>
+#include <rope/frequencies/scaling.hpp>
 
 #include <cmath>
 #include <cstddef>
