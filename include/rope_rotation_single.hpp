@@ -1304,6 +1304,28 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
   }
   return assignment;
 }
+/// Height and width alternate over the fast pairs, and the slow pairs go to time: 1 2 1 2 ... 0 0, with axes
+/// (time, height, width).
+///
+///     const axis_assignment ernie = height_width_then_time(22, 20);
+///     const axis_assignment video_rope = height_width_then_time(24, 16);
+///
+/// Ernie 4.5 VL's [22, 22, 20] lists height, width, time, and VideoRoPE's [16, 24, 24] time, height, width.
+///
+/// \param spatial_pairs  pairs of height, and as many of width
+/// \param time_pairs     pairs of time
+///
+/// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
+/// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
+///          arXiv:2502.05173
+inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
+  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
+  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
+                             3};
+  for (Index i = 0; i < 2 * spatial_pairs; ++i)
+    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
+  return assignment;
+}
 /// One schedule whose pairs are assigned to axes: pair i keeps its frequency and rotates by one axis.
 ///
 ///     inv_freq(i, axis_of_pair[i]) = f_i, and 0 on the other axes
@@ -1405,6 +1427,25 @@ struct linear_scaling {
   void apply(schedule& axis) const {
     detail::require_positive("linear_scaling: factor", factor);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factor;
+  }
+};
+/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
+/// which have the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
+///
+///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
+///
+/// Source: ggml, `freq_factors` of ggml_rope_ext.
+struct pair_factor_scaling {
+  std::vector<double> factors;  // [pairs], positive
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
+  void apply(schedule& axis) const {
+    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
+      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
+                            axis.inv_freq.size(), ", got ", factors.size());
+    for (const double factor : factors) detail::require_positive("pair_factor_scaling: a factor", factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
   }
 };
 /// NTK-aware scaling: the schedule of base b * s^(d / (d - 2)). Hunyuan's `alpha` is this factor.

@@ -17,29 +17,6 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// Height and width alternate over the fast pairs, and the slow pairs go to time: 1 2 1 2 ... 0 0, with axes
-/// (time, height, width).
-///
-///     const axis_assignment ernie = height_width_then_time(22, 20);
-///     const axis_assignment video_rope = height_width_then_time(24, 16);
-///
-/// Ernie 4.5 VL's [22, 22, 20] lists height, width, time, and VideoRoPE's [16, 24, 24] time, height, width.
-///
-/// \param spatial_pairs  pairs of height, and as many of width
-/// \param time_pairs     pairs of time
-///
-/// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
-/// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
-///          arXiv:2502.05173
-inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pairs) {
-  detail::sum_of_sections("height_width_then_time", {spatial_pairs, time_pairs});
-  axis_assignment assignment{std::vector<Index>(static_cast<std::size_t>(2 * spatial_pairs + time_pairs), 0),
-                             3};
-  for (Index i = 0; i < 2 * spatial_pairs; ++i)
-    assignment.axis_of_pair[static_cast<std::size_t>(i)] = 1 + i % 2;
-  return assignment;
-}
-
 /// Interleaved sections (time, height, width, extra) as in ggml. Like interleaved_sections, but the remaining
 /// pairs go to the extra axis, whose position is 0 for text. The two differ if there are remaining pairs: of
 /// [24, 20, 20, 0], pairs 61 and 62 rotate by time in Hugging Face transformers and do not rotate in ggml.

@@ -114,6 +114,27 @@ struct linear_scaling {
   }
 };
 
+/// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
+/// which have the divisors of a finished schedule (Llama 3.1: between 1 and 8; Gemma 4: 1, then 1e30).
+///
+///     const frequencies f(128, 500000.0, pair_factor_scaling{rope_freqs});
+///
+/// Source: ggml, `freq_factors` of ggml_rope_ext.
+struct pair_factor_scaling {
+  std::vector<double> factors;  // [pairs], positive
+
+  /// Applies the rule.
+  ///
+  /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
+  void apply(schedule& axis) const {
+    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
+      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
+                            axis.inv_freq.size(), ", got ", factors.size());
+    for (const double factor : factors) detail::require_positive("pair_factor_scaling: a factor", factor);
+    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
+  }
+};
+
 /// NTK-aware scaling: the schedule of base b * s^(d / (d - 2)). Hunyuan's `alpha` is this factor.
 ///
 ///     const frequencies f(128, 10000.0, ntk_scaling{.factor = 8});
