@@ -3,6 +3,7 @@
 #define ROPE_POSITIONS_KEY_RANGES_HPP
 
 #include <algorithm>  // std::min, std::max
+#include <concepts>   // std::same_as
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -253,7 +254,7 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 /// `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, and needs no ranges.
 ///
 /// \param mask    [batch, tokens], any integers in any order of memory: an Eigen matrix, map or expression,
-///                an Eigen::Tensor or mdspan of rank 2; a list is one row. For bools, `mask.cast<int>()`
+///                an Eigen::Tensor or mdspan of rank 2; or bools of Eigen. A list is one row
 /// \param causal  false: tokens of a row attend to each other both ways, as in encoders
 ///
 /// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent
@@ -276,6 +277,11 @@ Rows positions_of_mask(const X& mask, bool causal = true) {
     }
   }
   return rows;
+}
+template <class Derived, class Rows = padded_rows>
+requires std::same_as<typename Derived::Scalar, bool> Rows
+positions_of_mask(const Eigen::DenseBase<Derived>& mask, bool causal = true) {
+  return positions_of_mask(mask.derived().template cast<int>(), causal);
 }
 
 }  // namespace rope::inline ROPE_ABI

@@ -64,6 +64,8 @@ TEST_CASE("a mask of any order, type and extent gives the same rows", "[position
   CHECK(same(rope::positions_of_mask(column_major)));
   const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> bools = mask.array() == 1;
   CHECK(same(rope::positions_of_mask(bools.cast<int>())));
+  CHECK(same(rope::positions_of_mask(bools)));
+  CHECK(same(rope::positions_of_mask(mask.array() == 1)));
   const Eigen::TensorMap<const Eigen::Tensor<std::int64_t, 2, Eigen::RowMajor>> tensor(mask.data(), 3, 4);
   CHECK(same(rope::positions_of_mask(tensor)));
 
