@@ -93,7 +93,8 @@ void plot(svg::picture& figure, double top, const description& file, const rope:
   }
   const bool scaled = pairs.kept < count;
   if (scaled) curve(svg::format("by the base %.0f alone", group.base), original, colours.grey);
-  curve(scaled ? "as the model rotates" : "as the model rotates, not scaled", group.frequencies, colours.blue);
+  curve(scaled ? "as the model rotates" : "as the model rotates, not scaled", group.frequencies,
+        colours.blue);
   if (pairs.stopped > 0)
     panel.legend(svg::format("%d pairs do not rotate", static_cast<int>(pairs.stopped)), "none");
   if (trained > 0)

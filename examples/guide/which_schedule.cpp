@@ -41,11 +41,10 @@ void schedules() {
           frequencies(d, base, yarn_scaling{.factor = 4, .original_max_position = 1024}));
   same_as(R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
               "original_max_position_embeddings": 8192})",
-          frequencies(d, base,
-                      llama3_scaling{.factor = 8,
-                                     .low_freq_factor = 1,
-                                     .high_freq_factor = 4,
-                                     .original_max_position = 8192}));
+          frequencies(
+              d, base,
+              llama3_scaling{
+                  .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position = 8192}));
   same_as(R"({"rope_type": "longrope", "short_factor": [1, 1, 1, 1], "long_factor": [1, 2, 4, 8],
               "original_max_position_embeddings": 1024})",
           frequencies(d, base,
