@@ -4467,8 +4467,8 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
 /// includes it.
 ///
 /// \param given  the positions of the call, if they follow from a start
-inline void throw_outside(const char* function, std::int64_t position, std::int64_t first, std::int64_t last,
-                          table_source source, const std::string& given) {
+[[noreturn]] inline void throw_outside(const char* function, std::int64_t position, std::int64_t first,
+                                       std::int64_t last, table_source source, const std::string& given) {
   const std::int64_t from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
   std::string advice = ", one for each token, and row r is position r";
   if (source == table_source::entries)
