@@ -109,11 +109,12 @@ class number_array:
         self.value = value
 
     def to_string(self):
-        return "%s [%d, %d]" % (name_of(self.value), self.value["rows_"], self.value["columns_"])
+        return "%s [%d, %d]" % (name_of(self.value), self.value["numbers_"]["rows"], self.value["numbers_"]["columns"])
 
     def children(self):
-        for column in range(int(self.value["columns_"])):
-            yield "[column %d]" % column, array(self.value["data_"] + column * self.value["rows_"], self.value["rows_"])
+        numbers = self.value["numbers_"]
+        for column in range(int(numbers["columns"])):
+            yield "[column %d]" % column, array(numbers["data"] + column * numbers["rows"], numbers["rows"])
 
 
 class frequencies:
@@ -123,15 +124,15 @@ class frequencies:
         self.value = value
 
     def to_string(self):
-        inv_freq = self.value["inv_freq_"]
-        axes = int(inv_freq["columns_"])
+        inv_freq = self.value["inv_freq_"]["numbers_"]
+        axes = int(inv_freq["columns"])
         return "frequencies of %d pairs on %d %s, attention_factor %g" % (
-            inv_freq["rows_"], axes, "axis" if axes == 1 else "axes", float(self.value["attention_factor_"]))
+            inv_freq["rows"], axes, "axis" if axes == 1 else "axes", float(self.value["attention_factor_"]))
 
     def children(self):
-        inv_freq = self.value["inv_freq_"]
-        for axis in range(int(inv_freq["columns_"])):
-            yield "[axis %d]" % axis, array(inv_freq["data_"] + axis * inv_freq["rows_"], inv_freq["rows_"])
+        inv_freq = self.value["inv_freq_"]["numbers_"]
+        for axis in range(int(inv_freq["columns"])):
+            yield "[axis %d]" % axis, array(inv_freq["data"] + axis * inv_freq["rows"], inv_freq["rows"])
 
 
 class frequency_table:
@@ -141,8 +142,8 @@ class frequency_table:
         self.value = value
 
     def shape(self):
-        entries = self.value["entries_"]
-        return int(self.value["first_"]), int(entries["columns_"]), int(entries["rows_"]) // 2
+        entries = self.value["entries_"]["numbers_"]
+        return int(self.value["first_"]), int(entries["columns"]), int(entries["rows"]) // 2
 
     def to_string(self):
         first, rows, pairs = self.shape()
@@ -153,7 +154,7 @@ class frequency_table:
     def children(self):
         first, rows, pairs = self.shape()
         for r in range(rows):
-            row = self.value["entries_"]["data_"] + r * 2 * pairs
+            row = self.value["entries_"]["numbers_"]["data"] + r * 2 * pairs
             yield "cos(%d)" % (first + r), array(row, pairs)
             yield "sin(%d)" % (first + r), array(row + pairs, pairs)
 
@@ -221,7 +222,7 @@ class layer_group:
 
     def to_string(self):
         g = self.value
-        first, pairs = int(g["first_channel"]), int(g["frequencies"]["inv_freq_"]["rows_"])
+        first, pairs = int(g["first_channel"]), int(g["frequencies"]["inv_freq_"]["numbers_"]["rows"])
         name = text(g["layer_type"])
         return "%s%s, channels [%d, %d) of %d, %s, base %g" % (
             name + ": " if name else "", enumerator(g["layout"]), first, first + 2 * pairs, g["head_dim"],
