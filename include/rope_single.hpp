@@ -3065,7 +3065,7 @@ class visibility {
   /// The number of keys of row b. Later keys are not read.
   Index key_count(Index b) const {
     return options_.key_counts.empty() ? shape_.keys
-                                       : static_cast<Index>(options_.key_counts[static_cast<std::size_t>(b)]);
+                                       : to_index(options_.key_counts[static_cast<std::size_t>(b)]);
   }
   /// Whether query i is after the queries of row b.
   bool is_padding(Index b, Index i) const { return i >= query_count(b); }
@@ -3125,9 +3125,8 @@ class visibility {
   static bool hides(float bias) { return bias < -1e30f; }
  private:
   Index query_count(Index b) const {
-    return options_.query_counts.empty()
-               ? shape_.queries
-               : static_cast<Index>(options_.query_counts[static_cast<std::size_t>(b)]);
+    return options_.query_counts.empty() ? shape_.queries
+                                         : to_index(options_.query_counts[static_cast<std::size_t>(b)]);
   }
   /// The sequence of a query: its segment if there are query_offsets, otherwise its row up to the row's
   /// counts.
