@@ -118,8 +118,8 @@ class decoder {
   rope::Index size() const { return layers_.front().cache.size(); }
   rope::Index layers() const { return static_cast<rope::Index>(layers_.size()); }
   /// Rotated keys, and values, of the tokens read so far.
-  const rope::kv_cache<T>& cache(rope::Index layer) const {
-    return layers_.at(static_cast<std::size_t>(layer)).cache;
+  const rope::kv_cache<T>& cache(rope::Index index) const {
+    return layers_.at(static_cast<std::size_t>(index)).cache;
   }
   void clear() {
     for (layer& of : layers_) of.cache.clear();
