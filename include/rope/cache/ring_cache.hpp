@@ -335,11 +335,10 @@ class ring_cache : public cache_shape<ring_cache<T>> {
                             "a kv_cache, or leave them empty, got ",
                             options.key_ranges.size());
     if (options.selected)
-      detail::throw_invalid(
-          function,
-          "a ring_cache overwrites old keys, so selected cannot tell which are which; use a "
-          "kv_cache, or leave it empty, got lists of ",
-          options.selected.queries(), " queries");
+      detail::throw_invalid(function,
+                            "a ring_cache overwrites old keys, so selected cannot be matched to keys; use a "
+                            "kv_cache, or leave it empty, got lists of ",
+                            options.selected.queries(), " queries");
     attention_options completed = options;
     completed.window = policy().window;
     completed.sinks = policy().sinks;

@@ -368,8 +368,7 @@ TEST_CASE("a row of a cache refuses a key that only a longer row has, and a ring
         attention(tokens.token_range(0, 1), ring, written,
                   {.selected = {lists.data(), {.queries = 2, .keys = 1}}});
       },
-      "a ring_cache overwrites old keys, so selected cannot tell which are which; use a kv_cache, or leave "
-      "it "
+      "a ring_cache overwrites old keys, so selected cannot be matched to keys; use a kv_cache, or leave it "
       "empty, got lists of 2 queries"));
   CHECK(std::count(out.begin(), out.end(), -9.0f) == 2 * heads * head_dim);
 }
