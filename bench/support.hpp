@@ -266,8 +266,8 @@ void scale_in_place(T* x, Index count, int threads) {
     pool().parallel_for(2, [&](Index piece) { part(piece, 2); });
 }
 
-/// The same in four streams of each thread, because some processors then read memory faster (1.07 to 1.25
-/// times, Zen 3).
+/// An in-place scale in four streams of each thread, because some processors then read memory faster (1.07 to
+/// 1.25 times, Zen 3).
 template <class T>
 void scale_in_four_streams(T* x, Index count, int threads) {
   if (threads == 2) {
@@ -299,7 +299,7 @@ inline void scale_lines(float* x, Index heads, Index head_dim, Index first, Inde
     for (Index at = begin; at < end; at += line) Eigen::Map<one_line>(x + at) *= 1.0000001f;
   }
 }
-/// The same for two cache lines of all heads of a token before the next two.
+/// Scales two cache lines of all heads of a token before the next two.
 inline void scale_lines_of_tokens(float* x, Index tokens, Index heads, Index head_dim, Index first,
                                   Index count) {
   constexpr Index line = 64 / Index(sizeof(float));

@@ -66,7 +66,8 @@ class partial_reduction {
     return all;
   }
 
-  /// The same in log2(ranks) exchanges. MPI guarantees neither the same bits on all ranks nor in two runs.
+  /// Merges the partial results of all ranks in log2(ranks) exchanges. MPI guarantees neither the same bits on
+  /// all ranks nor in two runs.
   std::vector<partial> in_any_order(const std::vector<partial>& mine) const {
     std::vector<partial> merged(mine.size());
     MPI_Allreduce(mine.data(), merged.data(), detail::count_of(mine.size()), type_, op_, MPI_COMM_WORLD);
