@@ -201,7 +201,7 @@ TEMPLATE_LIST_TEST_CASE("unrotate undoes every attention_factor that has an inve
                         wide_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
-  const auto bound = [](long double pair) { return 9.9L * tolerance::detail::u<T, S>() * pair; };
+  const auto bound = [](testing::wide pair) { return 9.9L * tolerance::detail::u<T, S>() * pair; };
   CAPTURE(seed);
   std::vector<int> exponents = {-126, -125, -100, -64, -63, -51, -50, -49, 49, 50, 51, 63, 64, 100, 125, 126};
   if (std::is_same_v<T, double> && std::is_same_v<S, double>)
