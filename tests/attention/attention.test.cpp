@@ -89,7 +89,7 @@ TEMPLATE_TEST_CASE("attention follows its definition for shapes and options draw
   }
 }
 
-TEST_CASE("by default attention is causal, unlimited, uncapped and scaled by 1 / sqrt(head_dim)",
+TEST_CASE("by default attention is causal, without window or softcap, and scaled by 1 / sqrt(head_dim)",
           "[attention]") {
   std::mt19937 generator(14);
   const operands x = random_operands<float>(generator, {1, 5, 9, 2, 1, 16, 4});
@@ -105,7 +105,7 @@ TEST_CASE("neighbouring query heads share a key head", "[attention]") {
   CHECK(attention<float>(x, {}).values == std::vector<double>{0, 0, 0, 1, 1, 1});
 }
 
-TEMPLATE_TEST_CASE("the order of the axes in memory changes nothing", "[attention]", float, double,
+TEMPLATE_TEST_CASE("the order of the axes in memory does not change the result", "[attention]", float, double,
                    Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 15;
   CAPTURE(seed);
@@ -118,7 +118,7 @@ TEMPLATE_TEST_CASE("the order of the axes in memory changes nothing", "[attentio
   CHECK(same_bits(attention<TestType>(x, rule, axes::bhsd), expected));
   CHECK(same_bits(attention<TestType>(x, rule, axes::sbhd), expected));
 
-  // Each operand in an order of its own.
+  // Each operand has its own order of axes.
   const auto q = stored<TestType>(x.q, axes::bhsd), k = stored<TestType>(x.k, axes::sbhd),
              v = stored<TestType>(x.v);
   const tensor shape(2, queries, 6, 9, unwritten);
@@ -160,7 +160,7 @@ TEST_CASE("Eigen tensors, matrices and ragged tokens are views like any other", 
   CHECK(same_bits(std::vector<float>(mout.data(), mout.data() + mout.size()), stored<float>(expected)));
 }
 
-TEST_CASE("an output in the memory of keys or values is refused", "[attention]") {
+TEST_CASE("an output that overlaps keys or values throws", "[attention]") {
   std::vector<float> memory(2 * 64 * 8, 1.0f);
   const std::vector<float> before = memory;
   const rope::frequency_table table(rope::frequencies(8), 64);
@@ -188,7 +188,7 @@ TEST_CASE("an output in the memory of keys or values is refused", "[attention]")
   CHECK_NOTHROW(rope::attention(q, k, v, q));
 }
 
-TEST_CASE("an output over queries is refused unless it is these queries", "[attention]") {
+TEST_CASE("an output that overlaps the queries throws unless both are one view", "[attention]") {
   std::vector<float> memory(4 * 64 * 8, 1.0f), other(64 * 8, 1.0f);
   const std::vector<float> before = memory;
   const rope::frequency_table table(rope::frequencies(8), 64);
@@ -213,20 +213,20 @@ TEST_CASE("an output over queries is refused unless it is these queries", "[atte
     CHECK(refused([&] { rope::attention(q, rounded, rounded, out); }));
     CHECK(refused([&] { rope::attention(q, cache, out); }));
   }
-  const auto wide = rope::bshd(memory.data(), 1, 16, 4, 16);  // channels side by side
+  const auto wide = rope::bshd(memory.data(), 1, 16, 4, 16);  // channels next to each other
   CHECK(refused([&] { rope::attention(wide.channels(0, 8), k, k, wide.channels(4, 8)); }));
   CHECK(memory == before);
   CHECK_NOTHROW(rope::attention(wide.channels(0, 8), k, k, wide.channels(8, 8)));
   CHECK_NOTHROW(rope::attention(q, cache, q));
 }
 
-TEMPLATE_TEST_CASE("windows of larger buffers are read and written and nothing around them", "[attention]",
-                   float, double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("views into larger buffers are read and written, and nothing around them is",
+                   "[attention]", float, double, Eigen::half, Eigen::bfloat16) {
   std::mt19937 generator(17);
   const long queries = GENERATE(1, 7, 66);
   const axes order = GENERATE(axes::bshd, axes::bhsd, axes::sbhd);
   const operands x = random_operands<TestType>(generator, {2, queries, 67, 4, 2, 17, 9});
-  const double around = 60000;  // close to the largest half: it would drown any result
+  const double around = 60000;  // close to the largest half: it would dominate every result
 
   const auto framed = [&](const tensor& inner) {
     tensor frame(inner.batch, inner.tokens + 3, inner.heads + 2, inner.dim + 5, around);
@@ -258,7 +258,7 @@ TEST_CASE("queries may be overwritten by the output", "[attention]") {
   CHECK(same_bits(loaded(q, x.q), attention<float>(x, {})));
 }
 
-TEST_CASE("extents of zero are computed, not refused", "[attention]") {
+TEST_CASE("extents of zero are accepted", "[attention]") {
   std::mt19937 generator(19);
   const extents e =
       GENERATE(extents{0, 3, 3, 2, 1, 4, 4}, extents{1, 0, 3, 2, 1, 4, 4}, extents{1, 3, 0, 2, 1, 4, 4},
@@ -268,13 +268,13 @@ TEST_CASE("extents of zero are computed, not refused", "[attention]") {
   CAPTURE(e.batch, e.queries, e.keys, e.heads, e.kv_heads, e.dim, e.value_dim, causal);
   const operands x = random_operands<float>(generator, e);
   const tensor got = attention<float>(x, {.causal = causal});
-  // With no channel every score is 0, so the output is the mean of the visible values; with no key it is 0.
+  // Without channels every score is 0, so the output is the mean of the visible values. Without keys it is 0.
   CHECK(attention_error<float>(x, {.causal = causal}, got) <= 1);
 }
 
 namespace {
 
-/// Operands that fit together, for a call in which one thing is wrong.
+/// Operands that fit together. Each case below makes one of them invalid.
 struct call {
   std::vector<float> q, k, v, out;
   rope::head_view<const float> q_view, k_view, v_view;
@@ -303,7 +303,7 @@ struct call {
 
 }  // namespace
 
-TEST_CASE("shapes that disagree are named and nothing is written", "[attention]") {
+TEST_CASE("mismatched shapes throw, the message names them, and nothing is written", "[attention]") {
   const auto fails = [](const char* rule, auto change) {
     call c;
     change(c);
@@ -336,7 +336,7 @@ TEST_CASE("shapes that disagree are named and nothing is written", "[attention]"
         [](call& c) { c.out_view.head_dim = -7; });
 }
 
-TEST_CASE("options that mean nothing are named and nothing is written", "[attention]") {
+TEST_CASE("invalid options throw, the message names them, and nothing is written", "[attention]") {
   const auto fails = [](const char* rule, const rope::attention_options& options) {
     call c;
     c.options = options;
@@ -344,7 +344,7 @@ TEST_CASE("options that mean nothing are named and nothing is written", "[attent
   };
   fails("window must not be negative, got -1", {.window = -1});
   fails("scale must be finite and softcap finite and not negative, got 0 and -2", {.softcap = -2});
-  // Beyond these the arithmetic would divide by zero or multiply by infinity.
+  // Beyond these limits the arithmetic would divide by zero or multiply by infinity.
   const char* range = "scale and softcap must be 0 or of a magnitude in [2^-126, 2^126], got ";
   for (const double bad : {1e-50, 1e-39, 1e38, 1e40, 1e300}) {
     fails(range, {.scale = bad});
@@ -364,7 +364,7 @@ TEST_CASE("options that mean nothing are named and nothing is written", "[attent
 }
 
 TEMPLATE_TEST_CASE("the smallest and the largest softcap give finite results", "[attention]", float, double) {
-  // Between them and scale = 1 / sqrt(2) lies as much as is allowed.
+  // With scale = 1 / sqrt(2) these are the smallest and the largest softcap that do not throw.
   const double smallest = std::sqrt(static_cast<double>(std::numeric_limits<TestType>::min()));
   std::vector<TestType> x = {TestType(0.5), TestType(-1), TestType(2), TestType(3)}, out(4);
   const auto tokens = rope::thd(x.data(), 2, 1, 2);
@@ -376,8 +376,8 @@ TEMPLATE_TEST_CASE("the smallest and the largest softcap give finite results", "
   }
 }
 
-TEST_CASE("the strides of one row, one token or one head alone may be anything", "[attention]") {
-  // Under the undefined-behaviour sanitizer a pointer that such a stride is added to is seen.
+TEST_CASE("a row, token or head that is alone may have any stride", "[attention]") {
+  // The undefined-behaviour sanitizer reports a pointer that such a stride is added to.
   constexpr rope::Index far = std::numeric_limits<rope::Index>::min() / 8;
   const rope::frequency_table<float> table(rope::frequencies(8), 40);
   const std::vector<float> x(40 * 8, 0.5f);

@@ -8,7 +8,7 @@
 
 namespace {
 
-/// Kept entries among the first 64 x 64 of one head.
+/// The number of kept entries among the first 64 x 64 of one head.
 long kept(const rope::dropout_mask& mask, long batch_row, long head) {
   long count = 0;
   for (long i = 0; i < 64; ++i)
@@ -16,7 +16,7 @@ long kept(const rope::dropout_mask& mask, long batch_row, long head) {
   return count;
 }
 
-/// Entries in which two masks agree, of 64 x 64.
+/// The number of entries, of 64 x 64, in which two masks agree.
 template <class A, class B>
 long agreements(A a, B b) {
   long count = 0;
@@ -30,7 +30,7 @@ double five_sigma(double n, double p) { return 5 * std::sqrt(n * p * (1 - p)); }
 
 }  // namespace
 
-TEST_CASE("a dropout mask drops the share it is asked for, in every head and row", "[attention]") {
+TEST_CASE("a dropout mask drops the requested share in every head and row", "[attention]") {
   for (const double probability : {0.1, 0.5, 0.9})
     for (const std::uint64_t seed : {std::uint64_t{0}, std::uint64_t{1}, ~std::uint64_t{0}})
       for (const long place : {0L, 1L, 7L}) {
@@ -45,7 +45,7 @@ TEST_CASE("a dropout mask drops the share it is asked for, in every head and row
   CHECK(kept(rope::dropout_mask(0, 5), 0, 0) == 64 * 64);
 }
 
-TEST_CASE("masks of another seed, row, head or place are independent", "[attention]") {
+TEST_CASE("masks of different seeds, rows, heads or positions are independent", "[attention]") {
   const rope::dropout_mask mask(0.5, 3), other(0.5, 4);
   const auto base = [&](long i, long j) { return mask.keeps(0, 0, i, j); };
   const double half = 64 * 64 / 2.0, sigma = five_sigma(4096, 0.5);
@@ -67,15 +67,15 @@ TEST_CASE("a dropout mask is a function of its arguments and a row is a view of 
   static_assert(mask.keeps(1, 2, 3, 4) == again.keeps(1, 2, 3, 4));
   for (long i = -3; i < 20; ++i)
     for (long j = -3; j < 20; ++j) CHECK(mask.row_of(1, 2, i).keeps(j) == mask.keeps(1, 2, i, j));
-  // Dropped with a smaller probability, dropped with a larger one.
+  // Dropped with the smaller probability, dropped with the larger one.
   const rope::dropout_mask more(0.5, 42);
   for (long i = 0; i < 20; ++i)
     for (long j = 0; j < 20; ++j) CHECK((mask.keeps(0, 0, i, j) || !more.keeps(0, 0, i, j)));
 }
 
-// A backward pass on another machine, or in a later version, must drop what its forward pass dropped.
+// A backward pass on another machine, or in a later version, must drop the same weights as its forward pass.
 // Computed from the formula of the class with integers of any size.
-TEST_CASE("a dropout mask is the same for ever", "[attention]") {
+TEST_CASE("a dropout mask never changes between versions", "[attention]") {
   const auto first_64 = [](const rope::dropout_mask::row& row, std::int64_t key) {
     std::uint64_t kept = 0;
     for (int j = 0; j < 64; ++j) kept |= static_cast<std::uint64_t>(row.keeps(key + j)) << j;

@@ -23,8 +23,8 @@
 #include "support/tape.hpp"
 #include "support/wide.hpp"
 
-// The closed form of the gradients against finite differences of attention, both in long double; then the
-// library against the closed form, for every option, with bounds; then the laws.
+// Compares the closed form of the gradients with finite differences of attention, both in long double, then
+// the library with the closed form, for every option and within bounds. The laws follow.
 
 using attention_call::axes;
 using attention_call::operands;
@@ -40,7 +40,7 @@ using testing::throws_saying;
 
 namespace {
 
-/// Promises threads and has one, which takes the last piece first.
+/// Promises threads and has only one, which runs the last piece first.
 struct one_after_the_other {
   Index threads() const { return 4; }
   void parallel_for(Index count, const auto& body) const {
@@ -48,7 +48,7 @@ struct one_after_the_other {
   }
 };
 
-/// A call: its operands, upstream gradient, and rule.
+/// A call: its operands, its upstream gradient and its options.
 struct call {
   std::string name;
   attention_call::extents extents;
@@ -61,7 +61,8 @@ std::vector<float> random_floats(std::mt19937& generator, std::size_t count) {
   return values;
 }
 
-/// Every option alone and in company, in shapes that fill a tile, part of one, and several.
+/// Every option alone and together with others, in shapes that fill a tile, part of a tile, and several
+/// tiles.
 std::vector<call> calls(std::mt19937& generator, bool small) {
   const long few = small ? 3 : 21, many = small ? 5 : 150;
   std::vector<call> all;
@@ -134,8 +135,8 @@ std::vector<call> calls(std::mt19937& generator, bool small) {
   return all;
 }
 
-/// Sequences of several blocks of queries (750 rows of one key head, at most 240 in a block) and tiles of
-/// keys (at most 128 in one), the last ones not full.
+/// Several blocks of queries (750 rows of one key head, at most 240 in a block) and several tiles of keys (at
+/// most 128 in one). The last ones are not full.
 std::vector<call> long_calls(std::mt19937& generator) {
   const long queries = 250, keys = 230;
   const attention_call::extents one_head = {1, queries, keys, 3, 1, 5, 6};
@@ -182,7 +183,8 @@ struct results {
   std::vector<double> sink_logits, bias;
 };
 
-/// attention_gradient on memory of any order; `run` gets the eight views and where option gradients go.
+/// Calls attention_gradient on memory of any order. `run` gets the eight views and the buffers for the
+/// gradients of options.
 template <class T, class Run>
 results gradients_with(const inputs& in, const tensor& out, const full_rule& rule, axes order, Run run) {
   const auto unwritten = [](const tensor& x) {
@@ -203,7 +205,7 @@ results gradients_with(const inputs& in, const tensor& out, const full_rule& rul
   return r;
 }
 
-/// `sums`: whether to give the log-sum-exp.
+/// `sums`: whether to pass the log-sum-exp.
 template <class T, class Threads = rope::this_thread>
 results gradients(const inputs& in, const tensor& out, const full_rule& rule, std::vector<double> sums = {},
                   axes order = axes::bshd, const Threads& threads = {}) {
@@ -231,13 +233,13 @@ tensor stored_output(const wide_tensor& out) {
   return rounded;
 }
 
-/// How far a gradient may be off, as a part of the sum of the magnitudes of its terms, before it is rounded
-/// to its storage type. With S = |scale| dim max|q| max|k| and n keys, as for attention itself
-/// (attention_reference.hpp): a weight, relative to itself, is off by 2 u ((dim + 2 + 19) S + 4 S + 5 (t +
-/// 1)) with t = tiles_of_sum(n); a log-sum-exp in place of the running softmax is no worse. The slope adds
-/// value_dim + 4, the slope of a softcap 40 for its tanh and twice the error of the score over the cap, and
-/// the sums over keys, or over queries and heads of the group, one u per rounding (roundings_of_sum). A bias
-/// of magnitude 1 adds 2 to a score.
+/// The largest error of a gradient, as a share of the sum of the magnitudes of its terms, before it is
+/// rounded to its storage type. With S = |scale| dim max|q| max|k| and n keys, as for attention itself
+/// (attention_reference.hpp), the relative error of a weight is 2 u ((dim + 2 + 19) S + 4 S + 5 (t + 1)) with
+/// t = tiles_of_sum(n). A log-sum-exp instead of the running softmax does not increase it. The slope adds
+/// value_dim + 4, the slope of a softcap 40 for its tanh and twice the error of the score divided by the cap.
+/// The sums over keys, or over queries and heads of the group, add one u per rounding (roundings_of_sum). A
+/// bias of magnitude 1 adds 2 to a score.
 template <class A>
 testing::wide gradient_bound(const inputs& in, const full_rule& rule) {
   const testing::wide u = tolerance::unit_roundoff<A>();
@@ -254,7 +256,7 @@ testing::wide gradient_bound(const inputs& in, const full_rule& rule) {
          (2 * (2 * score + 5 * (tiles + 1)) + static_cast<testing::wide>(in.x.v.dim) + 4 + cap + added);
 }
 
-/// The largest error as a multiple of what is allowed.
+/// The largest error as a multiple of the allowed error.
 template <class T>
 double worst(const tensor& got, const wide_tensor& exact, const wide_tensor& size, testing::wide part) {
   double result = 0;
@@ -280,7 +282,8 @@ double worst(const std::vector<double>& got, const std::vector<testing::wide>& e
   return result;
 }
 
-/// The closed form, and the same bits wherever heads lie in memory and on any threads.
+/// Compares with the closed form, and requires the same bits for every order of the heads in memory and any
+/// number of threads.
 template <class T>
 void check_call(std::mt19937& generator, const call& c, const std::vector<Index>& thread_counts) {
   const inputs in = random_inputs<T>(generator, c.extents);
@@ -324,8 +327,8 @@ TEST_CASE("the closed form of the gradients is the derivative of attention", "[a
       return sum;
     };
     const auto exact = reference::differentiate(q, k, v, g, reference::attend(q, k, v, c.rule).out, c.rule);
-    // Five points: an error of step^4 / 30 times a fifth derivative, which for scores and softcaps of order 1
-    // is below 1e4, and 2^-64 of a loss below 100 over the step.
+    // The difference of five points has an error of step^4 / 30 times a fifth derivative, which is below 1e4
+    // for scores and softcaps of order 1, plus 2^-64 of a loss below 100, divided by the step.
     const testing::wide step = 1e-4L, bound = 1e-12L;
     const auto check = [&](const char* what, auto& value, testing::wide derivative) {
       const auto was = value;
@@ -342,7 +345,7 @@ TEST_CASE("the closed form of the gradients is the derivative of attention", "[a
     for (std::size_t n = 0; n < q.values.size(); n += 3) check("q", q.values[n], exact.q.values[n]);
     for (std::size_t n = 0; n < k.values.size(); n += 3) check("k", k.values[n], exact.k.values[n]);
     for (std::size_t n = 0; n < v.values.size(); n += 3) check("v", v.values[n], exact.v.values[n]);
-    // Options are floats: a step that floats can take, and an error of step^2 that goes with it.
+    // Options are floats, so the step is one that floats can represent, and the error is of order step^2.
     const auto check_float = [&](float& value, testing::wide derivative) {
       if (value < -1e30f) return;
       const float was = value, up = was + 0x1p-9f, down = was - 0x1p-9f;
@@ -360,7 +363,7 @@ TEST_CASE("the closed form of the gradients is the derivative of attention", "[a
   }
 }
 
-TEMPLATE_TEST_CASE("gradients follow the closed form, whatever the options", "[attention]", float, double,
+TEMPLATE_TEST_CASE("gradients follow the closed form under every option", "[attention]", float, double,
                    Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = testing::seed();
   std::mt19937 generator(seed);
@@ -380,7 +383,7 @@ TEMPLATE_TEST_CASE("gradients of long sequences follow the closed form, on any n
   }
 }
 
-TEMPLATE_TEST_CASE("with a table, gradients are turned back", "[attention]", float, double, Eigen::half,
+TEMPLATE_TEST_CASE("with a table, gradients are rotated back", "[attention]", float, double, Eigen::half,
                    Eigen::bfloat16) {
   using T = TestType;
   using S = attention_call::arithmetic<T>;
@@ -435,15 +438,15 @@ TEMPLATE_TEST_CASE("with a table, gradients are turned back", "[attention]", flo
         });
 }
 
-TEST_CASE("rows that nobody sees keep their contents to themselves", "[attention]") {
-  // Keys past the count, queries before the first key, and what the mask hides, are NaN.
+TEST_CASE("rows that no query attends to do not affect the gradients", "[attention]") {
+  // Keys beyond the count, queries before the first key, and masked keys and values are NaN.
   std::mt19937 generator(7);
   const auto nan = std::numeric_limits<double>::quiet_NaN();
   const inputs clean = random_inputs<float>(generator, {1, 40, 70, 2, 1, 6, 5});
   full_rule rule = {.sink_logits = {0.5f, -1}, .key_counts = {37}};
   for (long i = 0; i < 40; ++i) rule.query_positions.push_back(i - 3);
   inputs dirty = clean;
-  // Queries 0 .. 2 are blind.
+  // Queries 0 .. 2 have no visible key.
   for (long d = 0; d < 6; ++d) {
     for (long h = 0; h < 2; ++h)
       for (long i = 0; i < 3; ++i) dirty.x.q(0, i, h, d) = nan;
@@ -463,7 +466,7 @@ TEST_CASE("rows that nobody sees keep their contents to themselves", "[attention
   CHECK(worst<float>(r.k, exact.k, exact.k_size, part) <= 1);
   CHECK(worst<float>(r.v, exact.v, exact.v_size, part) <= 1);
   CHECK(worst(r.sink_logits, exact.sink_logits, exact.sink_sizes, part) <= 1);
-  // A key that only later queries see, and is not a number, reaches those alone.
+  // A NaN in a key that is visible only to later queries reaches only those queries.
   inputs late = clean;
   late.x.k(0, 20, 0, 0) = nan;
   const results reached = gradients<float>(late, out, rule);
@@ -474,7 +477,7 @@ TEST_CASE("rows that nobody sees keep their contents to themselves", "[attention
     }
 }
 
-TEST_CASE("keys past the count have gradients of zero, whatever the queries hold", "[attention]") {
+TEST_CASE("keys beyond the count have zero gradients, whatever the queries contain", "[attention]") {
   std::mt19937 generator(8);
   inputs in = random_inputs<float>(generator, {1, 40, 70, 2, 1, 6, 5});
   const full_rule rule = {.basic = {.causal = false}, .key_counts = {37}};
@@ -492,7 +495,7 @@ TEST_CASE("keys past the count have gradients of zero, whatever the queries hold
   }
 }
 
-TEMPLATE_TEST_CASE("what is not a number stays with the pairs that see each other", "[attention]", float,
+TEMPLATE_TEST_CASE("a NaN reaches only the query and key pairs that are visible", "[attention]", float,
                    double, Eigen::bfloat16) {
   using T = TestType;
   const std::uint32_t seed = testing::seed();
@@ -502,7 +505,7 @@ TEMPLATE_TEST_CASE("what is not a number stays with the pairs that see each othe
                infinity = std::numeric_limits<double>::infinity();
   const long queries = 120, keys = 130, bad_query = 70, bad_key = 40, masked = 100;
   const inputs clean = random_inputs<T>(generator, {1, queries, keys, 3, 1, 6, 5});
-  // Queries see keys at most 19 positions before their own, and query 100 sees none.
+  // A query attends to keys at most 19 positions before its own. Query 100 has no visible key.
   full_rule rule = {.basic = {.window = 20}};
   for (long n = 0; n < queries * keys; ++n) rule.mask.push_back(n / keys != masked ? 1 : 0);
   const auto position = [&](long i) { return i + keys - queries; };
@@ -515,7 +518,7 @@ TEMPLATE_TEST_CASE("what is not a number stays with the pairs that see each othe
   const testing::wide part = gradient_bound<attention_call::arithmetic<T>>(clean, rule);
   const std::vector<double> sums(state.log_sum_exp.begin(), state.log_sum_exp.end());
 
-  // Replaces the tokens that something reaches by the exact result, and compares the others.
+  // Replaces the tokens that the NaN reaches by the exact result, and compares the others.
   const auto unreached = [&](tensor got, const wide_tensor& expected, const wide_tensor& size,
                              const auto& reaches) {
     attention_call::for_each_element(got, [&](long b, long t, long h, long d) {
@@ -572,11 +575,12 @@ TEMPLATE_TEST_CASE("what is not a number stays with the pairs that see each othe
   }
 }
 
-TEST_CASE("scores that share an entry of the bias add to its gradient in one order", "[attention]") {
+TEST_CASE("scores that share a bias entry add to its gradient in a fixed order", "[attention]") {
   const std::uint32_t seed = testing::seed();
   std::mt19937 generator(seed);
   CAPTURE(seed);
-  // A bias by distance, read from one list: entry (i, j) is number i + j, so every block meets the others'.
+  // A bias that depends on the distance, stored once: entry (i, j) is number i + j, so different blocks add
+  // to the same entries.
   const long queries = 900, keys = 300;
   const inputs in = random_inputs<float>(generator, {1, queries, keys, 1, 1, 4, 4});
   const auto list = random_floats(generator, static_cast<std::size_t>(queries + keys - 1));
@@ -605,17 +609,17 @@ TEST_CASE("scores that share an entry of the bias add to its gradient in one ord
     return d_list;
   };
   const std::vector<double> alone = of_list(rope::this_thread{});
-  // 300 pairs at most, added up once in each order.
+  // At most 300 pairs, added once in each order.
   for (std::size_t n = 0; n < list.size(); ++n)
     CHECK(testing::abs(alone[n] - expected[n]) <= 600 * 0x1p-53 * sizes[n]);
   for (const Index threads : {2, 3, 7}) CHECK(of_list(testing::own_threads{threads}) == alone);
 }
 
-TEST_CASE("scores of different keys that share an entry of the bias add to its gradient in one order",
+TEST_CASE("scores of different keys that share a bias entry add to its gradient in a fixed order",
           "[attention]") {
   const std::uint32_t seed = testing::seed();
   std::mt19937 generator(seed);
-  const long queries = 1200, keys = 1200;  // so that tasks of two threads meet
+  const long queries = 1200, keys = 1200;  // so that two threads add to the same entry
   const bool per_query = GENERATE(false, true);
   CAPTURE(seed, per_query);
   const inputs in = random_inputs<float>(generator, {1, queries, keys, 1, 1, 16, 16});
@@ -652,7 +656,7 @@ TEST_CASE("scores of different keys that share an entry of the bias add to its g
   for (const Index threads : {2, 3, 7}) CHECK(of_list(testing::own_threads{threads}) == alone);
 }
 
-TEST_CASE("a bias that keys share is told from one that only queries, heads or rows share", "[attention]") {
+TEST_CASE("a bias shared by keys differs from one shared only by queries, heads or rows", "[attention]") {
   const rope::detail::attention_shape shape = {2, 5, 7, 3, 4};
   const float entry = 0;
   const auto joins = [&](const rope::score_view<float>& bias) {
@@ -666,7 +670,7 @@ TEST_CASE("a bias that keys share is told from one that only queries, heads or r
   CHECK(joins({&entry, 2, 3, 5, 7, 105, 35, 7, 0}));
 }
 
-TEST_CASE("a bias that scores share is told from one of each score", "[attention]") {
+TEST_CASE("a bias shared by scores differs from one with an entry for each score", "[attention]") {
   const rope::detail::attention_shape shape = {2, 5, 7, 3, 4};
   const float entry = 0;
   const auto own = [&](const rope::score_view<float>& bias) {
@@ -677,14 +681,14 @@ TEST_CASE("a bias that scores share is told from one of each score", "[attention
   CHECK_FALSE(own(rope::score_matrix(&entry, 2, 1, 5, 7)));
   CHECK_FALSE(own(rope::score_matrix(&entry, 2, 3, 1, 7)));
   CHECK_FALSE(own(rope::score_matrix(&entry, 2, 3, 5, 1)));
-  CHECK(own({&entry, 2, 3, 5, 7, 8, 16, 48, 240 + 100}));  // axes in any order, with room between them
+  CHECK(own({&entry, 2, 3, 5, 7, 8, 16, 48, 240 + 100}));  // axes in any order, with gaps between them
   CHECK_FALSE(own({&entry, 2, 3, 5, 7, 105, 35, 1, 1}));   // by distance
   CHECK_FALSE(own({&entry, 2, 3, 5, 7, 105, 0, 7, 1}));
   CHECK_FALSE(own({&entry, 2, 3, 5, 7, 105, 35, -7, 1}));
-  CHECK_FALSE(own({&entry, 2, 3, 5, 7, 105, 34, 7, 1}));  // heads meet in one entry
+  CHECK_FALSE(own({&entry, 2, 3, 5, 7, 105, 34, 7, 1}));  // heads share one entry
 }
 
-TEST_CASE("no keys, no queries and no batch give zeros", "[attention]") {
+TEST_CASE("without keys, queries or batch rows the gradients are zero", "[attention]") {
   for (const attention_call::extents e : {attention_call::extents{1, 3, 0, 2, 1, 4, 4},
                                           {1, 0, 3, 2, 1, 4, 4},
                                           {0, 3, 3, 2, 1, 4, 4},
@@ -699,7 +703,7 @@ TEST_CASE("no keys, no queries and no batch give zeros", "[attention]") {
   }
 }
 
-TEST_CASE("a backward pass that does not fit is refused before anything is written", "[attention]") {
+TEST_CASE("an invalid backward pass throws before anything is written", "[attention]") {
   std::mt19937 generator(2);
   const inputs in = random_inputs<float>(generator, {1, 3, 5, 4, 2, 6, 4});
   const tensor out(1, 3, 4, 4);

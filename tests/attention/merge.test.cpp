@@ -54,7 +54,7 @@ void check_parts(const operands& x, const rope::attention_options& rule, double 
   for (const auto& cut :
        std::vector<std::vector<long>>{{0, n}, {0, 1, n}, {0, n / 2, n}, {0, n, n}, {0, 5, n / 3, n - 1, n}}) {
     CAPTURE(cut);
-    // From the left, and from the right: merging is associative and commutative to rounding.
+    // Merged from the left and from the right: merging is associative and commutative to rounding.
     part<T> left(x, cut[0], cut[1], rule), right(x, cut[cut.size() - 2], cut.back(), rule);
     for (std::size_t p = 1; p + 1 < cut.size(); ++p) left.merge(part<T>(x, cut[p], cut[p + 1], rule));
     for (std::size_t p = cut.size() - 2; p-- > 0;) right.merge(part<T>(x, cut[p], cut[p + 1], rule));
@@ -69,24 +69,25 @@ void check_parts(const operands& x, const rope::attention_options& rule, double 
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention to parts of the keys merges to attention to all", "[attention]", float, double,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("attention to parts of the keys merges into attention to all", "[attention]", float,
+                   double, Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 65;
   CAPTURE(seed);
   std::mt19937 generator(seed);
   const long queries = GENERATE(1, 3, 40);
   const operands x = random_operands<TestType>(generator, {2, queries, 97, 6, 2, 12, 7});
   const reference::attention_rule plain = {.causal = true};
-  // Twice the bound of attention, and 3 u per merge: each side is off by its own. Parts and merges are
-  // rounded to the channel type, 9 times at most, and are no larger than the largest value.
+  // Twice the bound of attention, and 3 u per merge: each side has its own error. Parts and merges are
+  // rounded to the channel type at most 9 times, and are at most as large as the largest value.
   const auto u = static_cast<double>(tolerance::unit_roundoff<arithmetic<TestType>>());
   const double bound = 2 * reference::attention_bound<arithmetic<TestType>>(x.q, x.k, x.v, plain) + 12 * u +
                        (tolerance::is_16_bit<TestType>
                             ? 9 * static_cast<double>(tolerance::unit_roundoff<TestType>()) * x.v.largest()
                             : 0);
-  // A log-sum-exp moves by no more than the scores and, relatively, the weights it sums: u (score + weight)
-  // on each of the two sides, which attention_bound holds times largest |v|; 32 u of exponent and logarithm
-  // on each, as in laws/attention_features; and 8 roundings in double for each of 4 merges.
+  // The error of a log-sum-exp is at most the error of the scores plus the relative error of the weights that
+  // it sums: u (score + weight) on each of the two sides, which attention_bound contains times the largest
+  // |v|, 32 u of exponential and logarithm on each side, as in laws/attention_features, and 8 roundings in
+  // double for each of 4 merges.
   const double sum_bound =
       reference::attention_bound<arithmetic<TestType>>(x.q, x.k, x.v, plain) / x.v.largest() + 64 * u +
       32 * 0x1p-53;
@@ -95,7 +96,7 @@ TEMPLATE_TEST_CASE("attention to parts of the keys merges to attention to all", 
   check_parts<TestType>(x, {.causal = false, .window = 3}, bound, sum_bound);
 }
 
-TEST_CASE("merging with nothing changes nothing, and nothing with nothing is nothing", "[attention]") {
+TEST_CASE("merging with an empty part changes nothing, and two empty parts stay empty", "[attention]") {
   const double none = rope::attention_options::no_keys;
   std::vector<float> a = {1, 2, 0, 0}, b = {7, 7, 0, 0};
   std::vector<double> sums_a = {0.5, none}, sums_b = {none, none};
@@ -108,7 +109,7 @@ TEST_CASE("merging with nothing changes nothing, and nothing with nothing is not
   CHECK(sums_b == sums_a);
 }
 
-TEMPLATE_TEST_CASE("where rows begin in memory does not change the bits of a merge", "[attention]", float,
+TEMPLATE_TEST_CASE("the offset of rows in memory does not change the bits of a merge", "[attention]", float,
                    double, Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 66;
   CAPTURE(seed);
@@ -137,7 +138,7 @@ TEMPLATE_TEST_CASE("where rows begin in memory does not change the bits of a mer
   }
 }
 
-TEST_CASE("two sides weigh as much as their sums of exponentials", "[attention]") {
+TEST_CASE("two parts are weighted by their sums of exponentials", "[attention]") {
   std::vector<double> a = {1}, b = {5}, sums_a = {std::log(3.0)}, sums_b = {0};
   const auto view_of = [](auto& x) { return rope::thd(x.data(), 1, 1, 1); };
   rope::merge_attention(view_of(a), std::span<double>(sums_a), view_of(b), std::span<const double>(sums_b));
@@ -145,7 +146,7 @@ TEST_CASE("two sides weigh as much as their sums of exponentials", "[attention]"
   CHECK(std::abs(sums_a[0] - std::log(4.0)) <= 4 * 0x1p-53);
 }
 
-TEST_CASE("sides that do not fit are refused before anything is written", "[attention]") {
+TEST_CASE("parts that do not fit throw before anything is written", "[attention]") {
   std::vector<float> a(8, 1), b(8, 2);
   std::vector<double> sums(4, 0), few(3, 0);
   const auto four = rope::thd(a.data(), 2, 2, 2), other = rope::thd(b.data(), 4, 1, 2),

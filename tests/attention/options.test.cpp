@@ -22,12 +22,12 @@ bool refused(const rope::attention_options& options, const std::string& rule,
 
 }  // namespace
 
-TEST_CASE("the default options fit every call", "[attention]") {
+TEST_CASE("the default options are valid for every call", "[attention]") {
   CHECK_NOTHROW(rope::detail::check_options("attention", {}, shape));
   CHECK_NOTHROW(rope::detail::check_options("attention", {}, {0, 0, 0, 0, 0}));
 }
 
-TEST_CASE("numbers out of range are refused with the rule and the value", "[attention]") {
+TEST_CASE("numbers out of range throw with the rule and the value", "[attention]") {
   CHECK(refused({.window = -1}, "window must not be negative, got -1"));
   CHECK(refused({.sinks = -2}, "sinks must not be negative, got -2"));
   CHECK(refused({.softcap = -2}, "scale must be finite and softcap finite and not negative, got 0 and -2"));
@@ -37,7 +37,7 @@ TEST_CASE("numbers out of range are refused with the rule and the value", "[atte
   CHECK(refused({.dropout = std::numeric_limits<double>::quiet_NaN()}, "dropout must be in [0, 1)"));
 }
 
-TEST_CASE("lists of the wrong length are refused with the right one", "[attention]") {
+TEST_CASE("lists of the wrong length throw with the right one", "[attention]") {
   const std::vector<std::int64_t> list(10, 0);
   const auto some = [&](std::size_t n) { return std::span<const std::int64_t>(list.data(), n); };
   const std::vector<float> logits(4, 0), endless(4, std::numeric_limits<float>::infinity());
@@ -77,7 +77,7 @@ TEST_CASE("ranges of keys are one per query, within the keys, and without a wind
   CHECK(refused({.window = 3, .key_ranges = shared},
                 "key_ranges say which keys each query attends to, so window and sinks must be 0, got 3 "
                 "and 0"));
-  // Positions do not matter without rotation, so there may be more queries than keys.
+  // Without rotation positions do not matter, so there may be more queries than keys.
   const rope::detail::attention_shape wide = {1, 3, 2, 4, 8};
   const std::vector<rope::key_range> both(3, {0, 2});
   CHECK_NOTHROW(rope::detail::check_options("attention", {.key_ranges = both}, wide));

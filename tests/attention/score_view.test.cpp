@@ -32,7 +32,7 @@ TEST_CASE("a matrix of scores has as many entries as an index counts", "[attenti
   CHECK(rope::score_matrix(&number, large, 1, 4, 1).query_stride == 1);
 }
 
-TEST_CASE("a view of which only data and strides are given is one entry for all scores", "[attention]") {
+TEST_CASE("a view with only data and strides is one entry for all scores", "[attention]") {
   const float bias = 0.5f;
   const rope::score_view<float> one = {
       .data = &bias, .batch_stride = 1, .head_stride = 1, .query_stride = 1, .key_stride = 1};
@@ -40,14 +40,14 @@ TEST_CASE("a view of which only data and strides are given is one entry for all 
   CHECK(one.key_step() == 0);
 }
 
-TEST_CASE("a view of which no stride is given is one entry for every row, head and query", "[attention]") {
+TEST_CASE("a view without any stride is one entry for every row, head and query", "[attention]") {
   const float bias = 0.5f;
   const rope::score_view<float> one = {.data = &bias, .batch = 9, .heads = 9, .queries = 9, .keys = 9};
   CHECK(one.at(3, 4, 5) == &bias);
   CHECK(one.key_step() == 0);
 }
 
-TEST_CASE("a matrix or tensor of Eigen is read by its indices in either storage order", "[attention]") {
+TEST_CASE("an Eigen matrix or tensor is read by its indices in either storage order", "[attention]") {
   using rope::Index;
   using rope::score_matrix;
   constexpr Index B = 2, H = 3, Q = 4, K = 5;

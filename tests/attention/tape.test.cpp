@@ -13,8 +13,7 @@
 using rope::bshd;
 using rope::Index;
 
-TEST_CASE("the order of the views in a call of the backward pass does not matter, their names do",
-          "[attention]") {
+TEST_CASE("the backward pass takes its views by name, in any order", "[attention]") {
   testing::random numbers(testing::seed());
   const Index tokens = 5, dim = 4;
   std::vector<double> q(tokens * dim), k(q.size()), v(q.size()), d_out(q.size()), out(q.size()),
@@ -35,7 +34,8 @@ TEST_CASE("the order of the views in a call of the backward pass does not matter
   tape.q = view(q);
   CHECK(tape.group() == 1);
   rope::attention_gradient(tape, options);
-  // A step of 2^-20 along one number of k, and of v: the loss is linear in v, and in k its third derivative is below 1.
+  // A step of 2^-20 along one number of k, and of v. The loss is linear in v, and its third derivative in k
+  // is below 1.
   const double step = 0x1p-20;
   const auto loss = [&] {
     std::vector<double> y(q.size());
@@ -53,7 +53,7 @@ TEST_CASE("the order of the views in a call of the backward pass does not matter
     number = before;
     return (above - below) / (2 * step);
   };
-  // Twenty sums of at most 4 |v| |d_out| <= 4, each rounded some 100 times, over a step of 2^-19.
+  // Twenty sums of at most 4 |v| |d_out| <= 4, each rounded about 100 times, divided by a step of 2^-19.
   const double allowed = step * step + 20 * 4 * 100 * 0x1p-53 / (2 * step);
   for (std::size_t i = 0; i < q.size(); ++i) {
     CHECK_THAT(d_q[i], testing::WithinAbs(slope(q[i]), allowed));

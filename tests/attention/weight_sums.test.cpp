@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// With every storage and every cache: tests/cache/weights.test.cpp.
+// tests/cache/weights.test.cpp has every storage and every cache.
 #include <rope/attention/weight_sums.hpp>
 
 #include <cmath>
@@ -53,8 +53,8 @@ struct summed_call {
 
 }  // namespace
 
-TEST_CASE("sums over queries are those of the definition, for each head and each key head", "[attention]") {
-  // Several blocks of queries and of keys; many tasks; a group that is longer than a strip.
+TEST_CASE("sums over queries follow the definition, for each head and each key head", "[attention]") {
+  // Several blocks of queries and of keys, many tasks, and a group that is longer than a strip.
   for (const weight_reference::extents& of :
        {weight_reference::extents{2, 300, 330, 4, 2}, weight_reference::extents{1, 2, 70000, 2, 1},
         weight_reference::extents{1, 3, 5, 26, 2}}) {
@@ -71,8 +71,7 @@ TEST_CASE("sums over queries are those of the definition, for each head and each
   }
 }
 
-TEST_CASE("sums of segments, of counted rows and with dropout are those of attention_weights",
-          "[attention]") {
+TEST_CASE("sums of segments, counted rows and with dropout are those of attention_weights", "[attention]") {
   const frequency_table<> table(frequencies(6), 40);
   const std::vector<std::int64_t> offsets = {0, 9, 9, 30}, key_offsets = {0, 12, 15, 40}, counts = {30, 3},
                                   key_counts = {40, 17};
@@ -87,13 +86,13 @@ TEST_CASE("sums of segments, of counted rows and with dropout are those of atten
     attention_weights<interleaved>(x.queries(), x.keys(), weights, table, options);
     attention_weight_sums<interleaved>(x.queries(), x.keys(), sums, table, options, testing::own_threads(1));
     weight_reference::weights reference = {x.of, {weights.begin(), weights.end()}, {}};
-    for (const float w : weights)  // scores of two kernels may differ in all their roundings
+    for (const float w : weights)  // the scores of two kernels may differ in every rounding
       reference.error.push_back(static_cast<double>(w) * 100 * 0x1p-24);
     CHECK(weight_reference::distance_of_sums(reference, sums) == 0);
   }
 }
 
-TEST_CASE("sums of the wrong length are refused before anything is written", "[attention]") {
+TEST_CASE("sums of the wrong length throw before anything is written", "[attention]") {
   const summed_call x({2, 3, 5, 4, 2}, 6, 35);
   std::vector<float> sums(39, -1);
   CHECK(testing::throws_saying<std::invalid_argument>(
@@ -106,7 +105,7 @@ TEST_CASE("sums of the wrong length are refused before anything is written", "[a
       [&] { attention_weight_sums(x.queries(), x.keys(), sums, {.softcap = -1}, testing::own_threads(1)); },
       "softcap finite and not negative, got 0 and -1"));
   CHECK(sums == std::vector<float>(40, -1));
-  // Nothing to add up.
+  // Nothing to add.
   attention_weight_sums(x.queries().token_range(0, 0), x.keys(), sums, {}, testing::own_threads(1));
   CHECK(sums == std::vector<float>(40, 0));
 }

@@ -16,11 +16,11 @@
 using namespace attention_call;
 using rope::Index;
 
-// Against the definition, with every option: tests/attention/laws/attention_features.test.cpp.
+// tests/attention/laws/attention_features.test.cpp compares every option with the definition.
 
 TEST_CASE("weights are a row of probabilities per query, in the order batch, head, query, key",
           "[attention]") {
-  // Head 0 scores every key alike; head 1 scores key j by j log 2, so its weights double from key to key.
+  // Head 0 scores every key equally. Head 1 scores key j by j log 2, so its weights double from key to key.
   const std::vector<float> q = {0, 1, 0, 1, 0, 1};
   const auto log2 = static_cast<float>(std::log(2.0));
   const std::vector<float> k = {0, log2, 2 * log2};
@@ -65,7 +65,7 @@ TEST_CASE("weights times values are the output of attention, rotated or not", "[
   }
 }
 
-TEST_CASE("weights of the wrong length are refused before anything is written", "[attention]") {
+TEST_CASE("weights of the wrong length throw before anything is written", "[attention]") {
   const std::vector<float> x(2 * 3 * 4);
   std::vector<float> w(17, -1);
   const auto heads = rope::thd(x.data(), 3, 2, 4);
@@ -79,7 +79,7 @@ TEMPLATE_TEST_CASE("weights in tensors and matrices of any storage order are tho
                    float, double, Eigen::bfloat16) {
   using T = TestType;
   using A = arithmetic<T>;
-  constexpr Index B = 2, H = 4, I = 5, J = 70;  // keys of two blocks, the first query sees 66 of them
+  constexpr Index B = 2, H = 4, I = 5, J = 70;  // keys of two blocks, the first query attends to 66 of them
   std::mt19937 generator(66);
   const operands x = random_operands<T>(generator, {B, I, J, H, 2, 8, 1});
   const rope::frequency_table<> table(rope::frequencies(8), J);
@@ -117,7 +117,7 @@ TEMPLATE_TEST_CASE("weights in tensors and matrices of any storage order are tho
   CHECK(same(columns));
   CHECK(same(rows));
 
-  // One row and one head: matrices, a part of one, a tensor of two indices.
+  // One row and one head: matrices, a part of one, and a tensor of two indices.
   const auto one = q.batch_range(1, 1).head_range(3, 1), its_keys = k.batch_range(1, 1).head_range(1, 1);
   list.resize(I * J);
   rope::attention_weights(one, its_keys, list);
@@ -138,12 +138,12 @@ TEMPLATE_TEST_CASE("weights in tensors and matrices of any storage order are tho
     }
   large.block(1, 1, I, J).setConstant(A(-5));
   CHECK((large.array() == A(-5)).all());
-  // Queries that see no key.
+  // Queries without visible keys.
   rope::attention_weights(one, its_keys, m, {.key_counts = std::vector<std::int64_t>{0}});
   CHECK((m.array() == A(0)).all());
 }
 
-TEST_CASE("weights in an object of other extents are refused before anything is written", "[attention]") {
+TEST_CASE("weights in an object of other extents throw before anything is written", "[attention]") {
   const std::vector<float> x(2 * 3 * 4);
   const auto heads = rope::thd(x.data(), 3, 2, 4);
   const auto refused = [&](auto weights, const char* got) {

@@ -70,7 +70,7 @@ TEST_CASE("a number array is filled, multiplied and divided as a whole", "[base]
   CHECK(array.cols() == 1);
 }
 
-TEST_CASE("copies of a number array have memory of their own", "[base]") {
+TEST_CASE("copies of a number array own their memory", "[base]") {
   number_array<int> array = counted(3, 2), copy = array;
   copy(0, 0) = 5;
   CHECK(array(0, 0) == 0);
@@ -100,8 +100,7 @@ TEST_CASE("a number array that was moved from is empty", "[base]") {
   CHECK(moved.rows() == 0);
 }
 
-TEST_CASE("a number array over memory of the caller's leaves it alone, and its copies have their own",
-          "[base]") {
+TEST_CASE("a number array over the caller's memory does not free it, and copies own theirs", "[base]") {
   int numbers[6] = {1, 2, 3, 4, 5, 6};
   {
     number_array<int> array = number_array<int>::over(numbers, 3, 2);
@@ -137,7 +136,7 @@ TEST_CASE("a number array without numbers has no memory, nor do its copies", "[b
   CHECK(copy_of_shape.rows() == 3);
 }
 
-TEST_CASE("a number array refuses shapes that no memory holds", "[base]") {
+TEST_CASE("a number array throws if its shape does not fit in memory", "[base]") {
   constexpr Index most = (std::numeric_limits<Index>::max)();
   CHECK(
       throws_saying<std::length_error>([] { number_array<double>(most / 8 + 1); }, "rope::number_array: ["));

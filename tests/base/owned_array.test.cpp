@@ -61,7 +61,7 @@ TEST_CASE("an owned array is column-major whatever Eigen's default is", "[base]"
   CHECK(array.map().data() == array.data());
 }
 
-TEST_CASE("an owned array takes the shape of what is assigned", "[base]") {
+TEST_CASE("an owned array takes the shape of the assigned expression", "[base]") {
   owned_array<double> array = counted(3, 2);
   array = array.topRows(2);  // of itself
   CHECK(same(array, counted(2, 2)));
@@ -82,7 +82,7 @@ TEST_CASE("an owned array takes the shape of what is assigned", "[base]") {
   list.resize(7);
   CHECK(list.size() == 7);
   const owned_array<double> row(
-      rope::number_array<double>(1, 3, 2.0));  // only a list is laid along its column
+      rope::number_array<double>(1, 3, 2.0));  // only a list is copied along its column
   CHECK(row.rows() == 1);
   CHECK(row.cols() == 3);
   double sum = 0;
@@ -91,7 +91,7 @@ TEST_CASE("an owned array takes the shape of what is assigned", "[base]") {
   CHECK(sum == 7);
 }
 
-TEST_CASE("copies of an owned array have memory of their own", "[base]") {
+TEST_CASE("copies of an owned array own their memory", "[base]") {
   owned_array<double> array = counted(3, 2), copy = array;
   copy(0, 0) = 5;
   CHECK(array(0, 0) == 0);
@@ -124,7 +124,7 @@ TEST_CASE("an owned array that was moved from is empty", "[base]") {
   CHECK(list.size() == 4);
 }
 
-TEST_CASE("an owned array refuses shapes that no memory holds", "[base]") {
+TEST_CASE("an owned array throws if its shape does not fit in memory", "[base]") {
   constexpr Index most = (std::numeric_limits<Index>::max)();
   CHECK(throws_saying<std::length_error>([] { owned_array<double>(most / 8 + 1, 1); },
                                          "rope::number_array: ["));

@@ -24,7 +24,7 @@ using testing::same_bits;
 
 namespace {
 
-/// Counts how often it is asked to run, and runs every piece on a thread of its own.
+/// Counts how often it is called, and runs every piece on its own thread.
 struct counting_threads {
   Index available;
   std::atomic<int>& runs;
@@ -44,7 +44,7 @@ std::vector<float> numbers(Index count) {
   return x;
 }
 
-// 3 x 211 tokens of 8 heads: 2.5 MiB, cut into pieces that end in the middle of a row of the batch.
+// 3 x 211 tokens of 8 heads: 2.5 MiB, cut into pieces that end within a row of the batch.
 constexpr Index batch = 3, tokens = 211, heads = 8, head_dim = 128;
 
 }  // namespace
@@ -65,7 +65,7 @@ TEST_CASE("the pieces of a parallel loop cover every index once", "[base]") {
     }
 }
 
-TEST_CASE("the calling thread alone is one thread and goes through a loop in order", "[base]") {
+TEST_CASE("the calling thread alone processes a loop in order", "[base]") {
   const rope::this_thread alone;
   CHECK(alone.threads() == 1);
   std::vector<Index> seen;
@@ -85,7 +85,7 @@ TEST_CASE("a piece of a parallel loop has at least 256 KiB", "[base]") {
     }
 }
 
-TEST_CASE("pieces of as much as an Index counts are equal and cover it", "[base]") {
+TEST_CASE("pieces of as many elements as an Index counts are equal and cover it", "[base]") {
   constexpr Index all = (std::numeric_limits<Index>::max)(), pieces = 7;
   std::atomic<int> runs{0};
   std::vector<Index> first(pieces, -1), last(pieces, -1);
@@ -108,7 +108,7 @@ TEST_CASE("pieces of as much as an Index counts are equal and cover it", "[base]
   }
 }
 
-TEST_CASE("where pieces begin is rounded down", "[base]") {
+TEST_CASE("the beginnings of pieces are rounded down", "[base]") {
   for (Index count = 0; count < 40; ++count)
     for (Index pieces = 1; pieces < 12; ++pieces)
       for (Index i = 0; i <= pieces; ++i) {
@@ -154,7 +154,7 @@ TEST_CASE("a rotation on several threads has the bits of one thread", "[base]") 
   CHECK(runs == 6);
 }
 
-TEST_CASE("a call too small to gain from threads stays on its own", "[base]") {
+TEST_CASE("a call too small to gain from threads uses the calling thread only", "[base]") {
   const rope::frequency_table<float> table(rope::frequencies(128), 8);
   auto x = numbers(32 * 128);
   std::atomic<int> runs{0};
@@ -190,7 +190,7 @@ TEMPLATE_TEST_CASE("queries and keys rotated as a pair have the bits of two call
   CHECK(same_bits(k_alone, k_pair));
 }
 
-TEST_CASE("a pair of different tokens is refused and left as it was", "[base]") {
+TEST_CASE("a pair of different tokens throws and is not changed", "[base]") {
   const rope::frequency_table<float> table(rope::frequencies(64), 10);
   const auto q = numbers(4 * 64), k = numbers(5 * 64);
   auto q_after = q, k_after = k;

@@ -26,7 +26,8 @@ struct late_release {
 
 }  // namespace
 
-TEST_CASE("a thread without scratch releases none, and scratch is there again after a release", "[base]") {
+TEST_CASE("a thread without scratch memory releases none, and can allocate it again after a release",
+          "[base]") {
   rope::release_scratch();
   double* const few = doubles(10);
   CHECK(doubles(10) == few);
@@ -41,7 +42,7 @@ TEST_CASE("a thread without scratch releases none, and scratch is there again af
   CHECK(integers(1) != nullptr);
 }
 
-TEST_CASE("each thread has scratch of its own and ends after using it", "[base]") {
+TEST_CASE("each thread has its own scratch memory and ends after using it", "[base]") {
   double* const mine = doubles(10);
   for (int i = 0; i < 20; ++i) {
     bool shared = false;
@@ -57,12 +58,12 @@ TEST_CASE("each thread has scratch of its own and ends after using it", "[base]"
 
 // GCC for MinGW frees the memory of `last` before it destroys it.
 #if !(defined(__MINGW32__) && !defined(__clang__))
-TEST_CASE("what a thread destroys after its scratch may still release", "[base]") {
+TEST_CASE("a destructor that runs after the scratch memory is gone may still release it", "[base]") {
   for (const int pieces : {1, 2, 3}) {
     CAPTURE(pieces);
     bool released = false;
     std::thread([&] {
-      thread_local const late_release last{released};  // made before the scratch, so destroyed after it
+      thread_local const late_release last{released};  // constructed before the scratch, so destroyed after it
       doubles(10)[9] = last.released ? 2 : 1;
       if (pieces > 1) integers(5)[4] = 1;
       if (pieces > 2) rope::detail::workspace<third_user, float>(7)[6] = 1;

@@ -41,7 +41,7 @@ TEST_CASE("wide_real rounds sums, products and quotients of doubles as IEEE 754 
   }
 }
 
-TEST_CASE("wide_real rounds the middle between two doubles to even", "[base][wide_real]") {
+TEST_CASE("wide_real rounds the midpoint of two doubles to even", "[base][wide_real]") {
   CHECK(rounded(1 + wide_real(0x1p-53)) == 1);
   CHECK(rounded(1 + wide_real(0x1p-53) + 0x1p-120) == 1 + 0x1p-52);
   CHECK(rounded(1 + wide_real(0x1p-52) + 0x1p-53) == 1 + 0x1p-51);
@@ -74,7 +74,7 @@ TEST_CASE("the range of double is kept to its ends, and beyond them", "[base][wi
   CHECK(rounded(wide_real(largest) * largest / largest) == largest);
 }
 
-TEST_CASE("a division by 0 and what follows from it is infinite", "[base][wide_real]") {
+TEST_CASE("a division by 0 gives infinity, also in what is computed from it", "[base][wide_real]") {
   const wide_real infinite = wide_real(1) / 0;
   for (const wide_real& x : {infinite, -infinite, infinite - infinite, infinite * 0, wide_real(0) / 0,
                              log(wide_real(0)), log(wide_real(-1)), exp(wide_real(1e7)), infinite + 1,
@@ -89,7 +89,7 @@ TEST_CASE("a division by 0 and what follows from it is infinite", "[base][wide_r
   CHECK_FALSE(wide_real(std::numeric_limits<double>::max()).is_infinite());
 }
 
-TEST_CASE("exponentials, logarithms and powers have the values that are known", "[base][wide_real]") {
+TEST_CASE("exponentials, logarithms and powers have their known values", "[base][wide_real]") {
   CHECK(exp(wide_real(0)) == 1);
   CHECK(log(wide_real(1)) == 0);
   CHECK(pow(wide_real(7), 0) == 1);
@@ -105,7 +105,7 @@ TEST_CASE("exponentials, logarithms and powers have the values that are known", 
   CHECK(rounded(wide_real::pi()) == 0x1.921fb54442d18p1);
 }
 
-TEST_CASE("wide_real is computed by the compiler as by the program", "[base][wide_real]") {
+TEST_CASE("wide_real gives the same results at compile time and at run time", "[base][wide_real]") {
   constexpr double of_compiler = static_cast<double>(pow(wide_real(10000) / 3, wide_real(-2) / 7));
   volatile double base = 10000;
   CHECK(rounded(pow(wide_real(base) / 3, wide_real(-2) / 7)) == of_compiler);

@@ -30,10 +30,10 @@ using testing::throws_saying;
 
 const frequencies narrow(4, 50.0);
 
-/// The scalar that is differentiated: sum of d_out times the output of the reference, over the batch.
+/// The function that is differentiated: the sum of d_out times the output of the reference, over the batch.
 struct loss {
   reference::block m;
-  std::vector<reference::matrix> x, context;  // per row; no context: self-attention
+  std::vector<reference::matrix> x, context;  // per row; empty: self-attention
   std::vector<reference::matrix> d_out;
   std::vector<std::vector<long long>> query_positions, key_positions;
   reference::sees_key sees;
@@ -49,8 +49,9 @@ struct loss {
   }
 
   /// The largest difference of `got` from the derivative with respect to `of`, relative to the largest
-  /// derivative, in units of what is allowed. The step balances its square (the cubic term of the difference)
-  /// against the unit roundoff 2^-64 of the sum: 2^-20 leaves 2^-40, far above the double that is tested.
+  /// derivative, as a multiple of the allowed error. The step balances its square (the cubic term of the
+  /// difference) against the unit roundoff 2^-64 of the sum: 2^-20 gives an error of 2^-40, far above the
+  /// rounding of the double that is tested.
   double worst(reference::list& of, const double* got) {
     number largest = 0, error = 0;
     for (std::size_t i = 0; i < of.size(); ++i) {
@@ -101,7 +102,7 @@ struct memory_of_gradients {
                         .k_norm = {k_norm.data(), k_norm.size()}}};
   }
 
-  /// Every gradient against the differences of `of`.
+  /// Compares every gradient with the finite differences of `of`.
   void check(loss& of) const {
     CHECK(of.worst(of.m.q.weight.values, q.data()) <= 1);
     CHECK(of.worst(of.m.k.weight.values, k.data()) <= 1);
@@ -172,7 +173,7 @@ const block_kind kinds[] = {
 
 }  // namespace
 
-TEST_CASE("the gradients of a block are the slopes of its definition", "[block]") {
+TEST_CASE("the gradients of a block are the derivatives of its definition", "[block]") {
   for (const block_kind& kind : kinds) {
     const random_block<double> memory(kind, 601);
     testing::random numbers(602);
@@ -207,7 +208,7 @@ TEST_CASE("the gradients of a block are the slopes of its definition", "[block]"
   }
 }
 
-TEST_CASE("the gradients of cross-attention reach tokens and context", "[block]") {
+TEST_CASE("the gradients of cross-attention include those of tokens and context", "[block]") {
   block_kind kind = kinds[2];
   kind.context_dim = 3;
   const random_block<double> memory(kind, 603);
@@ -236,8 +237,7 @@ TEST_CASE("the gradients of cross-attention reach tokens and context", "[block]"
   rotated.check(of);
 }
 
-TEST_CASE("the gradients of a block with dropout are the slopes of what the forward pass computes",
-          "[block]") {
+TEST_CASE("the gradients of a block with dropout are the derivatives of its forward pass", "[block]") {
   const random_block<double> memory(kinds[3], 611);
   testing::random numbers(612);
   const rows_of<double> x = testing::random_rows<double>(numbers, 2 * 4, 4, 2),
@@ -261,7 +261,8 @@ TEST_CASE("the gradients of a block with dropout are the slopes of what the forw
   d.check(of);
 }
 
-TEST_CASE("gradients of more tokens and channels than a tile of their products are slopes too", "[block]") {
+TEST_CASE("gradients of more tokens and channels than a tile of their products are derivatives too",
+          "[block]") {
   // Weights in tiles of 128 by 1024, tokens in columns of 256, norms in sums of 64 tokens.
   const block_kind kind = {.heads = 5,
                            .kv_heads = 5,
@@ -288,7 +289,8 @@ TEST_CASE("gradients of more tokens and channels than a tile of their products a
           {{}},
           {{}},
           [](std::size_t i, std::size_t j) { return j <= i && i - j < 3; }};
-  // Too many for a difference each: along random directions, in which every one of them moves.
+  // Too many for one difference each, so differences are taken along random directions in which all of them
+  // change.
   const auto check = [&](std::initializer_list<std::pair<reference::list*, const double*>> parts) {
     reference::list kept, direction;
     number slope = 0, size = 0;
@@ -305,7 +307,8 @@ TEST_CASE("gradients of more tokens and channels than a tile of their products a
         for (number& value : *of_part) value = kept[n] + step * direction[n], ++n;
       return of();
     };
-    // The cubic term grows with the number of parts that move together, its share of the sum with its root.
+    // The cubic term grows with the number of parts that change together, and its share of the sum with the
+    // square root of that number.
     const number h = 0x1p-24L, difference = (moved_by(h) - moved_by(-h)) / (2 * h);
     moved_by(0);
     CHECK(static_cast<double>(testing::abs(difference - slope) / size) <= 0x1p-30);
@@ -340,7 +343,8 @@ TEST_CASE("gradients do not cross from one segment to another", "[block]") {
   d.check(of);
 }
 
-TEST_CASE("float gradients are those of double, and only what has memory is written", "[block]") {
+TEST_CASE("float gradients are close to those of double, and only gradients with memory are written",
+          "[block]") {
   const block_kind kind = kinds[2];
   const random_block<double> wide(kind, 607);
   random_block<float> close(kind, 607);
@@ -348,7 +352,7 @@ TEST_CASE("float gradients are those of double, and only what has memory is writ
   const rows_of<float> x = testing::random_rows<float>(numbers, 6, 4, 2),
                        d_out = testing::random_rows<float>(numbers, 6, 4, 1);
   const rows_of<double> none(0, 0), x_double = x.cast<double>();
-  random_block<double> same = wide;  // the weights that float holds
+  random_block<double> same = wide;  // the weights rounded to float
   for (const auto& [to, from] : {std::pair(&same.q, &close.q), std::pair(&same.k, &close.k),
                                  std::pair(&same.v, &close.v), std::pair(&same.o, &close.o)})
     *to = from->cast<double>();
@@ -376,7 +380,7 @@ TEST_CASE("float gradients are those of double, and only what has memory is writ
   CHECK(testing::worst(d_k, 0, testing::exact(exact.k)) <= 1);
 }
 
-TEST_CASE("gradients that do not fit a block are refused and nothing is written", "[block]") {
+TEST_CASE("gradients that do not fit a block throw and nothing is written", "[block]") {
   const random_block<double> memory(kinds[2], 609);
   const rows_of<double> x = rows_of<double>::Ones(6, 4), d_out = rows_of<double>::Ones(6, 4), narrow_d(6, 3),
                         none(0, 0);

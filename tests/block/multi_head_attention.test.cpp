@@ -26,7 +26,7 @@ using testing::throws_saying;
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a block is its definition, with rotation and without", "[block]", float, double) {
+TEMPLATE_TEST_CASE("a block follows its definition, with and without rotation", "[block]", float, double) {
   using T = TestType;
   const frequencies louder = frequencies::custom(narrow.inv_freq(), 1.2);
   for (const block_kind& kind : kinds) {
@@ -87,7 +87,7 @@ TEST_CASE("scale, window and softcap reach the attention of a block", "[block]")
   CHECK(testing::worst(out, 0, forward(m, row, row, counted(9), counted(9), near)) <= 1);
 }
 
-TEST_CASE("every option of attention is that of attention between the projections", "[block]") {
+TEST_CASE("every option of attention applies between the projections of a block", "[block]") {
   const random_block<double> memory({.bias = true}, 519);
   testing::random numbers(520);
   const Index batch = 2, count = 9;
@@ -125,7 +125,7 @@ TEST_CASE("every option of attention is that of attention between the projection
   expected.rowwise() += memory.o_bias;
   CHECK(testing::worst(out, 0, testing::exact(expected)) <= 1);
 
-  // None of them is without effect.
+  // Each of them changes the result.
   const auto differs_without = [&](const auto& change) {
     multi_head_options other = options;
     change(other.attention);
@@ -144,7 +144,7 @@ TEST_CASE("every option of attention is that of attention between the projection
   CHECK(differs_without([](attention_options& o) { o.dropout_seed = 12; }));
 }
 
-TEST_CASE("dropout leaves out weights of every row, head, query and key on its own", "[block]") {
+TEST_CASE("dropout drops weights of every row, head, query and key independently", "[block]") {
   const random_block<double> memory({}, 521);
   testing::random numbers(522);
   const rows_of<double> x = testing::random_rows<double>(numbers, 2 * 7, 10, 2);
@@ -168,7 +168,7 @@ TEST_CASE("dropout leaves out weights of every row, head, query and key on its o
   }
 }
 
-TEST_CASE("all_visible lifts what hides keys by their position and nothing else", "[block]") {
+TEST_CASE("all_visible disables the rules that hide keys by position, and no others", "[block]") {
   const random_block<double> memory({}, 523);
   multi_head_options options = memory.options();
   options.attention = {.scale = 0.3, .window = 4, .softcap = 1.5, .sinks = 2, .dropout = 0.3};
@@ -181,7 +181,7 @@ TEST_CASE("all_visible lifts what hides keys by their position and nothing else"
   CHECK(visible.dropout == 0.3);
 }
 
-TEMPLATE_TEST_CASE("a block of more tokens and channels than a tile of its products is its definition",
+TEMPLATE_TEST_CASE("a block of more tokens and channels than a tile of its products follows its definition",
                    "[block]", float, double) {
   using T = TestType;
   // Tiles are 1024 tokens by 64 channels.
@@ -214,7 +214,7 @@ TEMPLATE_TEST_CASE("a block of more tokens and channels than a tile of its produ
   }
 }
 
-TEST_CASE("tokens of different segments do not see each other", "[block]") {
+TEST_CASE("tokens of different segments do not attend to each other", "[block]") {
   const random_block<double> memory({}, 505);
   testing::random numbers(506);
   const rows_of<double> x = testing::random_rows<double>(numbers, 11, 10, 2);
@@ -233,7 +233,7 @@ TEST_CASE("tokens of different segments do not see each other", "[block]") {
   }
 }
 
-TEMPLATE_TEST_CASE("cross-attention sees a whole context, at positions of its own", "[block]", float,
+TEMPLATE_TEST_CASE("cross-attention attends to a whole context, at its own positions", "[block]", float,
                    double) {
   using T = TestType;
   const block_kind kind{.context_dim = 6, .bias = true, .norm = true};
@@ -244,7 +244,7 @@ TEMPLATE_TEST_CASE("cross-attention sees a whole context, at positions of its ow
   rows_of<T> out(6, 10);
   const frequency_table<T> table(narrow, 100);
   multi_head_options options = memory.options();
-  options.attention.window = 2;  // of self-attention
+  options.attention.window = 2;  // for self-attention
   const multi_head_attention<T, half_split> block(memory.weights(), options);
   const auto check = [&](const reference::block& m, const auto& query_positions, const auto& key_positions) {
     for (Index b = 0; b < 2; ++b)
@@ -287,7 +287,7 @@ TEMPLATE_TEST_CASE("cross-attention sees a whole context, at positions of its ow
       "rope::multi_head_attention: queries and keys must have the same segments, got 2 and 1"));
 }
 
-TEST_CASE("a block reads tokens from any rows of a matrix and allocates no copies of them", "[block]") {
+TEST_CASE("a block reads tokens from any rows of a matrix and does not copy them", "[block]") {
   const random_block<double> memory({}, 515);
   testing::random numbers(516);
   rows_of<double> wide = testing::random_rows<double>(numbers, 6, 30, 2), result(6, 25);
@@ -302,7 +302,7 @@ TEST_CASE("a block reads tokens from any rows of a matrix and allocates no copie
   CHECK((result.rightCols(12).array() == -77).all());
 }
 
-TEST_CASE("a call of a block that cannot be is refused, and neither output nor cache changes", "[block]") {
+TEST_CASE("an invalid call of a block throws, and neither output nor cache changes", "[block]") {
   const random_block<double> memory({.context_dim = 6}, 517), self({}, 518);
   const rows_of<double> x = rows_of<double>::Ones(6, 10), context = rows_of<double>::Ones(8, 6),
                         wrong = rows_of<double>::Ones(6, 9);
@@ -375,7 +375,7 @@ TEST_CASE("a call of a block that cannot be is refused, and neither output nor c
   refused(invalid, "kv_cache::append: this cache rotates its keys, give the layout and the table",
           [&] { itself.forward(x, cache, out); });
   refused(invalid, m + "this cache stores raw keys, give the table", [&] { itself.forward(x, raw, out); });
-  // A raw key was shifted to 10: it is read by a table of 4 positions no more.
+  // A raw key was shifted to 10, so a table of 4 positions cannot read it.
   refused(range, m + "position 10 is outside the table's [0, 4)",
           [&] { itself.forward(x, raw, out, table); });
   refused(range, m + "position 3 is outside the table's [0, 3)",
@@ -397,8 +397,8 @@ TEST_CASE("a call of a block that cannot be is refused, and neither output nor c
 
 namespace {
 
-/// log sum_j exp(q_i . k_j / sqrt(head_dim)) over the keys that sees(i, j), of row [first, first + count) of
-/// x to itself, [queries, heads], from the weights of a block without norms and biases.
+/// log sum_j exp(q_i . k_j / sqrt(head_dim)) over the keys for which sees(i, j), of row [first, first +
+/// count) of x to itself, [queries, heads], from the weights of a block without norms and biases.
 std::vector<testing::wide> log_sums(const random_block<double>& m, const rows_of<double>& x, Index first,
                                     Index count, const reference::sees_key& sees) {
   const auto channel = [&](const rows_of<double>& weight, Index token, Index row) {
@@ -431,7 +431,7 @@ bool near(double got, testing::wide exact) {
 
 }  // namespace
 
-TEST_CASE("a block reports the log-sum-exp of every query, in one call, in segments and in chunks",
+TEST_CASE("a block reports the log-sum-exp of every query: in one call, in segments and in chunks",
           "[block]") {
   const random_block<double> memory({}, 527);
   testing::random numbers(528);
@@ -461,7 +461,7 @@ TEST_CASE("a block reports the log-sum-exp of every query, in one call, in segme
   block_of(reporting).cross(x, x, batch, out);
   for (Index b = 0; b < batch; ++b) check(b, 0, log_sums(memory, x, b * count, count, everything));
 
-  // Pairs that do not turn, so that the definition stays as it is. The segments of both rows are the same.
+  // A table of frequency 0, so that the definition needs no rotation. The segments of both rows are equal.
   const frequency_table<double> still(frequencies::custom(Eigen::ArrayXd::Zero(2)), 40);
   const std::vector<int> offsets = {0, 4, 4, 9};
   forget();
@@ -470,7 +470,7 @@ TEST_CASE("a block reports the log-sum-exp of every query, in one call, in segme
     for (std::size_t s = 0; s < 3; ++s)
       check(b, offsets[s], log_sums(memory, x, b * count + offsets[s], offsets[s + 1] - offsets[s], causal));
 
-  // A ring takes 9 tokens in chunks of 4, and every query sees its last 3 keys and the first one.
+  // A ring takes 9 tokens in chunks of 4, and every query attends to its last 3 keys and the first one.
   const auto ringed = [](std::size_t i, std::size_t j) { return j <= i && (i - j < 3 || j == 0); };
   ring_cache<double> ring(batch, {.sinks = 1, .window = 3, .chunk = 4}, 2, 6);
   kv_cache<double> cache(batch, 20, 2, 6);
@@ -492,7 +492,7 @@ TEST_CASE("a block reports the log-sum-exp of every query, in one call, in segme
     CHECK(sums[n] == attention_options::no_keys);
 }
 
-TEST_CASE("a mask and a bias of a block are those of all its segments", "[block]") {
+TEST_CASE("a mask and a bias of a block apply to all its segments", "[block]") {
   const random_block<double> memory({}, 529);
   testing::random numbers(530);
   const Index count = 9;
@@ -501,7 +501,7 @@ TEST_CASE("a mask and a bias of a block are those of all its segments", "[block]
   bool mask[81];
   std::vector<float> bias(81, 0.0f);
   for (int n = 0; n < 81; ++n) {
-    mask[n] = n % 10 == 0 || numbers.unit() > 0.3;  // a query sees itself
+    mask[n] = n % 10 == 0 || numbers.unit() > 0.3;  // a query attends to itself
     if (n % 10 != 0 && numbers.unit() < 0.2) bias[static_cast<std::size_t>(n)] = -1e31f;
   }
   multi_head_options options = memory.options();
@@ -525,7 +525,7 @@ TEST_CASE("a mask and a bias of a block are those of all its segments", "[block]
   }
 }
 
-TEST_CASE("options of attention that do not fit a call of a block are refused by name, and nothing changes",
+TEST_CASE("attention options that do not fit a call of a block throw with their name, and nothing changes",
           "[block]") {
   const random_block<double> memory({}, 531);
   const rows_of<double> x = rows_of<double>::Ones(6, 10);
@@ -577,7 +577,7 @@ TEST_CASE("options of attention that do not fit a call of a block are refused by
           [&](const auto& block) { block.forward(x, 2, out, table); });
 }
 
-TEST_CASE("a block whose options select keys is not made", "[block]") {
+TEST_CASE("a block whose options select keys throws on construction", "[block]") {
   const random_block<double> memory({}, 532);
   const std::vector<int> list = {0, 1};
   multi_head_options options = memory.options();
@@ -588,7 +588,7 @@ TEST_CASE("a block whose options select keys is not made", "[block]") {
       "lists of 1 queries"));
 }
 
-TEST_CASE("an argument that is no matrix of tokens is seen at every place that asks for one", "[block]") {
+TEST_CASE("an argument that is not a matrix of tokens is rejected everywhere that takes one", "[block]") {
   using tokens = rope::detail::token_ref<float>;
   STATIC_REQUIRE_FALSE(rope::detail::lacks_tokens<float, tokens, int, tokens>(0b101));
   STATIC_REQUIRE(rope::detail::lacks_tokens<float, int, int, tokens>(0b101));

@@ -32,8 +32,8 @@ constexpr Index batch = 2, keys = 41, steps = 35;
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("cross-attention to a projected context has the bits of that to the context", "[block]",
-                   float, double) {
+TEMPLATE_TEST_CASE("cross-attention to a projected context has the bits of cross-attention to the context",
+                   "[block]", float, double) {
   using T = TestType;
   for (const bool norm : {false, true}) {
     const random_block<T> memory({.value_dim = 5, .context_dim = 7, .bias = norm, .norm = norm}, 551);
@@ -42,7 +42,7 @@ TEMPLATE_TEST_CASE("cross-attention to a projected context has the bits of that 
     const frequency_table<T> table(frequencies(4), 100);
     const multi_head_attention<T, interleaved> block(memory.weights(), memory.options());
     const testing::own_threads threads(3);
-    // One token per row, as a decoder has, and more than a product takes together.
+    // One token per row, as in a decoder, and more tokens than a product processes together.
     for (const Index count : {Index(1), Index(3), steps}) {
       const rows_of<T> x = testing::random_rows<T>(numbers, batch * count, 10, 1);
       rows_of<T> out(batch * count, 10), expected(batch * count, 10);
@@ -60,7 +60,7 @@ TEMPLATE_TEST_CASE("cross-attention to a projected context has the bits of that 
       const projected_context<T> turned = block.project_context(context, batch, table.at_channel(1), 11);
       check([&] { block.cross(x, turned, out, table.at_channel(1), 50); },
             [&] { block.cross(x, context, batch, expected, table.at_channel(1), 50, 11); });
-      // The keys differ from those that do not turn, and so does the output.
+      // The keys differ from unrotated ones, and so does the output.
       const rows_of<T> with_rotation = out;
       block.cross(x, still, out);
       CHECK(out != with_rotation);
@@ -78,7 +78,7 @@ TEMPLATE_TEST_CASE("cross-attention to a projected context has the bits of that 
   }
 }
 
-TEST_CASE("a projected context is a value, independent of what it was made from", "[block]") {
+TEST_CASE("a projected context owns its values and does not refer to its source", "[block]") {
   const random_block<float> memory({}, 553);
   testing::random numbers(554);
   rows_of<float> context = testing::random_rows<float>(numbers, batch * keys, 10);
@@ -105,7 +105,7 @@ TEST_CASE("a projected context is a value, independent of what it was made from"
   CHECK(out == expected);
 }
 
-TEST_CASE("what does not fit a projected context is refused before anything is written", "[block]") {
+TEST_CASE("arguments that do not fit a projected context throw before anything is written", "[block]") {
   const random_block<double> memory({}, 555), other({.heads = 3, .kv_heads = 3}, 556);
   testing::random numbers(557);
   const rows_of<double> context = testing::random_rows<double>(numbers, batch * keys, 10),

@@ -21,7 +21,7 @@ projection<const double> linear(Index out, Index in, Index bias = 0) {
   return {projection<const double>::weight_map(memory.data(), out, in), {memory.data(), bias}};
 }
 
-/// 4 query heads and 2 key heads of 6 channels, values of 3.
+/// 4 query heads and 2 key heads of 6 channels. Values have 3.
 multi_head_weights<double> fitting() {
   return {.q = linear(24, 10), .k = linear(12, 8), .v = linear(6, 8), .o = linear(9, 12)};
 }
@@ -64,7 +64,7 @@ TEST_CASE("a projection maps the memory it is given", "[block]") {
   CHECK(projection<const float>().weight.cols() == 0);
 }
 
-TEST_CASE("weights that do not fit each other are refused", "[block]") {
+TEST_CASE("weights that do not fit each other throw", "[block]") {
   const auto refused = [](const std::string& rule, const auto& change) {
     multi_head_weights<double> weights = fitting();
     multi_head_options options = four_on_two;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Every option of attention in every combination, against its definition.
+// Every option of attention, alone and in every combination, against its definition.
 #include <rope/attention/attention.hpp>
 
 #include <cmath>
@@ -49,7 +49,7 @@ TEMPLATE_TEST_CASE("attention follows its definition for all options together", 
   features::dice dice(seed);
   for (int draw = 0; draw < 60; ++draw) {
     CAPTURE(seed, draw);
-    // Long rows of keys are cut into splits, each with a softmax of its own.
+    // Long rows of keys are cut into splits, each with its own softmax.
     const features::setting s = features::draw(dice, draw % 6 == 5 ? 3000 : 300);
     describe(s);
     const operands x = random_operands<TestType>(dice.generator(), s.e);
@@ -58,7 +58,7 @@ TEMPLATE_TEST_CASE("attention follows its definition for all options together", 
     const tensor got = run<TestType>(s, x, sums);
     CHECK(features::out_error<TestType>(exact, got) <= 1);
     CHECK(features::log_sum_error<TestType>(exact, sums) <= 1);
-    // The work is cut the same way whoever does it.
+    // The work is cut in the same way for every number of threads.
     CHECK(same_bits(run<TestType>(s, x, sums_of_two, testing::own_threads(2)), got));
     CHECK(same_bits(sums_of_two, sums));
     CHECK(same_bits(run<TestType>(s, x, sums_of_two, rope::this_thread{}, axes::bhsd), got));
@@ -80,7 +80,8 @@ void check_rotation(const features::setting& s, const operands& x) {
   for (long b = 0; b < s.e.batch; ++b) {
     for (long i = 0; i < s.e.queries; ++i) query_ids.push_back(features::place_of(s, b, i, 0).query);
     for (long j = 0; j < s.e.keys; ++j) {
-      // The segment of a key is found by way of the queries of that segment; without one nobody sees the key.
+      // The segment of a key is found from the queries of that segment. Without such a query the key is
+      // visible to none.
       std::int64_t position = 0;
       for (long i = 0; i < std::max(1L, s.e.queries); ++i) {
         const auto place = features::place_of(s, b, i, j);
@@ -102,7 +103,7 @@ void check_rotation(const features::setting& s, const operands& x) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention with a table rotates by the positions of the options, bit for bit",
+TEMPLATE_TEST_CASE("attention with a table rotates by the positions of the options, with the same bits",
                    "[attention]", float, Eigen::bfloat16) {
   const std::uint32_t seed = 62;
   features::dice dice(seed);
@@ -117,7 +118,8 @@ TEMPLATE_TEST_CASE("attention with a table rotates by the positions of the optio
   }
 }
 
-TEMPLATE_TEST_CASE("what a query does not see may hold anything", "[attention]", float, double) {
+TEMPLATE_TEST_CASE("keys and values that are not visible to a query do not change its output", "[attention]",
+                   float, double) {
   const std::uint32_t seed = 63;
   features::dice dice(seed);
   const auto nan = std::numeric_limits<TestType>::quiet_NaN(),
@@ -129,7 +131,7 @@ TEMPLATE_TEST_CASE("what a query does not see may hold anything", "[attention]",
     const operands x = random_operands<TestType>(dice.generator(), s.e);
     std::vector<double> sums;
     const tensor clean = run<TestType>(s, x, sums);
-    // One key is spoiled. Queries that do not see it must not notice, to the last bit of what they read.
+    // One key is overwritten with NaN. Queries that do not attend to it must keep their bits.
     if (s.e.keys == 0) continue;
     operands spoiled = x;
     const long bad = dice.up_to(s.e.keys - 1);
@@ -150,10 +152,10 @@ TEMPLATE_TEST_CASE("what a query does not see may hold anything", "[attention]",
   }
 }
 
-TEMPLATE_TEST_CASE("where rows begin in memory, and how far apart, does not change an output's bits",
+TEMPLATE_TEST_CASE("the offset and the distance of rows in memory do not change the bits of an output",
                    "[attention]", float, double, Eigen::half, Eigen::bfloat16) {
-  // Vectors of up to 64 bytes begin elsewhere in every row. 2 queries are decoded, 40 are a prefill. Values
-  // of one channel lie side by side, or apart.
+  // Vectors of up to 64 bytes start at another offset in every row. 2 queries are decoding, 40 are a prefill.
+  // The channels of a value are contiguous or strided.
   const std::uint32_t seed = 65;
   features::dice dice(seed);
   const long queries = GENERATE(2, 40), channels = GENERATE(1, 29);
@@ -189,9 +191,9 @@ TEMPLATE_TEST_CASE("where rows begin in memory, and how far apart, does not chan
     }
 }
 
-TEST_CASE("keys may lie in any order, tile after tile", "[attention]") {
+TEST_CASE("keys may have their positions in any order, in every tile", "[attention]") {
   // Tiles of 128 keys in reversed order. The shifts put the first and the last position of a tile next to the
-  // first and the last query of a block, where a tile is just seen or just not seen.
+  // first and the last query of a block, where a tile is just visible or just hidden.
   const std::uint32_t seed = 64;
   features::dice dice(seed);
   const long tokens = 512, tile = 128, shift = GENERATE(-1, 0, 1);
@@ -203,7 +205,7 @@ TEST_CASE("keys may lie in any order, tile after tile", "[attention]") {
     s.query_positions.push_back(j);
     s.key_positions.push_back((tokens / tile - 1 - j / tile) * tile + j % tile + shift);
   }
-  // Every key has a bias and a place in a mask; both are given with a number of another use between two keys.
+  // Every key has an entry in the bias and in the mask. Unrelated numbers lie between these entries.
   std::vector<float> biases;
   std::unique_ptr<bool[]> masks(new bool[static_cast<std::size_t>(2 * tokens)]);
   s.mask = std::make_unique<bool[]>(static_cast<std::size_t>(tokens));
@@ -229,8 +231,9 @@ TEST_CASE("keys may lie in any order, tile after tile", "[attention]") {
   CHECK(features::log_sum_error<float>(exact, sums) <= 1);
 }
 
-TEST_CASE("a learned sink is counted once, however many splits the keys are cut into", "[attention]") {
-  // Scores of 0 and a logit of 8: the sum of exponentials is keys + exp(8), and the values average to 1.
+TEST_CASE("a learned sink is counted once, for any number of splits", "[attention]") {
+  // Scores of 0 and a logit of 8: the sum of exponentials is keys + exp(8), and every value is 1 before the
+  // sink takes its share.
   const long keys = GENERATE(1, 1024, 1025, 5000), queries = GENERATE(1, 20);
   CAPTURE(keys, queries);
   const operands x = {tensor(1, queries, 2, 4, 0.0), tensor(1, keys, 1, 4, 1.0), tensor(1, keys, 1, 3, 1.0)};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Float queries and outputs with keys and values of 16 bits: attention to the widened keys and values, bit
-// for bit, wherever in memory they are.
+// Float queries and outputs with 16-bit keys and values: attention has the bits of attention to their float
+// copies, wherever they are in memory.
 #include <rope/attention/attention.hpp>
 
 #include <cstdint>
@@ -19,7 +19,7 @@ using namespace attention_call;
 
 namespace {
 
-/// Operands whose keys and values C represents.
+/// Operands whose keys and values C can represent exactly.
 template <class C>
 operands mixed_operands(std::mt19937& generator, const extents& e) {
   operands x = random_operands<float>(generator, e);
@@ -28,7 +28,7 @@ operands mixed_operands(std::mt19937& generator, const extents& e) {
   return x;
 }
 
-/// Calls `attend` on q and out of float and on k and v of C, each in an order of its own, inside a frame of
+/// Calls `attend` on q and out of float and on k and v of C. Each has its own order of axes and lies within
 /// other tokens, heads and channels.
 template <class C, class Attend>
 tensor mixed_output(const operands& x, axes key_order, axes value_order, const Attend& attend) {
@@ -63,7 +63,7 @@ tensor mixed(const operands& x, const rope::attention_options& options, axes key
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("keys and values of 16 bits give the bits of their widened copies under every option",
+TEMPLATE_TEST_CASE("16-bit keys and values give the bits of their float copies under every option",
                    "[attention]", Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 91;
   features::dice dice(seed);
@@ -80,8 +80,8 @@ TEMPLATE_TEST_CASE("keys and values of 16 bits give the bits of their widened co
   }
 }
 
-TEMPLATE_TEST_CASE("few queries see the keys of a window and sinks in every group and head_dim",
-                   "[attention]", float, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("a few queries attend to a window and sinks in every group and head_dim", "[attention]",
+                   float, Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 92;
   std::mt19937 generator(seed);
   const long group = GENERATE(1, 2, 3, 4, 5, 6, 7, 8), kv_heads = 1 + group % 3;
@@ -99,7 +99,7 @@ TEMPLATE_TEST_CASE("few queries see the keys of a window and sinks in every grou
   CHECK(same_bits(mixed<TestType>(x, s.options, axes::sbhd, axes::bhsd, testing::own_threads(2)), got));
 }
 
-TEMPLATE_TEST_CASE("keys of 16 bits are widened before they are rotated", "[attention]", Eigen::half,
+TEMPLATE_TEST_CASE("16-bit keys are converted to float before they are rotated", "[attention]", Eigen::half,
                    Eigen::bfloat16) {
   const std::uint32_t seed = 93;
   std::mt19937 generator(seed);

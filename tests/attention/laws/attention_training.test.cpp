@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// attention and attention_gradient are of one function: a finite difference of the forward pass is what the
-// backward pass says, with the rotation in the graph and down to the learned frequencies.
+// attention_gradient is the derivative of attention: finite differences of the forward pass agree with the
+// backward pass, including the rotation and the learned frequencies.
 #include <rope/attention/gradient.hpp>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ struct model {
     fill(upstream, batch * queries * heads * value_dim);
   }
 
-  /// `rotation` is nothing, a table, or the tables of xPos.
+  /// `rotation` is empty, a table, or the tables of xPos.
   template <class... Rotation>
   std::vector<double> output(const Rotation&... rotation) {
     std::vector<double> out(upstream.size());
@@ -70,7 +70,7 @@ struct model {
 };
 
 /// Central differences of four values: the error is step^4 / 30 of a fifth derivative, below 1e4 for scores
-/// and softcaps of order 1, and 2^-52 of a loss of order 100 over the step.
+/// and softcaps of order 1, plus 2^-52 of a loss of order 100, divided by the step.
 constexpr double step = 1e-3, allowed = 1e-12 * 1e4 / 30 + 100 * 0x1p-52 / step;
 
 double difference(double& value, const std::function<double()>& loss) {
@@ -90,7 +90,7 @@ void check(std::vector<double>& values, const std::vector<double>& gradient,
     CHECK_THAT(gradient[n], testing::WithinAbs(difference(values[n], loss), allowed));
 }
 
-/// `sink_logits` [heads] and `bias` [heads, queries, keys] outlive the options.
+/// `sink_logits` [heads] and `bias` [heads, queries, keys] must outlive the options.
 std::vector<rope::attention_options> all_options(const std::vector<float>& sink_logits,
                                                  const std::vector<float>& bias) {
   rope::attention_options everything = {.window = 5, .softcap = 1.2, .sinks = 1, .sink_logits = sink_logits};
@@ -132,7 +132,7 @@ TEST_CASE("the backward pass is the derivative of the forward pass", "[attention
     check(m.k, d_k, loss);
     check(m.v, d_v, loss);
 
-    // The same from the log-sum-exp that the forward pass writes.
+    // Repeats this with the log-sum-exp that the forward pass writes.
     std::vector<double> sums(static_cast<std::size_t>(batch * queries * heads));
     m.options.log_sum_exp = sums;
     out = m.output();
@@ -148,7 +148,8 @@ TEST_CASE("the backward pass is the derivative of the forward pass", "[attention
   }
 }
 
-TEST_CASE("the backward pass with a table reaches unrotated heads and the frequencies", "[attention]") {
+TEST_CASE("the backward pass with a table gives gradients of unrotated heads and of the frequencies",
+          "[attention]") {
   testing::random numbers(testing::seed());
   model m(numbers);
   const auto sink_logits = random_floats(numbers, heads),
@@ -176,7 +177,8 @@ TEST_CASE("the backward pass with a table reaches unrotated heads and the freque
     const Eigen::ArrayXXd d_inv_freq =
         rope::inv_freq_gradient<half_split>(q, by_q, rotation, keys - queries) +
         rope::inv_freq_gradient<half_split>(k, by_k, rotation);
-    // Up to distance 8 an angle moves eight times the frequency: the step error grows by 8^5.
+    // At distances up to 8 an angle changes by eight times the change of the frequency, so the step error
+    // grows by 8^5.
     for (Index i = 0; i < 3; ++i)
       CHECK_THAT(
           d_inv_freq(i, 0),
@@ -184,7 +186,7 @@ TEST_CASE("the backward pass with a table reaches unrotated heads and the freque
   }
 }
 
-TEST_CASE("the backward pass with xPos reaches the rates", "[attention]") {
+TEST_CASE("the backward pass with xPos gives gradients of the rates", "[attention]") {
   testing::random numbers(testing::seed());
   model m(numbers);
   const auto sink_logits = random_floats(numbers, heads),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Products in bfloat16: what they are off by, and all that they have in common with full ones.
+// The error of bfloat16 products, and all properties that they share with full precision.
 #include <rope/attention/attention.hpp>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ tensor run(const features::setting& s, const operands& x, std::vector<double>& s
 
 }  // namespace
 
-TEST_CASE("products in bfloat16 follow the definition of attention for all options together", "[attention]") {
+TEST_CASE("bfloat16 products follow the definition of attention for all options together", "[attention]") {
   const std::uint32_t seed = 161;
   features::dice dice(seed);
   double worst = 0;
@@ -62,11 +62,11 @@ TEST_CASE("products in bfloat16 follow the definition of attention for all optio
     CHECK(same_bits(run(s, x, sums_of_two, axes::bhsd), got));
     CHECK(same_bits(sums_of_two, sums));
   }
-  CHECK(worst > 0.5);  // the last rounding alone takes much of the bound
+  CHECK(worst > 0.5);  // the last rounding alone takes most of the bound
 }
 
-TEST_CASE("products in bfloat16 are exact where weights and sums are", "[attention]") {
-  // Keys are zero, so every score is 0 and every weight 1 before the division; values are small integers.
+TEST_CASE("bfloat16 products are exact where weights and sums are", "[attention]") {
+  // Keys are zero, so every score is 0 and every weight is 1 before the division. Values are small integers.
   const std::uint32_t seed = 162;
   std::mt19937 generator(seed);
   for (const long keys : {100L, 128L, 777L}) {
@@ -85,7 +85,8 @@ TEST_CASE("products in bfloat16 are exact where weights and sums are", "[attenti
   }
 }
 
-TEST_CASE("with products in bfloat16 what a query does not see changes no bit of it", "[attention]") {
+TEST_CASE("bfloat16 products: hidden keys and values do not change any bit of a query's output",
+          "[attention]") {
   const std::uint32_t seed = 163;
   features::dice dice(seed);
   long spoiled_calls = 0;
@@ -120,14 +121,13 @@ TEST_CASE("with products in bfloat16 what a query does not see changes no bit of
   CHECK(spoiled_calls > 100);
 }
 
-TEST_CASE("with products in bfloat16 sequences that meet within a pair of keys do not notice each other",
-          "[attention]") {
+TEST_CASE("bfloat16 products: sequences that share a pair of keys do not affect each other", "[attention]") {
   const std::uint32_t seed = 166;
   std::mt19937 generator(seed);
   CAPTURE(seed);
   features::setting s;
   s.e = {1, 97, 97, 1, 1, 16, 40};
-  s.query_offsets = s.key_offsets = {0, 49, 97};  // many strips of queries see keys [0, 49) alone
+  s.query_offsets = s.key_offsets = {0, 49, 97};  // many strips of queries attend to keys [0, 49) only
   s.options = {.causal = false, .query_offsets = s.query_offsets};
   s.options.products = rope::product_precision::bfloat16;
   const operands x = random_operands<bfloat16>(generator, s.e);
@@ -146,8 +146,8 @@ TEST_CASE("with products in bfloat16 sequences that meet within a pair of keys d
   }
 }
 
-TEMPLATE_TEST_CASE("products in bfloat16 turn queries and keys as rotate does, bit for bit", "[attention]",
-                   rope::half_split, rope::interleaved) {
+TEMPLATE_TEST_CASE("bfloat16 products rotate queries and keys as rotate does, with the same bits",
+                   "[attention]", rope::half_split, rope::interleaved) {
   const std::uint32_t seed = 164;
   std::mt19937 generator(seed);
   for (const long queries : {3L, 40L, 200L})
@@ -170,7 +170,7 @@ TEMPLATE_TEST_CASE("products in bfloat16 turn queries and keys as rotate does, b
     }
 }
 
-TEMPLATE_TEST_CASE("channels of another type have no products in bfloat16", "[attention]", float, double,
+TEMPLATE_TEST_CASE("channels of another type have no bfloat16 products", "[attention]", float, double,
                    Eigen::half) {
   std::mt19937 generator(165);
   const operands x = random_operands<TestType>(generator, {1, 2, 5, 2, 1, 8, 8});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How far the bounds of attention are from the errors that occur, for each option and each storage alone.
+// Compares the bounds of attention with the errors that occur, for each option and each storage type alone.
 #include <rope/attention/attention.hpp>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using namespace attention_call;
 
 namespace {
 
-/// One option of a call, put into a setting of its extents.
+/// Sets one option of a call for the extents of a setting.
 struct option {
   std::string name;
   std::function<void(features::setting&, std::mt19937&)> put;
@@ -117,8 +117,8 @@ const std::vector<option>& all_options() {
   return all;
 }
 
-/// All options of a call of attention of T to keys and values of C: those above, and narrow products where
-/// these channels have such.
+/// All options of a call of attention with queries of T and keys and values of C: the options above, and
+/// narrow products if these types have them.
 template <class T, class C>
 std::vector<option> options_of_channels() {
   using rope::product_precision;
@@ -131,13 +131,12 @@ std::vector<option> options_of_channels() {
   return all;
 }
 
-/// Which fields are not at their defaults. It does not compile where there is another field: that needs a row
-/// above.
+/// Which fields differ from their defaults. A new field stops the compilation here: add a row for it above.
 std::array<bool, 20> fields_of(const rope::attention_options& options) {
   const auto& [scale, causal, window, softcap, sinks, sink_logits, bias, mask, query_positions, key_positions,
                query_counts, key_counts, query_offsets, key_offsets, dropout, dropout_seed, products,
                log_sum_exp, key_ranges, selected, queries_are_rotated] = options;
-  static_cast<void>(queries_are_rotated);  // of calls to a cache alone: tests/cache/attention.test.cpp
+  static_cast<void>(queries_are_rotated);  // only for calls with a cache: tests/cache/attention.test.cpp
   return {scale != 0,
           !causal,
           window != 0,
@@ -160,12 +159,12 @@ std::array<bool, 20> fields_of(const rope::attention_options& options) {
           static_cast<bool>(selected)};
 }
 
-/// The error of one call, as a multiple of what is allowed: of outputs, and of logarithms of sums.
+/// The error of one call, as a multiple of the allowed error: of outputs, and of log-sum-exps.
 struct errors {
   double out, log_sum;
 };
 
-/// What is asked about: attention of T to keys and values of C.
+/// The tested types: queries of T, keys and values of C.
 template <class T, class C>
 struct storage {
   static std::vector<option> options() { return options_of_channels<T, C>(); }
@@ -213,7 +212,7 @@ struct storage {
 
 }  // namespace
 
-TEST_CASE("every option has a row among the bounds of attention", "[attention]") {
+TEST_CASE("the bounds of attention are tested for every option", "[attention]") {
   std::mt19937 generator(172);
   std::vector<double> sums(1);
   std::array<bool, 20> seen = {};
@@ -221,7 +220,7 @@ TEST_CASE("every option has a row among the bounds of attention", "[attention]")
     features::setting s;
     s.e = {1, 2, 150, 4, 2, 40, 24};
     one.put(s, generator);
-    const auto set = fields_of(s.with(sums));  // every row asks for the logarithms of sums
+    const auto set = fields_of(s.with(sums));  // every row requests the log-sum-exp
     for (std::size_t i = 0; i < seen.size(); ++i) seen[i] = seen[i] || set[i];
   }
   for (std::size_t i = 0; i < seen.size(); ++i) {
@@ -230,7 +229,7 @@ TEST_CASE("every option has a row among the bounds of attention", "[attention]")
   }
 }
 
-TEMPLATE_TEST_CASE("bounds of attention are within 20 of the errors that occur, option by option",
+TEMPLATE_TEST_CASE("bounds of attention are at most 20 times the errors that occur, for every option",
                    "[attention]", (storage<float, float>), (storage<double, double>),
                    (storage<Eigen::half, Eigen::half>), (storage<Eigen::bfloat16, Eigen::bfloat16>),
                    (storage<float, Eigen::half>), (storage<float, Eigen::bfloat16>),
@@ -240,7 +239,7 @@ TEMPLATE_TEST_CASE("bounds of attention are within 20 of the errors that occur, 
   for (const option& one : TestType::options()) {
     CAPTURE(seed, one.name);
     double log_sum = 0;
-    for (const long queries : {2L, 70L}) {  // decoded, and a prefill
+    for (const long queries : {2L, 70L}) {  // decoding, and a prefill
       CAPTURE(queries);
       double out = 0;
       for (const long keys : {150L, 1300L}) {

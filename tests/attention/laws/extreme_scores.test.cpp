@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Scores, biases, options and positions at the ends of their ranges: right, or refused with the rule.
+// Scores, biases, options and positions at the ends of their ranges give right results, or throw with the
+// rule.
 #include <rope/attention/attention.hpp>
 
 #include <cmath>
@@ -20,11 +21,11 @@ using rope::Index;
 
 namespace {
 
-/// One head of one channel, where score_ij = q k_j; values of two channels, of which the second is 1.
+/// One head of one channel, so score_ij = q k_j. Values have two channels, and the second is 1.
 struct row_of_keys {
   std::vector<float> keys, values;
   float query = 1;
-  Index queries = 1;  // all alike: 1 is decoding, 20 a prefill
+  Index queries = 1;  // all equal: 1 is decoding, 20 a prefill
 
   Index size() const { return static_cast<Index>(keys.size()); }
   std::vector<float> q() const { return std::vector<float>(static_cast<std::size_t>(queries), query); }
@@ -51,7 +52,7 @@ struct row_of_keys {
     options.log_sum_exp = r.sums;
     rope::attention(bshd(rows.data(), 1, queries, 1, 1), bshd(keys.data(), 1, size(), 1, 1),
                     bshd(both.data(), 1, size(), 1, 2), bshd(r.out.data(), 1, queries, 1, 2), options);
-    // Gradients, with the sums given and without.
+    // Gradients, with and without the given log-sum-exp.
     const std::vector<float> g(r.out.size(), 0.5f);
     std::vector<float> d_q(rows.size()), d_k(keys.size()), d_v(both.size());
     for (const bool given : {false, true}) {
@@ -67,7 +68,8 @@ struct row_of_keys {
       for (std::size_t j = 0; j < keys.size(); ++j) weights += 2 * static_cast<double>(d_v[2 * j + 1]);
       CAPTURE(given);
       CHECK(std::abs(weights - static_cast<double>(r.out[1]) * static_cast<double>(queries)) <= 1e-3);
-      // Gradients with respect to queries and keys have those as factors, and may themselves be out of range.
+      // Gradients with respect to queries and keys have keys and queries as factors, and may themselves
+      // overflow.
       if (std::abs(query) > 1e30f) continue;
       std::size_t numbers = 0;
       for (const std::vector<float>* x : {&d_q, &d_k, &d_v})
@@ -78,7 +80,7 @@ struct row_of_keys {
   }
 };
 
-/// `count` keys of score `low`, then one of score `high`; the value of a key is its number.
+/// `count` keys of score `low`, then one of score `high`. The value of a key is its index.
 row_of_keys step(Index count, float low, float high, Index queries) {
   row_of_keys x;
   x.queries = queries;
@@ -93,7 +95,7 @@ constexpr double u = 0x1p-24;
 
 }  // namespace
 
-TEST_CASE("a key far below the maximum has no part in the output", "[attention]") {
+TEST_CASE("a key with a score far below the maximum does not change the output", "[attention]") {
   const Index queries = GENERATE(1, 20);
   const float below = GENERATE(-90.0f, -104.0f, -1000.0f, -1e30f);
   row_of_keys x;
@@ -102,13 +104,13 @@ TEST_CASE("a key far below the maximum has no part in the output", "[attention]"
   x.values = {1, 3e38f};
   const auto r = x.attend();
   CAPTURE(queries, below);
-  // exp(-90) 3e38 = 2.5: what is promised is that a weight below 2^-125 may be taken for 0.
+  // exp(-90) 3e38 = 2.5: a weight below 2^-125 may be taken as 0.
   CHECK(static_cast<double>(r.out[0]) >= 1);
   CHECK(static_cast<double>(r.out[0]) <= 1 + std::exp(static_cast<double>(below)) * 3e38 + 4 * u);
   if (below < -100) CHECK(r.out[0] == 1);
 }
 
-TEST_CASE("scores beyond the range of float are the largest of their sign", "[attention]") {
+TEST_CASE("scores beyond the range of float count as the largest float of their sign", "[attention]") {
   const Index queries = GENERATE(1, 20), before = GENERATE(1, 130, 1300);
   const float beyond = GENERATE(1e20f, 2e38f);
   CAPTURE(queries, before, beyond);
@@ -133,14 +135,14 @@ TEST_CASE("scores beyond the range of float are the largest of their sign", "[at
   check(x, n, 0);
   x.keys.back() = 0.5f;
   check(x, n, (std::min)(static_cast<double>(beyond) / 2, largest));
-  x.keys.back() = -beyond;  // nothing but -infinity
+  x.keys.back() = -beyond;  // only -infinity
   check(x, n / 2, -largest);
-  for (float& key : x.keys) key = beyond;  // nothing but infinity
+  for (float& key : x.keys) key = beyond;  // only infinity
   check(x, n / 2, largest);
   x.keys.front() = 0;
   check(x, (n + 1) / 2, largest);
 
-  // The same of a bias.
+  // The same holds for a bias.
   row_of_keys biased = step(before, 1, 1, queries);
   std::vector<float> bias(static_cast<std::size_t>(before + 1), 0.0f);
   const rope::attention_options options = {.bias = rope::score_matrix(bias.data(), 1, 1, 1, before + 1)};
@@ -149,7 +151,7 @@ TEST_CASE("scores beyond the range of float are the largest of their sign", "[at
   for (float& entry : bias) entry = 3e38f;
   check(biased, n / 2, largest, options);
 
-  // A sink as large takes everything; with one as small there is nothing to take.
+  // A sink of the largest float takes all of the weight. A sink of the lowest float takes none.
   const std::vector<float> most = {3e38f}, least = {-3e38f};
   row_of_keys plain = step(before, 1, 1, queries);
   const auto taken = plain.attend({.sink_logits = most});
@@ -157,9 +159,9 @@ TEST_CASE("scores beyond the range of float are the largest of their sign", "[at
   check(plain, n / 2, 1 + std::log(n + 1), {.sink_logits = least});
 }
 
-TEST_CASE("a query that leaves the range of float when it is scaled meets zeros as a number", "[attention]") {
+TEST_CASE("a query that overflows when it is scaled gives no NaN with keys of zero", "[attention]") {
   row_of_keys x;
-  x.query = 3e38f;  // times log2(e) it would be infinite, and that times 0 not a number
+  x.query = 3e38f;  // times log2(e) it would be infinite, and infinity times 0 is NaN
   x.keys = {0, 1, 0};
   x.values = {1, 2, 4};
   for (const Index queries : {Index{1}, Index{20}}) {
@@ -168,7 +170,7 @@ TEST_CASE("a query that leaves the range of float when it is scaled meets zeros 
   }
 }
 
-TEST_CASE("a scale and a softcap whose quotient overflows are refused", "[attention]") {
+TEST_CASE("a scale and a softcap whose quotient overflows throw", "[attention]") {
   std::vector<float> x = {0.5f, -1, 2, 3}, out(4, 7.0f);
   const auto tokens = rope::thd(x.data(), 2, 1, 2);
   const auto refused = [&](rope::attention_options options) {
@@ -186,7 +188,7 @@ TEST_CASE("a scale and a softcap whose quotient overflows are refused", "[attent
   for (const float value : out) CHECK(std::isfinite(value));
 }
 
-TEST_CASE("keys at the ends of the range of positions are where they say they are", "[attention]") {
+TEST_CASE("keys at the ends of the position range are visible by their positions", "[attention]") {
   using limits = std::numeric_limits<std::int64_t>;
   const std::int64_t last = (limits::max)(), first = (limits::min)();
   const auto mean = [](std::vector<std::int64_t> keys, std::int64_t query, rope::attention_options options) {
@@ -200,7 +202,7 @@ TEST_CASE("keys at the ends of the range of positions are where they say they ar
                     bshd(out.data(), 1, 1, 1, 1), options);
     return out[0];
   };
-  // Values are 1, 2, 4, ...: the mean tells which keys were seen.
+  // Values are 1, 2, 4, ..., so the mean shows which keys were visible.
   CHECK(mean({last, first}, first, {}) == 2);
   CHECK(mean({last, first}, 0, {}) == 2);
   CHECK(mean({last, first}, last, {}) == 1.5f);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Who sees a tile of keys is found once, and however a rule is said (by an option, positions, a mask or a
-// bias), the same tiles are left out and the same bits come out.
+// The visibility of a tile of keys is decided once. However a rule is given (by an option, positions, a mask
+// or a bias), the same tiles are skipped and the bits are the same.
 #include <rope/attention/attention.hpp>
 #include <rope/attention/detail/block_keys.hpp>
 
@@ -40,7 +40,7 @@ struct drawn_rule {
     const Index all_keys = shape.batch * shape.keys, all_queries = shape.batch * shape.queries;
     listed = up_to(2) > 0;
     if (listed) {
-      // Runs with gaps, equal neighbours, or, one time in two, steps back.
+      // Runs of consecutive positions with gaps, repeated positions or, one time in two, steps back.
       const Index back = up_to(1);
       for (Index j = 0; j < all_keys; ++j) {
         const std::int64_t before = j % shape.keys == 0 ? up_to(5) - 3 : keys.back();
@@ -65,7 +65,8 @@ struct drawn_rule {
     const Index extents[] = {up_to(1) ? shape.batch : 1, up_to(1) ? shape.heads : 1,
                              up_to(1) ? shape.queries : 1, up_to(4) ? shape.keys : 1};
     const auto size = static_cast<std::size_t>(extents[0] * extents[1] * extents[2] * extents[3]);
-    // Entries come in long or short runs, so that tiles are hidden as a whole, in part, and not at all.
+    // Entries come in long or short runs, so that some tiles are hidden completely, some in part, and some
+    // not at all.
     bool now = up_to(1) == 0;
     const Index run = up_to(2) == 0 ? 4 : 90;
     const auto next = [&] { return now = up_to(run) == 0 ? !now : now; };
@@ -82,15 +83,15 @@ struct drawn_rule {
                                   extents[3]);
     }
   }
-  /// Rules of which more than one hides keys inside a range may leave it ends, or all of it, that nobody sees:
-  /// each of them looks at the whole range, the keys between the sinks and the window included.
+  /// Several rules may hide keys inside a range, and may leave visible only its ends or none of it. Each rule
+  /// looks at the whole range, including the keys between the sinks and the window.
   bool exact(const detail::visibility& rules) const {
     const bool gap = rules.in_ranges() && options.window > 0 && options.sinks > 0;
     return (gap || !rules.in_ranges() ? 1 : 0) + (options.mask ? 1 : 0) + (options.bias ? 1 : 0) <= 1;
   }
 };
 
-/// What the summary of tile [begin, begin + count) says of the queries of a block, against every pair of them.
+/// Compares the summary of tile [begin, begin + count) with every pair of a query of the block and a key.
 void check_tile(const drawn_rule& drawn, const detail::visibility& rules, Index b, Index first, Index tokens,
                 Index head, Index heads, Index begin, Index count) {
   detail::block_keys keys(rules, b, first, tokens, head, heads);
@@ -145,7 +146,7 @@ answer ask(const heads& q, const heads& k, const heads& v, attention_options opt
 
 }  // namespace
 
-TEST_CASE("the summary of a tile says what every query of a block sees", "[attention]") {
+TEST_CASE("the summary of a tile agrees with every query of a block", "[attention]") {
   std::mt19937 generator(7);
   for (int round = 0; round < 400; ++round) {
     const drawn_rule drawn(generator, 20 + static_cast<Index>(generator() % 380));
@@ -163,7 +164,7 @@ TEST_CASE("the summary of a tile says what every query of a block sees", "[atten
   }
 }
 
-TEST_CASE("tiles that nobody sees are left out, whoever hides them", "[attention]") {
+TEST_CASE("tiles that are hidden from all queries are skipped, whichever rule hides them", "[attention]") {
   const Index tokens = 1024;
   std::unique_ptr<bool[]> mask(new bool[tokens * tokens]);
   std::vector<float> bias(tokens * tokens);
@@ -192,13 +193,13 @@ TEST_CASE("tiles that nobody sees are left out, whoever hides them", "[attention
   }
 }
 
-TEST_CASE("the bits do not tell how it was said what a query sees", "[attention]") {
+TEST_CASE("equal visibility gives equal bits, whichever options describe it", "[attention]") {
   for (const Index queries : {Index{1}, Index{3}, Index{150}}) {
     const Index keys = 2500, query_heads = 4, kv_heads = 2;
     const heads q = testing::random_tensor<float>(2, queries, query_heads, 40, 1),
                 k = testing::random_tensor<float>(2, keys, kv_heads, 40, 2),
                 v = testing::random_tensor<float>(2, keys, kv_heads, 24, 3);
-    std::vector<std::int64_t> gap, late;  // positions with a gap, and those of the last queries
+    std::vector<std::int64_t> gap, late;  // positions with a gap, and the positions of the last queries
     for (Index j = 0; j < keys; ++j) gap.push_back(j + (j >= 1300 ? 400 : 0) - (j >= 2000 ? 1 : 0));
     for (Index i = 0; i < queries; ++i) late.push_back(gap[static_cast<std::size_t>(keys - queries + i)]);
     const std::vector<float> logits = {0.5f, -1.f, 2.f, 0.f};
@@ -230,7 +231,7 @@ TEST_CASE("the bits do not tell how it was said what a query sees", "[attention]
                  .sink_logits = options.sink_logits,
                  .bias = score_matrix(static_cast<const float*>(bias.data()), 1, 1, queries, keys)}) ==
             expected);
-      // The learned sink is in the first split of the keys, also where nobody sees any of these.
+      // The learned sink belongs to the first split of the keys, even if none of these keys is visible.
       if (!options.sink_logits.empty()) {
         attention_options without = options;
         without.sink_logits = {};
@@ -244,7 +245,7 @@ TEST_CASE("the bits do not tell how it was said what a query sees", "[attention]
         const double terms = static_cast<double>(options.window + options.sinks + 10);
         CHECK(worst < 2 * terms * static_cast<double>(std::numeric_limits<float>::epsilon()));
       }
-      // The same rule for one key after another, not by ranges.
+      // The rule applied to one key after another, not to ranges.
       if (!options.key_positions.empty()) {
         std::vector<std::int64_t> turned = gap;
         std::rotate(turned.begin(), turned.begin() + 1, turned.end());
@@ -262,10 +263,10 @@ TEST_CASE("the bits do not tell how it was said what a query sees", "[attention]
   }
 }
 
-TEST_CASE("the order of listed positions is that of every two neighbours", "[attention]") {
+TEST_CASE("the order of listed positions follows from every two neighbours", "[attention]") {
   using limits = std::numeric_limits<std::int64_t>;
   const Index keys = 1100, rows = 2;
-  // A step that is none of +1, at every place of both rows.
+  // A step other than +1, at every index of both rows.
   for (const std::int64_t step : {std::int64_t{0}, std::int64_t{2}, std::int64_t{1000}, std::int64_t{-1}})
     for (Index place = 1; place < rows * keys; ++place) {
       std::vector<std::int64_t> positions;
@@ -277,7 +278,7 @@ TEST_CASE("the order of listed positions is that of every two neighbours", "[att
       CHECK(rules.in_order() == begins_row);
       CHECK(rules.in_ranges() == (begins_row || step >= 0));
     }
-  // Positions that are as far apart as integers of 64 bits are.
+  // Positions with the largest distance that 64-bit integers allow.
   for (const bool falls : {false, true}) {
     std::vector<std::int64_t> ends = {(limits::min)(), (limits::max)()};
     if (falls) std::swap(ends[0], ends[1]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Products of integers: what rounding queries and weights to 16 bits does, and all that they have in common
-// with full ones.
+// The error of rounding queries and weights to 16 bits for integer products, and all properties that they
+// share with full precision.
 #include <rope/attention/attention.hpp>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ tensor attended(const features::setting& s, const integer_operands& x, std::vect
 
 }  // namespace
 
-TEST_CASE("products of integers follow the definition of attention for all options together", "[attention]") {
+TEST_CASE("integer products follow the definition of attention for all options together", "[attention]") {
   const std::uint32_t seed = 171;
   features::dice dice(seed);
   double worst = 0, worst_sum = 0;
@@ -75,7 +75,7 @@ TEST_CASE("products of integers follow the definition of attention for all optio
   CHECK(worst_sum > 0.05);
 }
 
-TEST_CASE("integers of 16 bits are few steps where head_dim is large, and sums stay below 2^31",
+TEST_CASE("16-bit integers have fewer steps when head_dim is large, and sums stay below 2^31",
           "[attention]") {
   const std::uint32_t seed = 172;
   std::mt19937 generator(seed);
@@ -93,7 +93,7 @@ TEST_CASE("integers of 16 bits are few steps where head_dim is large, and sums s
     CHECK(features::log_sum_error<float>(exact, sums) <= 1);
   };
   check();
-  // The largest sum there is: every product has the largest magnitude and the same sign.
+  // The largest possible sum: every product has the largest magnitude and the same sign.
   for (double& value : x.q.values) value = -0.75;
   for (double& value : x.k.integers.values) value = -128;
   s.options.scale = 1e-4;
@@ -101,7 +101,7 @@ TEST_CASE("integers of 16 bits are few steps where head_dim is large, and sums s
 }
 
 TEST_CASE("many queries are multiplied as integers, too", "[attention]") {
-  // More keys than a run of tiles holds; heads and channels that fill no panel.
+  // More keys than a run of tiles contains. Heads and channels that do not fill a panel.
   const std::uint32_t seed = 173;
   std::mt19937 generator(seed);
   features::setting s;
@@ -123,8 +123,8 @@ TEST_CASE("many queries are multiplied as integers, too", "[attention]") {
   CHECK(features::log_sum_error<float>(exact, sums) <= 1);
 }
 
-TEST_CASE("products of integers have no error where queries and weights are whole", "[attention]") {
-  // Keys are zero, so that every weight is 1; scales of values are powers of two.
+TEST_CASE("integer products are exact if queries and weights are integers", "[attention]") {
+  // Keys are zero, so every weight is 1. Scales of values are powers of two.
   const std::uint32_t seed = 174;
   std::mt19937 generator(seed);
   for (const long keys : {1L, 100L, 128L, 777L}) {
@@ -140,7 +140,7 @@ TEST_CASE("products of integers have no error where queries and weights are whol
     s.options.products = rope::product_precision::integers;
     const tensor got = attended(s, x, sums);
     CHECK(same_bits(sums, full_sums));
-    // Sums are exact; a mean of them and the scale of the weights are rounded.
+    // Sums are exact. The mean of them and the scale of the weights are rounded.
     double worst = 0;
     for (std::size_t i = 0; i < got.values.size(); ++i)
       worst = std::max(worst, std::abs(got.values[i] - full.values[i]));
@@ -149,7 +149,8 @@ TEST_CASE("products of integers have no error where queries and weights are whol
   }
 }
 
-TEST_CASE("with products of integers what a query does not see changes no bit of it", "[attention]") {
+TEST_CASE("integer products: hidden keys and values do not change any bit of a query's output",
+          "[attention]") {
   const std::uint32_t seed = 175;
   features::dice dice(seed);
   long unseen = 0, seen = 0, wrong = 0, missed = 0;
@@ -183,7 +184,7 @@ TEST_CASE("with products of integers what a query does not see changes no bit of
   CHECK(wrong == 0);
 }
 
-TEST_CASE("with products of integers a query that is no number reaches itself alone", "[attention]") {
+TEST_CASE("integer products: a query that is NaN affects only its own output", "[attention]") {
   const std::uint32_t seed = 176;
   std::mt19937 generator(seed);
   features::setting s;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A range of keys for each query: it is the rule that it spells out, bit for bit, and a mask of the same keys
-// to rounding.
+// A range of keys for each query gives the bits of the rule that it describes, and agrees with a mask of the
+// same keys to rounding.
 #include <rope/attention/attention.hpp>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ tensor attend_to(const operands& x, const rope::attention_options& options, cons
   });
 }
 
-/// The ranges of [batch * queries] queries whose last one is aligned with the last key.
+/// The ranges of [batch * queries] queries. The last query is aligned with the last key.
 template <class RangeOf>
 range_list ranges_of(const attention_call::extents& e, long batch, const RangeOf& range_of) {
   range_list ranges;
@@ -47,10 +47,11 @@ range_list ranges_of(const attention_call::extents& e, long batch, const RangeOf
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("ranges that spell out a rule give its bits", "[attention]", float, double, Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("ranges that describe a rule give the same bits as the rule", "[attention]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
   features::dice dice(71);
-  // Steps of decoding, a prefill, and a chunk of one; several splits of keys, and tiles that a range cuts.
+  // Decoding steps, a prefill, and a chunk of a prefill. Several splits of keys, and ranges that end within a
+  // tile.
   const attention_call::extents all[] = {{2, 1, 2500, 4, 2, 16, 12},
                                          {1, 3, 1300, 6, 2, 7, 5},
                                          {2, 200, 200, 4, 2, 8, 8},
@@ -61,7 +62,7 @@ TEMPLATE_TEST_CASE("ranges that spell out a rule give its bits", "[attention]", 
     for (const long rows : {1L, e.batch}) {
       const auto causal = ranges_of(e, rows, [](long t) { return rope::key_range{0, t + 1}; });
       CHECK(same_bits(attend_to<TestType>(x, {.key_ranges = causal}), attend_to<TestType>(x, {})));
-      // The causal rule is not read.
+      // `causal` is ignored.
       CHECK(same_bits(attend_to<TestType>(x, {.causal = false, .key_ranges = causal}),
                       attend_to<TestType>(x, {})));
       const auto everything = ranges_of(e, rows, [&](long) { return rope::key_range{0, e.keys}; });
@@ -77,7 +78,7 @@ TEMPLATE_TEST_CASE("ranges that spell out a rule give its bits", "[attention]", 
   }
 }
 
-TEST_CASE("packed rows of a batch, and padded segments, attend as each row of segments alone",
+TEST_CASE("packed rows of a batch, and padded segments, attend as each row of segments does alone",
           "[attention]") {
   features::dice dice(77);
   const long tokens = 160;
@@ -184,7 +185,7 @@ void check_rotation(const features::setting& s, const operands& x) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("ranges go by the index of a key, and rotation by its position", "[attention]", float,
+TEMPLATE_TEST_CASE("ranges use the index of a key, and rotation uses its position", "[attention]", float,
                    Eigen::bfloat16) {
   features::dice dice(74);
   for (const long queries : {2L, 60L})
@@ -204,7 +205,7 @@ TEMPLATE_TEST_CASE("ranges go by the index of a key, and rotation by its positio
     }
 }
 
-TEST_CASE("keys outside of every range hold anything", "[attention]") {
+TEST_CASE("keys outside of every range may contain anything", "[attention]") {
   features::dice dice(75);
   const auto nan = static_cast<double>(std::numeric_limits<float>::quiet_NaN());
   for (const long queries : {1L, 3L, 150L}) {
@@ -224,7 +225,7 @@ TEST_CASE("keys outside of every range hold anything", "[attention]") {
   }
 }
 
-TEST_CASE("ranges that do not fit are refused and nothing is written", "[attention]") {
+TEST_CASE("invalid ranges throw and nothing is written", "[attention]") {
   features::dice dice(76);
   const attention_call::extents e = {2, 3, 5, 2, 1, 4, 4};
   const operands x = attention_call::random_operands<float>(dice.generator(), e);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Any NaN in q, k, v or the bias reaches exactly the queries that see it, on every path.
+// Any NaN in q, k, v or the bias reaches exactly the queries that attend to it, on every path.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -56,14 +56,15 @@ T not_a_number(long kind) {
 }
 constexpr long kinds = 12;
 
-/// Where the NaN of a draw is.
+/// The element that becomes NaN.
 enum class operand { q, k, v, bias, d_out };
 struct spot {
   operand in;
-  long b, t, h, channel;  // of q, k, v, d_out; the entry of the bias is `t`
+  long b, t, h, channel;  // of q, k, v, d_out. The entry of the bias is `t`.
 };
 
-/// The queries that a place reaches: those that see it, or are it and see something.
+/// The queries that a NaN reaches: those that attend to its key, or that contain it and attend to at least
+/// one key.
 class reach {
  public:
   reach(const features::setting& s, const spot& at) : s_(s), at_(at) {
@@ -80,7 +81,7 @@ class reach {
   bool query(long b, long h, long i) const {
     return reached_[static_cast<std::size_t>((b * s_.e.heads + h) * s_.e.queries + i)];
   }
-  /// Whether some reached query sees key j.
+  /// Whether key j is visible to a query that the NaN reaches.
   bool key(long b, long kv, long j) const {
     const long group = s_.e.heads / s_.e.kv_heads;
     for (long h = kv * group; h < (kv + 1) * group; ++h)
@@ -111,7 +112,7 @@ class reach {
   std::vector<bool> reached_;  // [batch, heads, queries]
 };
 
-/// A setting and a place in it; false where the setting has no such place.
+/// Picks a setting and an element. Returns false if the setting has no such element.
 bool choose(features::dice& d, const features::setting& s, operand in, spot& at) {
   const bool of_query = in == operand::q || in == operand::d_out;
   if (s.e.queries == 0 || s.e.keys == 0 || (in == operand::bias && s.bias.size() < 2)) return false;
@@ -122,7 +123,7 @@ bool choose(features::dice& d, const features::setting& s, operand in, spot& at)
   return true;
 }
 
-/// Memory of a call, in which one number is no number.
+/// The memory of a call in which one element is NaN.
 template <class T, class C>
 struct spoiled {
   std::vector<T> q, d_out;
@@ -143,7 +144,7 @@ struct spoiled {
   }
 };
 
-/// Counts numbers that should be none, and the other way round.
+/// Counts the numbers that should be NaN, and the NaN that should be numbers.
 struct verdict {
   long missed = 0, leaked = 0;
 
@@ -169,7 +170,8 @@ void check_forward(std::uint32_t seed, bool rotated) {
     const auto in = operand(draw % 4);
     if (!choose(dice, s, in, at)) continue;
     spoiled<T, C> memory(s, x, g, at, dice.up_to(kinds - 1));
-    if (!memory.bias.empty()) s.options.bias.data = (s.bias = memory.bias).data();  // a NaN hides no key
+    if (!memory.bias.empty())
+      s.options.bias.data = (s.bias = memory.bias).data();  // a NaN does not hide a key
     std::vector<double> sums(static_cast<std::size_t>(s.e.batch * s.e.queries * s.e.heads));
     const tensor shape(s.e.batch, s.e.queries, s.e.heads, s.e.value_dim, unwritten);
     std::vector<T> out = stored<T>(shape);
@@ -222,20 +224,20 @@ void check_forward(std::uint32_t seed, bool rotated) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("any NaN reaches exactly the queries that see it", "[attention]", float, double,
+TEMPLATE_TEST_CASE("any NaN reaches exactly the queries that attend to it", "[attention]", float, double,
                    Eigen::half, Eigen::bfloat16) {
   check_forward<TestType, TestType>(91, false);
   check_forward<TestType, TestType>(92, true);
 }
 
-TEMPLATE_TEST_CASE("any NaN of 16-bit keys and values reaches exactly the float queries that see it",
+TEMPLATE_TEST_CASE("any NaN of 16-bit keys and values reaches exactly the float queries that attend to it",
                    "[attention]", Eigen::half, Eigen::bfloat16) {
   check_forward<float, TestType>(93, false);
   check_forward<float, TestType>(94, true);
 }
 
-TEMPLATE_TEST_CASE("any NaN reaches exactly the gradients of the pairs that see it", "[attention]", float,
-                   double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("any NaN reaches exactly the gradients of visible pairs", "[attention]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   const std::uint32_t seed = 95;
   features::dice dice(seed);
@@ -256,7 +258,8 @@ TEMPLATE_TEST_CASE("any NaN reaches exactly the gradients of the pairs that see 
     const auto in = operand(draw % 5);
     if (!choose(dice, s, in, at)) continue;
     spoiled<T, T> memory(s, x, g, at, dice.up_to(kinds - 1));
-    if (!memory.bias.empty()) s.options.bias.data = (s.bias = memory.bias).data();  // a NaN hides no key
+    if (!memory.bias.empty())
+      s.options.bias.data = (s.bias = memory.bias).data();  // a NaN does not hide a key
     std::vector<double> sums(static_cast<std::size_t>(s.e.batch * s.e.queries * s.e.heads));
     std::vector<T> out = stored<T>(g), d_q = stored<T>(x.q), d_k = stored<T>(x.k), d_v = stored<T>(x.v);
     const auto q = view(memory.q, x.q), k = view(memory.k, x.k), v = view(memory.v, x.v);
@@ -278,7 +281,8 @@ TEMPLATE_TEST_CASE("any NaN reaches exactly the gradients of the pairs that see 
             const bool reached = reaches.key(b, h, j);
             for (long c = 0; c < s.e.dim; ++c)
               of_k.see(reached, d_k[attention_call::place(x.k, axes::bshd, b, j, h, c)]);
-            // A weight does not depend on values, and meets each channel of the upstream gradient alone.
+            // Weights do not depend on values, and a channel of the gradient of values depends on the same
+            // channel of d_out only.
             for (long c = 0; c < s.e.value_dim; ++c)
               of_v.see(reached && in != operand::v && (in != operand::d_out || c == at.channel),
                        d_v[attention_call::place(x.v, axes::bshd, b, j, h, c)]);
@@ -296,8 +300,8 @@ TEMPLATE_TEST_CASE("any NaN reaches exactly the gradients of the pairs that see 
 
 namespace {
 
-/// Tokens one after the other, and by fours, through a cache of 16 bits or of the queries' own type; one key
-/// or value of token 5 is no number.
+/// Tokens one by one, and by fours, in a cache of 16 bits or of the type of the queries. One key or value of
+/// token 5 is NaN.
 template <class T, class Cache>
 void check_cached(Cache cache, long window, long sinks, bool of_key, long kind, long chunk, bool rotated) {
   const long tokens = 24, bad = kind % 2 == 0 ? 5 : 1, dim = 8;
@@ -346,11 +350,11 @@ void check_caches() {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("values none of which is a number reach no query that sees none of them", "[attention]",
+TEMPLATE_TEST_CASE("values that are all NaN do not reach a query for which they are hidden", "[attention]",
                    float, double, Eigen::half, Eigen::bfloat16) {
   using T = TestType;
-  constexpr long keys = 512, nothing = 448;  // whole tiles, then numbers
-  for (const long queries : {2, 60}) {       // read from where they are, packed
+  constexpr long keys = 512, nothing = 448;  // whole tiles of NaN, then numbers
+  for (const long queries : {2, 60}) {       // read in place, packed
     CAPTURE(queries);
     std::vector<T> q(static_cast<std::size_t>(queries * 8), T(0.5f)), k(keys * 8, T(0.25f)),
         v(keys * 8, T(3.0f)), out(q.size());
@@ -370,7 +374,7 @@ TEMPLATE_TEST_CASE("values none of which is a number reach no query that sees no
   }
 }
 
-TEST_CASE("any NaN in a cache reaches exactly the queries that see its token", "[attention]") {
+TEST_CASE("any NaN in a cache reaches exactly the queries that attend to its token", "[attention]") {
   check_caches<float, float>();
   check_caches<float, Eigen::half>();
   check_caches<float, Eigen::bfloat16>();
@@ -379,7 +383,7 @@ TEST_CASE("any NaN in a cache reaches exactly the queries that see its token", "
   check_caches<Eigen::bfloat16, Eigen::bfloat16>();
 }
 
-TEST_CASE("merging hands on every NaN of a side that saw keys, and none of a side that saw nothing",
+TEST_CASE("merging keeps every NaN of a part with visible keys, and drops those of a part without",
           "[attention]") {
   for (long kind = 0; kind < kinds; ++kind) {
     CAPTURE(kind);
@@ -394,7 +398,7 @@ TEST_CASE("merging hands on every NaN of a side that saw keys, and none of a sid
       merged();
       CHECK(std::isfinite(a[0]));
       CHECK(std::isnan(a[1]));
-      // A side without keys may hold anything.
+      // A part without visible keys may contain anything.
       a = {1, 2}, b = {3, 4};
       (first ? a : b)[1] = not_a_number<float>(kind);
       sum_a = {0.5}, sum_b = {1.5};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A prompt that is padded on the right is the prompt: forward, backward, in the weights, in a block and in a
-// cache.
+// A prompt that is padded on the right gives the results of the prompt: forward, backward, in the weights, in
+// a block and in a cache.
 #include <rope/block/gradient.hpp>
 
 #include <algorithm>
@@ -30,7 +30,8 @@ namespace {
 
 using list = std::vector<std::int64_t>;
 
-/// Rows of tokens of the reference, `before` of which only have keys, padded with NaN on the right.
+/// Rows of tokens of the reference, padded with NaN on the right. The first `before` tokens of a row have
+/// only keys.
 struct batch_of_rows {
   reference::model m = model_of<half_split>(4, plain);
   rows all, asking;
@@ -131,7 +132,7 @@ TEST_CASE("a row that is padded on the right attends as it does alone", "[attent
     CHECK(worst <= bound);
     CHECK(zeros);
 
-    // Bit for bit what the row is alone, whatever lies behind it.
+    // The same bits as for the row alone, whatever follows it.
     for (Index b = 0; b < x.batch(); ++b) {
       const auto asking = static_cast<Index>(x.query_counts[static_cast<std::size_t>(b)]),
                  count = static_cast<Index>(x.key_counts[static_cast<std::size_t>(b)]);
@@ -139,7 +140,7 @@ TEST_CASE("a row that is padded on the right attends as it does alone", "[attent
       const head_view<float> to = bshd(alone.data(), 1, asking, 4, 5);
       attention<half_split>(row_of(x.q_view(), b, asking), row_of(x.k_view(), b, count),
                             row_of(x.v_view(), b, count), to, table);
-      // The kernels for few and for many queries round in another order.
+      // The kernels for few and for many queries round in a different order.
       if (asking * 2 > 24) CHECK(testing::same_heads(to, row_of(result, b, asking)));
     }
   }
@@ -200,7 +201,7 @@ TEST_CASE("gradients of a row that is padded on the right are those of the row a
       CHECK(zeros);
     }
     for (std::size_t h = 0; h < 4; ++h) CHECK(by_sinks[h] == testing::Approx(sum_by_sinks[h]));
-    // The sums of the forward pass say `no_keys` for padding, where a large sink is no weight either.
+    // The forward pass writes `no_keys` as the sum of padding, where even a large sink has no weight.
     std::fill(by_sinks.begin(), by_sinks.end(), -77.0);
     options.log_sum_exp = sums;
     attention_gradient<half_split>(
@@ -258,7 +259,7 @@ TEST_CASE("a block of a padded batch is the block of its rows, forward and backw
   matrix out(2 * tokens, dim), d_x(2 * tokens, dim);
   padded.forward(x, 2, out, table);
   matrix upstream = d_out;
-  upstream.middleRows(4, 2).setZero();  // nothing is learned from padding
+  upstream.middleRows(4, 2).setZero();  // padding has no gradient
   multi_head_attention_gradient(padded, {.x = x, .batch = 2, .d_out = upstream},
                                 multi_head_gradients<float>{.x = {d_x.data(), 2 * tokens, dim}}, table);
   for (const Index b : {0, 1}) {
@@ -273,7 +274,7 @@ TEST_CASE("a block of a padded batch is the block of its rows, forward and backw
   }
   CHECK(out.middleRows(4, 2).isZero(0));
 
-  // Counts of keys alone would put query 0 of row 0 at position -2, forward and backward.
+  // Counts of keys alone would put query 0 of row 0 at position -2, in the forward and in the backward pass.
   const auto silent = block_with({.key_counts = counts});
   const std::string text = "row 0 has 6 queries and 4 keys, so its first query would be at position -2";
   const matrix before = out;
@@ -287,7 +288,7 @@ TEST_CASE("a block of a padded batch is the block of its rows, forward and backw
       text));
 }
 
-TEST_CASE("counts that would put queries beside their keys are refused", "[attention]") {
+TEST_CASE("counts that leave a row more queries than keys throw", "[attention]") {
   const frequency_table<> table(plain, -20, 20);
   const batch_of_rows x(35, {5, 8}, {0, 0}, 0);
   std::vector<float> out(2 * 8 * 20, -77), weights(2 * 4 * 8 * 8), d_q(x.q.size()), d_k(x.k.size()),
@@ -331,7 +332,7 @@ TEST_CASE("counts that would put queries beside their keys are refused", "[atten
       {.query_counts = x.key_counts}, false,
       "query_counts need key_counts, or query_positions: the last query of a row is aligned with its last "
       "key");
-  // What has no positions, or lists them, says what it means.
+  // If positions do not matter or are listed, the meaning is clear.
   attention(x.q_view(), x.k_view(), x.v_view(), result, {.causal = false, .key_counts = x.key_counts});
   CHECK(std::isfinite(out[8 * 20]));
   attention(x.q_view(), x.k_view(), x.v_view(), result,
@@ -343,7 +344,7 @@ TEST_CASE("counts that would put queries beside their keys are refused", "[atten
   CHECK(out[0] == 0);
 }
 
-TEST_CASE("more queries than keys are refused in one sentence, however they are counted", "[attention]") {
+TEST_CASE("more queries than keys throw the same message, however they are counted", "[attention]") {
   const std::vector<float> x(8 * 4, 1.0f);
   std::vector<float> out(x.size(), -77), weights(8 * 8), d(x.size());
   const frequency_table<> table(frequencies(4), -8, 8);
@@ -380,7 +381,7 @@ TEST_CASE("more queries than keys are refused in one sentence, however they are 
         testing::tape(tokens(x, 6), tokens(x, 2), tokens(x, 2), head_view<const float>(tokens(out, 6)),
                       head_view<const float>(tokens(out, 6)), tokens(d, 6), tokens(d, 2), tokens(d, 2)));
   });
-  // Without rules by position, with positions, and without keys there is nothing to say.
+  // Without rules by position, with given positions, and without keys there is no error.
   attend(6, 2, {.causal = false});
   attend(6, 2, {.query_positions = ids});
   CHECK(out[0] == 1);

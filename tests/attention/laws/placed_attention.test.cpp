@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Attention by a table placed in the head is, bit for bit, attention to heads whose window was rotated before.
+// Attention with a table placed in the head has the bits of attention to heads whose channels were rotated
+// before.
 #include <rope/attention/attention.hpp>
 #include <rope/attention/gradient.hpp>
 #include <rope/attention/weights.hpp>
@@ -56,7 +57,7 @@ bool same(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && testing::same_bits(a.data(), b.data(), static_cast<Index>(a.size()));
 }
 
-/// The operands with their windows rotated; keys in the type of the queries.
+/// The operands with the rotated channels already rotated. Keys have the type of the queries.
 template <class Layout, class T, class C, class S>
 operands<T, T> rotated(const operands<T, C>& x, const placed_table<S>& queries, const placed_table<S>& keys) {
   operands<T, T> y(x.queries, x.keys);
@@ -105,22 +106,22 @@ void check_attention(Index queries, Index keys) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention by a placed table has the bits of a rotated window", "[attention]", float,
-                   double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("attention with a placed table has the bits of attention to channels rotated before",
+                   "[attention]", float, double, Eigen::half, Eigen::bfloat16) {
   testing::for_each_layout([](auto layout) {
     check_attention<decltype(layout), TestType>(1, 70);
     check_attention<decltype(layout), TestType>(37, 37);
   });
 }
 
-TEST_CASE("keys of 16 bits turn in their window after they are widened", "[attention]") {
+TEST_CASE("16-bit keys are rotated after they are converted to float", "[attention]") {
   testing::for_each_layout([](auto layout) {
     check_attention<decltype(layout), float, Eigen::bfloat16>(2, 70);
     check_attention<decltype(layout), float, Eigen::half>(33, 40);
   });
 }
 
-TEMPLATE_TEST_CASE("gradients through a placed table are those of a rotated window", "[attention]", float,
+TEMPLATE_TEST_CASE("gradients with a placed table are those of channels rotated before", "[attention]", float,
                    double) {
   using T = TestType;
   const Index n = 19;
@@ -155,7 +156,7 @@ TEMPLATE_TEST_CASE("gradients through a placed table are those of a rotated wind
   });
 }
 
-TEST_CASE("both tables of xPos are placed, and stay causal", "[attention]") {
+TEST_CASE("both tables of xPos can be placed, and stay causal", "[attention]") {
   const Index n = 24;
   const xpos<float> tables(frequencies(rotary_dim), n, {.center = 12, .scale_base = 16});
   operands<float> x(n, n);
@@ -172,7 +173,7 @@ TEST_CASE("both tables of xPos are placed, and stay causal", "[attention]") {
       "xPos needs causal attention"));
 }
 
-TEST_CASE("attention refuses a window that leaves the head and writes nothing", "[attention]") {
+TEST_CASE("attention throws if the rotated channels exceed the head, and writes nothing", "[attention]") {
   const frequency_table<float> table(frequencies(rotary_dim), 9);
   operands<float> x(9, 9);
   output<float> out(9);

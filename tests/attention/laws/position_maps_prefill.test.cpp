@@ -14,8 +14,8 @@
 #include "support/heads.hpp"
 #include "support/wide.hpp"
 
-/// Many queries under a rule of distances, as position_maps.hpp describes it: one attention for each kind of
-/// key, and the parts merged by their log-sum-exp.
+/// Many queries under a rule of distances, as position_maps.hpp describes: one attention for each kind of
+/// key, merged by their log-sum-exp.
 
 namespace {
 
@@ -54,7 +54,7 @@ struct fixture {
               thd(to.out.data(), tokens, heads, head_dim).token_range(first, count), options);
   }
 
-  /// The largest difference to double loops under the rule.
+  /// The largest difference from double loops that apply the rule.
   template <class Rule>
   double error(const std::vector<part>& parts, const Rule& rule) const {
     double worst = 0;
@@ -94,8 +94,8 @@ struct fixture {
   }
 };
 
-/// Channels are below 4, so scores below 46; the bound of attention twice, for a part and its log-sum-exp,
-/// and 10 u of a score for the rotations.
+/// Channels are below 4, so scores are below 46. The bound of attention counts twice, for a part and its
+/// log-sum-exp, and the rotations add 10 u of a score.
 double bound() {
   const reference::tensor extent(1, tokens, heads, head_dim, 4.0);
   return 2 * reference::attention_bound<double>(extent, extent, extent, {}) + 4 * 4 * 46 * 10 * 0x1p-53;
@@ -105,14 +105,16 @@ constexpr auto same = [](std::int64_t p) { return p; };
 
 }  // namespace
 
-TEST_CASE("a prefill under Self-Extend or ReRoPE is a window and the keys before it",
-          "[attention][position_maps]") {
+TEST_CASE(
+    "a prefill under Self-Extend or ReRoPE is attention to a window merged with attention to the keys before "
+    "it",
+    "[attention][position_maps]") {
   const fixture x;
   const auto check = [&](const auto& rule) {
     std::vector<part> parts(2);
     const Index window = static_cast<Index>(rule.window);
     x.attend(parts[0], 0, tokens, 0, tokens, same, same, {.window = window});
-    // A query sees the keys before its window, as if it were that many positions earlier.
+    // A query attends to the keys before its window as if it were that many positions earlier.
     std::vector<std::int64_t> earlier;
     for (Index p = 0; p < tokens; ++p) earlier.push_back(p - window);
     x.attend(
@@ -125,7 +127,7 @@ TEST_CASE("a prefill under Self-Extend or ReRoPE is a window and the keys before
   check(rerope{.window = 7});
 }
 
-TEST_CASE("a prefill under dual chunk attention is three attentions per chunk",
+TEST_CASE("a prefill under dual chunk attention is three merged attentions per chunk",
           "[attention][position_maps]") {
   const fixture x;
   const dual_chunk rule{.chunk_size = 16, .local_size = 4};

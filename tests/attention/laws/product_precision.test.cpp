@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Products are refused for operands that do not have them. Their numbers: laws/bfloat16_products.test.cpp and
-// laws/integer_products.test.cpp.
+// Narrow products throw for operands that do not support them. Their results: laws/bfloat16_products.test.cpp
+// and laws/integer_products.test.cpp.
 #include <rope/attention/options.hpp>
 
 #include <cstdint>
@@ -34,8 +34,9 @@ TEST_CASE("integer products need quantized keys and values", "[attention]") {
   CHECK(out == std::vector<float>(out.size(), 99));
 }
 
-TEST_CASE("products of integers need keys that were turned, and heads of at most 65536 channels",
-          "[attention]") {
+TEST_CASE(
+    "integer products need keys that were rotated before quantization, and heads of at most 65536 channels",
+    "[attention]") {
   std::vector<float> x(65538, 1), out(65538, 99), scales(2, 0.1f);
   const std::vector<std::int8_t> integers(65538, 3);
   const rope::attention_options options = {.products = product_precision::integers};
@@ -57,7 +58,7 @@ TEST_CASE("products of integers need keys that were turned, and heads of at most
   CHECK(out[0] < 1);
 }
 
-TEST_CASE("integers have no products in bfloat16", "[attention]") {
+TEST_CASE("integers have no bfloat16 products", "[attention]") {
   const std::vector<float> x(8, 1), scales(1, 0.1f);
   std::vector<float> out(8, 99);
   const std::vector<std::int8_t> integers(8, 3);

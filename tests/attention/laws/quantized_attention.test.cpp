@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Attention to integers with scales is attention to the numbers that they stand for.
+// Attention to integers with scales is attention to the numbers that they represent.
 #include <rope/attention/attention.hpp>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ using quantized::heads;
 
 namespace {
 
-/// Queries, and keys and values of integers, of a call.
+/// Queries, and quantized keys and values, of a call.
 struct narrow_operands {
   tensor q;
   heads k, v;
@@ -35,17 +35,17 @@ struct narrow_operands {
       : q(random<float>(generator, {e.batch, e.queries, e.heads, e.dim})),
         k(quantized::random_heads(generator, e.batch, e.keys, e.kv_heads, e.dim)),
         v(quantized::random_heads(generator, e.batch, e.keys, e.kv_heads, e.value_dim)) {}
-  /// What they stand for.
+  /// The numbers that they represent.
   operands numbers() const { return {q, k.numbers(), v.numbers()}; }
 };
 
-/// Where keys and values are.
+/// Where keys and values are stored.
 struct places {
   axes k = axes::bshd, k_scales = axes::bshd, v = axes::bshd, v_scales = axes::bshd;
   bool framed = false;
 };
 
-/// Calls `attend` on views and a fresh output, which it returns.
+/// Calls `attend` on views and a new output, which it returns.
 template <class Attend>
 tensor output(const narrow_operands& x, const places& at, const Attend& attend) {
   const auto q = stored<float>(x.q);
@@ -62,13 +62,13 @@ tensor attended(const narrow_operands& x, const rope::attention_options& options
                 [&](auto q, auto k, auto v, auto out) { rope::attention(q, k, v, out, options, threads); });
 }
 
-/// The bound of floats holds: that a score, or a channel, and a weight are rounded once more for their scale
-/// is less than its six standard deviations leave.
+/// The bound for floats holds: the additional rounding of a score, or a channel, and of a weight for their
+/// scale is less than the margin of its six standard deviations.
 double error_of(const features::setting& s, const narrow_operands& x, const tensor& got) {
   return features::out_error<float>(features::definition(s, x.numbers()), got);
 }
 
-/// Whether some query sees key j of key head kv of row b.
+/// Whether key j of key head kv of row b is visible to some query.
 bool is_seen(const features::setting& s, long b, long kv, long j) {
   const long group = s.e.heads / s.e.kv_heads;
   for (long h = kv * group; h < (kv + 1) * group; ++h)
@@ -79,7 +79,8 @@ bool is_seen(const features::setting& s, long b, long kv, long j) {
 
 }  // namespace
 
-TEST_CASE("attention to integers is that to their numbers under every option", "[attention]") {
+TEST_CASE("attention to integers is attention to their dequantized values under every option",
+          "[attention]") {
   const std::uint32_t seed = 5201;
   features::dice dice(seed);
   for (int draw = 0; draw < 60; ++draw) {
@@ -95,7 +96,7 @@ TEST_CASE("attention to integers is that to their numbers under every option", "
   }
 }
 
-TEST_CASE("few queries meet integers in every group and head_dim", "[attention]") {
+TEST_CASE("a few queries attend to integers in every group and head_dim", "[attention]") {
   const std::uint32_t seed = 5202;
   std::mt19937 generator(seed);
   const long dim = GENERATE(range(1L, 131L));
@@ -111,7 +112,7 @@ TEST_CASE("few queries meet integers in every group and head_dim", "[attention]"
   CHECK(same_bits(attended(x, s.options, {axes::bhsd, axes::bhsd, axes::bhsd, axes::bhsd}), got));
 }
 
-TEST_CASE("splits of integers are joined", "[attention]") {
+TEST_CASE("splits of integer keys are merged", "[attention]") {
   const std::uint32_t seed = 5203;
   std::mt19937 generator(seed);
   const long keys = GENERATE(1023, 1024, 1025, 2500), queries = GENERATE(1, 3);
@@ -126,7 +127,7 @@ TEST_CASE("splits of integers are joined", "[attention]") {
       got));
 }
 
-TEST_CASE("many queries see integers as the floats that they are dequantized to, bit for bit",
+TEST_CASE("many queries attend to integers as to their dequantized floats, with the same bits",
           "[attention]") {
   const std::uint32_t seed = 5204;
   std::mt19937 generator(seed);
@@ -151,7 +152,7 @@ TEST_CASE("many queries see integers as the floats that they are dequantized to,
       same_bits(output(x, {axes::bhsd, axes::sbhd}, rotated), output_of<float>(floats, axes::bshd, rotated)));
 }
 
-TEST_CASE("integers become numbers before they are rotated", "[attention]") {
+TEST_CASE("integers are dequantized before they are rotated", "[attention]") {
   const std::uint32_t seed = 5205;
   std::mt19937 generator(seed);
   const long queries = GENERATE(1, 3, 40);
@@ -170,7 +171,7 @@ TEST_CASE("integers become numbers before they are rotated", "[attention]") {
       rope::attention<Layout>(q, k, v, out, table, s.options);
     };
     const tensor got = output(x, {}, rotated), expected = output_of<float>(floats, axes::bshd, rotated);
-    // Keys are the same bits; values meet their scales in another place.
+    // Keys have the same bits. Values are multiplied by their scales at another step.
     CHECK(reference::worst_error<float>(got, expected, 2 * quantized::bound(s, floats)) <= 1);
     CHECK(same_bits(output(x, {axes::bhsd, axes::bhsd, axes::sbhd, axes::bhsd, true}, rotated), got));
   };
@@ -178,7 +179,7 @@ TEST_CASE("integers become numbers before they are rotated", "[attention]") {
   check(rope::interleaved{});
 }
 
-TEST_CASE("what integers and scales of tokens that nobody sees hold does not matter", "[attention]") {
+TEST_CASE("integers and scales of hidden tokens may contain anything", "[attention]") {
   const std::uint32_t seed = 5206;
   features::dice dice(seed);
   long hidden = 0;
@@ -194,7 +195,7 @@ TEST_CASE("what integers and scales of tokens that nobody sees hold does not mat
         for (long j = 0; j < s.e.keys; ++j) {
           if (is_seen(s, b, kv, j)) continue;
           ++hidden;
-          const long kind = draw % 6 == 5 ? j : draw;  // all alike, or all at once
+          const long kind = draw % 6 == 5 ? j : draw;  // all equal, or all at once
           x.k.scales(b, j, kv, 0) = static_cast<double>(poison[kind % 5]);
           x.v.scales(b, j, kv, 0) = static_cast<double>(poison[kind % 5]);
         }
@@ -203,8 +204,8 @@ TEST_CASE("what integers and scales of tokens that nobody sees hold does not mat
   CHECK(hidden > 1000);
 }
 
-TEST_CASE("a hidden scale that makes numbers infinite does not matter in a step", "[attention]") {
-  // Where there are no vectors, values become floats before they are weighted, and 0 times infinity is NaN.
+TEST_CASE("a hidden scale of infinity does not affect a decoding step", "[attention]") {
+  // Without vectors, values are converted to floats before they are weighted, and 0 times infinity is NaN.
   const std::uint32_t seed = 5212;
   std::mt19937 generator(seed);
   features::setting s;
@@ -220,7 +221,7 @@ TEST_CASE("a hidden scale that makes numbers infinite does not matter in a step"
   CHECK(error_of(s, clean, attended(x, s.options)) <= 1);
 }
 
-TEST_CASE("a scale that is no number reaches exactly the queries that see its token", "[attention]") {
+TEST_CASE("a scale that is NaN reaches exactly the queries that attend to its token", "[attention]") {
   const std::uint32_t seed = 5207;
   features::dice dice(seed);
   long reached = 0, kept = 0, missed = 0, leaked = 0;
@@ -249,7 +250,7 @@ TEST_CASE("a scale that is no number reaches exactly the queries that see its to
   CHECK(leaked == 0);
 }
 
-TEST_CASE("rounding to integers moves attention by no more than its comment says", "[attention]") {
+TEST_CASE("quantization changes attention by at most the documented bound", "[attention]") {
   const std::uint32_t seed = 5208;
   features::dice dice(seed);
   std::normal_distribution<float> normal;
@@ -260,7 +261,7 @@ TEST_CASE("rounding to integers moves attention by no more than its comment says
     const auto [batch, queries, keys, count, kv_heads, dim, value_dim] = s.e;
     if (keys == 0) continue;
     operands x = random_operands<float>(dice.generator(), s.e);
-    // Every third token has channels that stand out.
+    // Every third token has outlier channels.
     for_each_element(x.k, [&](long b, long t, long h, long d) {
       x.k(b, t, h, d) = static_cast<double>(normal(dice.generator()) * ((t + d) % 3 == 0 ? 3.0f : 0.3f));
     });
@@ -304,10 +305,10 @@ TEST_CASE("rounding to integers moves attention by no more than its comment says
         }
   }
   CHECK(closest <= 1);
-  CHECK(closest > 0.05);  // the bound says something
+  CHECK(closest > 0.05);  // the bound is not trivial
 }
 
-TEST_CASE("attention to integers refuses views that do not fit and writes nothing", "[attention]") {
+TEST_CASE("attention to integers throws if views do not fit, and writes nothing", "[attention]") {
   std::vector<float> q(4 * 2 * 8, 1), out(4 * 2 * 8, 99), scales(4 * 2, 0.1f);
   const std::vector<std::int8_t> integers(4 * 2 * 8, 3);
   const auto queries = rope::bshd(q.data(), 1, 4, 2, 8), written = rope::bshd(out.data(), 1, 4, 2, 8);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Many equal tokens: a sum of n equal terms that is formed one by one loses a digit for every factor of ten
+// Many equal tokens: a sum of n equal terms that are added one by one loses a digit for every factor of ten
 // in n. The exact results are closed forms.
 #include <cmath>
 #include <cstddef>
@@ -19,21 +19,21 @@ using rope::Index;
 
 namespace {
 
-constexpr Index dim = 4, value_dim = 19;  // a panel of channels and a part of one
+constexpr Index dim = 4, value_dim = 19;  // a full panel of channels and a part of one
 constexpr float query = 0.5f, key = 0.25f;
 constexpr double scale = 0.5, score = scale * 4 * 0.5 * 0.25;
 
-/// Channels that are no short binary fractions, each of which is rounded in its own way when it is added up.
+/// Channels without a short binary expansion, so that each rounds differently when it is added up.
 std::vector<float> channels(Index count, Index rows) {
   std::vector<float> x;
   for (Index n = 0; n < count * rows; ++n) x.push_back(0.1f + 0.037f * static_cast<float>(n % count));
   return x;
 }
 
-/// What is published, for any number of keys up to 262,144. Sums over tiles of 128 keys, over runs of 32 tiles
-/// (8 in decoding) and over 64 runs (256) are rounded at most 392 times, those of values and those of weights:
-/// 2 * 392 u = 4.7e-5 if every rounding were the largest and in one direction; in a sum of equal terms they
-/// average at most a third of that.
+/// The documented bound, for any number of keys up to 262,144. Sums over tiles of 128 keys, over runs of 32
+/// tiles (8 in decoding) and over 64 runs (256) are rounded at most 392 times, both those of values and those
+/// of weights: 2 * 392 u = 4.7e-5 if every rounding were the largest and in one direction. In a sum of equal
+/// terms they average at most a third of that.
 constexpr double published = 3e-5;
 
 /// The largest relative error of outputs whose exact channel is `share` times the value.
@@ -49,7 +49,7 @@ double worst(const std::vector<float>& out, testing::wide share, const std::vect
 
 }  // namespace
 
-TEST_CASE("attention to many equal keys loses no digits, in prefill and in decoding", "[attention]") {
+TEST_CASE("attention to many equal keys keeps its accuracy, in prefill and in decoding", "[attention]") {
   const Index keys = GENERATE(8192, 65536, 262144), queries = GENERATE(1, 60);  // decoding, prefill
   const std::vector<float> q(static_cast<std::size_t>(queries * dim), query),
       k(static_cast<std::size_t>(keys * dim), key), v = channels(value_dim, keys);
@@ -66,7 +66,7 @@ TEST_CASE("attention to many equal keys loses no digits, in prefill and in decod
   attend(v, {});
   CHECK(worst(out, 1, v) <= published);
 
-  // A sink that has the largest score makes weights that are no powers of two.
+  // A sink with the largest score makes weights that are not powers of two.
   const auto n = static_cast<testing::wide>(keys);
   const std::vector<float> logit = {static_cast<float>(testing::log(n))};
   attend(v, {.sink_logits = logit});
@@ -76,7 +76,7 @@ TEST_CASE("attention to many equal keys loses no digits, in prefill and in decod
   for (const double sum : sums)
     CHECK(testing::abs(static_cast<double>(sum - testing::log(of_all))) <= published);
 
-  // Values that are not numbers behind a mask are stepped around key by key.
+  // NaN values behind a mask are skipped key by key.
   std::vector<float> holes = v;
   const auto mask = std::make_unique<bool[]>(static_cast<std::size_t>(keys));
   for (std::size_t j = 0; j < static_cast<std::size_t>(keys); ++j) {
@@ -140,7 +140,8 @@ void check_gradients(Index queries, Index keys, bool given, bool hole) {
   for (Index j = 0; j < seen_keys * value_dim; ++j)
     of_v = (std::max)(
         of_v, error(d_v[size(j)], m * share * static_cast<testing::wide>(values[size(j % value_dim)])));
-  // A sum of a tile of 96 keys or a block of 240 queries, the sum of those, and 30 roundings of what goes in.
+  // The sum of a tile of 96 keys or a block of 240 queries, the sum of these sums, and 30 roundings of their
+  // terms.
   const auto u = static_cast<double>(tolerance::unit_roundoff<float>());
   const auto roundings = [](Index terms, Index part) {
     return static_cast<double>(part + terms / part + 30);
@@ -153,7 +154,7 @@ void check_gradients(Index queries, Index keys, bool given, bool hole) {
 
 }  // namespace
 
-TEST_CASE("gradients of many equal tokens lose no digits", "[attention]") {
+TEST_CASE("gradients of many equal tokens keep their accuracy", "[attention]") {
   for (const bool given : {false, true})
     for (const bool hole : {false, true}) {
       check_gradients(5, 65536, given, hole);

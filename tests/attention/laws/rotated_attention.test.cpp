@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// attention<Layout>: the rotation of queries and keys inside attention is the one of `rotate`, and only
-// distances count.
+// attention<Layout> rotates queries and keys as `rotate` does, and depends only on distances.
 #include <rope/attention/attention.hpp>
 
 #include <cstddef>
@@ -24,13 +23,13 @@ using rope::interleaved;
 
 namespace {
 
-/// A layout of a user: pairs from the outside in.
+/// A user-defined layout: it pairs the outermost channels first.
 struct nested {
   static constexpr rope::Index first(rope::Index i, rope::Index /*pairs*/) { return i; }
   static constexpr rope::Index second(rope::Index i, rope::Index pairs) { return 2 * pairs - 1 - i; }
 };
 
-/// attention<Layout>, which must leave q and k as they are.
+/// attention<Layout>, which must not change q and k.
 template <class Layout, class T, class S>
 tensor rotated_attention(const operands& x, const frequency_table<S>& table, const attention_rule& rule,
                          axes order = axes::bshd) {
@@ -44,7 +43,8 @@ tensor rotated_attention(const operands& x, const frequency_table<S>& table, con
   });
 }
 
-/// q and k rotated by the library, keys from position `start` on and the last query at that of the last key.
+/// q and k rotated by the library: keys from position `start` on, and the last query at the position of the
+/// last key.
 template <class Layout, class T, class S>
 operands rotated(const operands& x, const frequency_table<S>& table, long start = 0) {
   auto q = stored<T>(x.q), k = stored<T>(x.k);
@@ -62,8 +62,8 @@ void check_fusion(const operands& x, const frequency_table<S>& table, const atte
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention with a table is rotate and then attention, bit for bit", "[attention]", float,
-                   double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("attention with a table is rotate followed by attention, with the same bits",
+                   "[attention]", float, double, Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 31;
   std::mt19937 generator(seed);
   const long queries = GENERATE(1, 9, 70), keys = GENERATE(4, 70, 131), rotary_dim = GENERATE(2, 10, 18);
@@ -83,10 +83,10 @@ TEMPLATE_TEST_CASE("attention with a table is rotate and then attention, bit for
 
 namespace {
 
-/// What rotating q and k adds to the error of attention. A rotated pair is within 3.2 u of its norm
-/// (tolerance.hpp), and half an ulp of its own for 16-bit channels, so by Cauchy-Schwarz a score moves by
-/// twice that times |q| |k|, of which dim * max|q| * max|k| is an upper bound; an error e of every weight
-/// moves the output by at most 2 e max|v|.
+/// The error that rotating q and k adds to attention. A rotated pair has an error of at most 3.2 u times its
+/// norm (tolerance.hpp), plus half an ulp of 16-bit channels. By Cauchy-Schwarz the error of a score is at
+/// most twice that times |q| |k|, and dim * max|q| * max|k| is an upper bound of |q| |k|. An error e of every
+/// weight changes the output by at most 2 e max|v|.
 template <class T>
 double rotation_share(const operands& x, const attention_rule& rule) {
   const auto u = static_cast<double>(tolerance::unit_roundoff<arithmetic<T>>());
@@ -127,8 +127,8 @@ double error_against(const operands& exact, const operands& x, const attention_r
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("rotated attention follows its definition, and the other layout does not", "[attention]",
-                   float, double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("rotated attention follows its definition, and the other layout gives another result",
+                   "[attention]", float, double, Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 32;
   std::mt19937 generator(seed);
   const long queries = GENERATE(1, 9, 33), rotary_dim = GENERATE(8, 16);
@@ -143,7 +143,7 @@ TEMPLATE_TEST_CASE("rotated attention follows its definition, and the other layo
   const tensor by_halves = rotated_attention<half_split, TestType>(x, table, rule);
   CHECK(error_against<TestType>(neighbours, x, rule, by_neighbours) <= 1);
   CHECK(error_against<TestType>(halves, x, rule, by_halves) <= 1);
-  // The bound of a bfloat16 is as wide as the difference.
+  // The bound of a bfloat16 is as large as the difference.
   if (!std::is_same_v<TestType, Eigen::bfloat16>) {
     const double apart = tolerance::is_16_bit<TestType> ? 4 : 100;
     CHECK(error_against<TestType>(neighbours, x, rule, by_halves) > apart);
@@ -151,7 +151,7 @@ TEMPLATE_TEST_CASE("rotated attention follows its definition, and the other layo
   }
 }
 
-TEMPLATE_TEST_CASE("shifting every position leaves the output where it was", "[attention]", float, double) {
+TEMPLATE_TEST_CASE("shifting every position does not change the output", "[attention]", float, double) {
   const std::uint32_t seed = 33;
   std::mt19937 generator(seed);
   const operands x = random_operands<TestType>(generator, {1, 5, 20, 4, 2, 16, 5});
@@ -166,7 +166,7 @@ TEMPLATE_TEST_CASE("shifting every position leaves the output where it was", "[a
   }
 }
 
-TEST_CASE("keys that a window hides do not shift the ones it shows", "[attention]") {
+TEST_CASE("keys hidden by a window do not change the positions of visible ones", "[attention]") {
   std::mt19937 generator(34);
   const operands x = random_operands<double>(generator, {1, 3, 1007, 2, 1, 16, 5});
   const frequency_table<double> table(rope::frequencies(16), 1007);
@@ -180,7 +180,7 @@ TEST_CASE("keys that a window hides do not shift the ones it shows", "[attention
   CHECK(error_against<double>(exact, end, rule, rotated_attention<interleaved, double>(x, table, rule)) <= 1);
 }
 
-TEST_CASE("a position outside the table is refused before anything is written", "[attention]") {
+TEST_CASE("a position outside the table throws before anything is written", "[attention]") {
   const rope::frequencies frequencies(4);
   const operands x = {tensor(2, 3, 2, 4, 1), tensor(2, 8, 1, 4, 1), tensor(2, 8, 1, 4, 1)};
   for (const frequency_table<float>& table :
@@ -195,7 +195,7 @@ TEST_CASE("a position outside the table is refused before anything is written", 
   CHECK_NOTHROW(rotated_attention<half_split, float>(x, frequency_table<float>(frequencies, 8), {}));
 }
 
-TEST_CASE("a rotary_dim above head_dim is refused before anything is written", "[attention]") {
+TEST_CASE("a rotary_dim above head_dim throws before anything is written", "[attention]") {
   const operands x = {tensor(2, 3, 2, 4, 1), tensor(2, 8, 1, 4, 1), tensor(2, 8, 1, 4, 1)};
   const frequency_table<float> table(rope::frequencies(6), 8);
   const tensor out = output_of<float>(x, axes::bshd, [&](auto q, auto k, auto v, auto to) {
@@ -205,14 +205,14 @@ TEST_CASE("a rotary_dim above head_dim is refused before anything is written", "
   CHECK(out.values == tensor(2, 3, 2, 4, unwritten).values);
 }
 
-TEST_CASE("queries that see nothing need no row of the table", "[attention]") {
+TEST_CASE("queries without visible keys need no row of the table", "[attention]") {
   std::mt19937 generator(35);
   const operands x = random_operands<float>(generator, {2, 9, 4, 2, 1, 8, 3});
   const frequency_table<float> exact(rope::frequencies(8), 4), wide(rope::frequencies(8), -5, 4);
   CHECK(same_bits(rotated_attention<interleaved, float>(x, exact, {}),
                   rotated_attention<interleaved, float>(x, wide, {})));
 
-  // Without causality they see every key, from a position of -5 on.
+  // Without causality every key is visible to them, from position -5 on.
   const attention_rule full = {.causal = false};
   CHECK_THROWS_AS((rotated_attention<interleaved, float>(x, exact, full)), std::out_of_range);
   CHECK_NOTHROW(rotated_attention<interleaved, float>(x, wide, full));

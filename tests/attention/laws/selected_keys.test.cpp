@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Selected keys: a list of all keys is attention to all, the order of a list is that of sums, and every list is
-// what its definition says together with all other options.
+// Selected keys: a list of all keys is attention to all of them, the order of a list is the order of its
+// sums, and every list follows its definition together with all other options.
 #include <rope/attention/attention.hpp>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ tensor attend_to(const operands& x, const rope::attention_options& options, cons
   });
 }
 
-/// The largest difference; infinity where one is not a number.
+/// The largest difference, or infinity if one number is NaN.
 double distance(const tensor& a, const tensor& b) {
   double worst = 0;
   for (std::size_t n = 0; n < a.values.size(); ++n)
@@ -44,7 +44,7 @@ double distance(const tensor& a, const tensor& b) {
   return worst;
 }
 
-/// The distance of two results for values in [-1, 1), each within 60 roundings of the exact one.
+/// The largest difference of two results for values in [-1, 1), each within 60 roundings of the exact one.
 template <class T>
 double bound_of_two() {
   return 120 * static_cast<double>(std::numeric_limits<T>::epsilon());
@@ -71,7 +71,7 @@ TEMPLATE_TEST_CASE("a list of all keys, in any order, is attention to all of the
       const tensor in_order_out =
           attend_to<TestType>(x, {.causal = causal, .selected = {in_order.data(), shape}});
       CHECK(distance(in_order_out, all) <= bound_of_two<TestType>());
-      // The same kernel reads a step of decoding.
+      // A decoding step reads them with the same kernel.
       if (queries == 1) CHECK(same_bits(in_order_out, all));
       CHECK(distance(attend_to<TestType>(x, {.causal = causal, .selected = {shuffled.data(), shape}}), all) <=
             bound_of_two<TestType>());
@@ -103,7 +103,7 @@ TEMPLATE_TEST_CASE("selected keys follow the definition together with every othe
     rope::attention_weights(attention_call::view(q, x.q), attention_call::view(k, x.k), weights, s.options);
     CHECK(features::weight_error(exact, weights) <= 1);
 
-    // The sums are those of these weights: each is off by less than 200 u, and at most 1.
+    // The log-sum-exp of these weights: each weight has an error below 200 u and is at most 1.
     std::vector<A> by_key(static_cast<std::size_t>(s.e.batch * s.e.heads * s.e.keys), -1);
     rope::attention_weight_sums(attention_call::view(q, x.q), attention_call::view(k, x.k),
                                 std::span<A>(by_key), s.options);
@@ -142,7 +142,7 @@ void check_rotation(const features::setting& s, const operands& x) {
 TEMPLATE_TEST_CASE("selected keys are rotated by their own positions", "[attention]", float,
                    Eigen::bfloat16) {
   features::dice dice(93);
-  for (const long heads : {4L, 60L}) {  // decoded, and by the kernel of a prefill
+  for (const long heads : {4L, 60L}) {  // in decoding, and by the prefill kernel
     features::setting s;
     s.e = {2, 3, 150, heads, 1, 8, 6};
     for (long n = 0; n < s.e.batch * s.e.queries; ++n) s.query_positions.push_back(dice.up_to(600) - 300);
@@ -156,7 +156,7 @@ TEMPLATE_TEST_CASE("selected keys are rotated by their own positions", "[attenti
   }
 }
 
-TEST_CASE("keys that are not selected hold anything", "[attention]") {
+TEST_CASE("keys that are not selected may contain anything", "[attention]") {
   features::dice dice(94);
   const attention_call::extents e = {1, 2, 700, 4, 2, 16, 16};
   operands x = attention_call::random_operands<float>(dice.generator(), e);
@@ -170,7 +170,7 @@ TEST_CASE("keys that are not selected hold anything", "[attention]") {
       for (long c = 0; c < e.dim; ++c)
         x.k(0, j, h, c) = x.v(0, j, h, c) = static_cast<double>(std::numeric_limits<float>::quiet_NaN());
   CHECK(same_bits(attend_to<float>(x, options), clean));
-  x.v(0, 10, 1, 3) = static_cast<double>(std::numeric_limits<float>::quiet_NaN());  // one that is selected
+  x.v(0, 10, 1, 3) = static_cast<double>(std::numeric_limits<float>::quiet_NaN());  // a selected one
   CHECK(std::isnan(attend_to<float>(x, options)(0, 0, 3, 3)));
 }
 
@@ -180,7 +180,7 @@ TEST_CASE("a key that is listed twice throws in debug builds and counts twice in
   const operands x = attention_call::random_operands<float>(dice.generator(), e);
   const std::vector<int> twice = {3, 5, 3, -1, 99};
 #ifdef NDEBUG
-  // exp(s) counts twice, as with a bias of log 2.
+  // exp(s) counts twice, like a bias of log 2.
   const std::vector<int> once = {3, 5};
   std::vector<float> bias(9, 0);
   bias[3] = 0.69314718f;
@@ -196,7 +196,7 @@ TEST_CASE("a key that is listed twice throws in debug builds and counts twice in
 #endif
 }
 
-TEST_CASE("lists that do not fit are refused and nothing is written", "[attention]") {
+TEST_CASE("invalid lists throw and nothing is written", "[attention]") {
   features::dice dice(96);
   const attention_call::extents e = {2, 3, 5, 4, 2, 4, 4};
   const operands x = attention_call::random_operands<float>(dice.generator(), e);
@@ -229,7 +229,7 @@ TEST_CASE("lists that do not fit are refused and nothing is written", "[attentio
   const tensor kept = attend_to<float>(
       x, {.query_counts = std::vector<std::int64_t>{1, 1},
           .key_counts = counts,
-          .selected = {list.data(), {.queries = 3, .keys = 5}}});  // the list of padding is not read
+          .selected = {list.data(), {.queries = 3, .keys = 5}}});  // the list of a padded query is not read
   CHECK(kept(0, 0, 0, 0) == 0);                                    // an empty list
 }
 

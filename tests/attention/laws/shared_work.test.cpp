@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Work is cut finer where there are threads to spare: between key heads, and between query heads that share
-// one. No cut changes a bit of outputs or log-sum-exp, and a call with enough work is never left to one thread.
+// With threads to spare, work is cut finer: between key heads, and between query heads that share one. No cut
+// changes a bit of outputs or log-sum-exp, and a call with enough work always uses several threads.
 #include <rope/attention/attention.hpp>
 
 #include <cstdint>
@@ -41,7 +41,7 @@ struct results {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("every cut of attention between threads gives the same bits", "[attention]", float, double,
+TEMPLATE_TEST_CASE("attention gives the same bits for every number of threads", "[attention]", float, double,
                    Eigen::bfloat16) {
   using T = TestType;
   testing::random numbers(testing::seed());

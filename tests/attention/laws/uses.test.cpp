@@ -14,7 +14,7 @@
 
 #include "support/catch.hpp"
 
-// What the comments of this module show, as they show it: tests/class_comments.cmake.
+// The code in the comments of this module, as it is written there: tests/class_comments.cmake.
 
 using namespace rope;
 
@@ -37,7 +37,7 @@ struct call {
 
 }  // namespace
 
-TEST_CASE("the comments of options show their use", "[attention]") {
+TEST_CASE("the examples in the comments of the options work", "[attention]") {
   call c;
   const auto [q, k, v, out] = std::tie(c.q, c.k, c.v, c.out);
   const auto& table = c.table;
@@ -56,7 +56,7 @@ TEST_CASE("the comments of options show their use", "[attention]") {
   CHECK(*out.at(0, 0, 0) == 1);
 }
 
-TEST_CASE("the comment of dropout_mask shows its use", "[attention]") {
+TEST_CASE("the example in the comment of dropout_mask works", "[attention]") {
   const attention_options options = {.dropout = 0.25, .dropout_seed = 7};
   const Index row = 0, query_head = 1;
   const std::int64_t query_position = 5, key_position = 3;
@@ -65,7 +65,7 @@ TEST_CASE("the comment of dropout_mask shows its use", "[attention]") {
   CHECK(kept == mask.row_of(row, query_head, query_position).keeps(key_position));
 }
 
-TEST_CASE("the comments of the backward pass show their use", "[attention]") {
+TEST_CASE("the examples in the comments of the backward pass work", "[attention]") {
   call c;
   const auto [q, k, v, out] = std::tie(c.q, c.k, c.v, c.out);
   const auto& table = c.table;
@@ -89,7 +89,7 @@ TEST_CASE("the comments of the backward pass show their use", "[attention]") {
   CHECK(d_sinks[0] < 0);
 }
 
-TEST_CASE("the comments of attention to integers show its use", "[attention]") {
+TEST_CASE("the examples in the comments of attention to integers work", "[attention]") {
   call c;
   const auto [q, k, v, out] = std::tie(c.q, c.k, c.v, c.out);
   const auto& table = c.table;
@@ -105,7 +105,7 @@ TEST_CASE("the comments of attention to integers show its use", "[attention]") {
   CHECK(std::abs(*out.at(0, 3, 1) - 1) < 1e-6f);
 }
 
-TEST_CASE("the comment of merge_attention shows the call for one part", "[attention]") {
+TEST_CASE("the example in the comment of merge_attention works for one part", "[attention]") {
   call c;
   const auto [q, k, v, out_a] = std::tie(c.q, c.k, c.v, c.out);
   const auto& table = c.table;
@@ -121,7 +121,7 @@ TEST_CASE("the comment of merge_attention shows the call for one part", "[attent
   CHECK(*out_a.at(0, 3, 0) == 1);
 }
 
-TEST_CASE("the comment of attention_weight_sums shows its use", "[attention]") {
+TEST_CASE("the example in the comment of attention_weight_sums works", "[attention]") {
   call c;
   const auto [q, k] = std::tie(c.q, c.k);
   const Index kv_heads = heads, keys = queries;

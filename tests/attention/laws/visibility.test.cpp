@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Which keys a query sees: the masks written out, and what a query does not see never touches its output.
+// The keys visible to a query, written out as masks. Hidden keys never affect its output.
 #include <rope/attention/attention.hpp>
 
 #include <algorithm>
@@ -20,8 +20,9 @@ using pattern = std::vector<std::string>;
 
 namespace {
 
-/// One row per query, one column per key: '1' where the key has a weight, '.' where it has none. Every score
-/// is 0 and value j is the unit vector e_j, so the output channels of a query are its weights, all equal.
+/// One row per query, one column per key: '1' if the key has a weight, '.' if it has none. Every score is 0
+/// and value j is the unit vector e_j, so the output channels of a query are its weights, which are all
+/// equal.
 pattern weights(long queries, long keys, const attention_rule& rule) {
   operands x = {tensor(1, queries, 1, 2), tensor(1, keys, 1, 2), tensor(1, keys, 1, keys)};
   for (long j = 0; j < keys; ++j) x.v(0, j, 0, j) = 1;
@@ -32,7 +33,7 @@ pattern weights(long queries, long keys, const attention_rule& rule) {
     for (long j = 0; j < keys; ++j) row += out(0, i, 0, j) == 0 ? '.' : '1';
     result.push_back(row);
     const auto visible = static_cast<double>(std::count(row.begin(), row.end(), '1'));
-    // A sum of ones is exact, the division rounds once, twice where it is a reciprocal.
+    // A sum of ones is exact. The division rounds once, or twice if it multiplies by a reciprocal.
     const double u = 0x1p-53;
     for (long j = 0; j < keys; ++j)
       if (out(0, i, 0, j) != 0) CHECK(std::abs(out(0, i, 0, j) * visible - 1) <= 4 * u);
@@ -62,7 +63,7 @@ TEST_CASE("the last query is aligned with the last key", "[attention]") {
   CHECK(weights(3, 2, full) == pattern{"11", "11", "11"});
 }
 
-TEST_CASE("a causal window of 2 shows a query its own key and the one before", "[attention]") {
+TEST_CASE("with a causal window of 2 a query attends to its own key and the one before", "[attention]") {
   CHECK(weights(2, 5, causal_window) == pattern{"..11.",  //
                                                 "...11"});
   CHECK(weights(3, 3, causal_window) == pattern{"1..",  //
@@ -75,7 +76,7 @@ TEST_CASE("a causal window of 2 shows a query its own key and the one before", "
                                                 "11"});
 }
 
-TEST_CASE("a window of 2 without causality reaches one key to either side", "[attention]") {
+TEST_CASE("a window of 2 without causality reaches one key on either side", "[attention]") {
   CHECK(weights(2, 5, window) == pattern{"..111",  //
                                          "...11"});
   CHECK(weights(4, 4, window) == pattern{"11..",  //
@@ -89,7 +90,7 @@ TEST_CASE("a window of 2 without causality reaches one key to either side", "[at
                                          "11"});
 }
 
-TEST_CASE("a window of 1 is the query's own key, and one as long as the keys is no limit", "[attention]") {
+TEST_CASE("a window of 1 is the query's own key, and one as long as the keys hides nothing", "[attention]") {
   for (const bool is_causal : {true, false}) {
     CHECK(weights(3, 3, {.causal = is_causal, .window = 1}) == pattern{"1..", ".1.", "..1"});
     for (const long limit : {5L, 6L, 1000L, std::numeric_limits<long>::max()})
@@ -97,7 +98,7 @@ TEST_CASE("a window of 1 is the query's own key, and one as long as the keys is 
   }
 }
 
-TEST_CASE("masks hold across every boundary of a tile", "[attention]") {
+TEST_CASE("masks apply across every boundary of a tile", "[attention]") {
   const long queries = GENERATE(63, 64, 65, 129), keys = GENERATE(63, 64, 65, 128, 129);
   for (const attention_rule& rule :
        {causal, full, causal_window, window, attention_rule{.causal = true, .window = 64},
@@ -113,7 +114,7 @@ TEST_CASE("masks hold across every boundary of a tile", "[attention]") {
   }
 }
 
-TEST_CASE("positions of keys behind the count of a row may be anything", "[attention]") {
+TEST_CASE("positions of keys beyond the count of a row may be anything", "[attention]") {
   const std::vector<std::int64_t> positions = {0, 1, (std::numeric_limits<std::int64_t>::min)(),
                                                (std::numeric_limits<std::int64_t>::max)()};
   const std::vector<std::int64_t> counts = {2};
@@ -126,7 +127,7 @@ TEST_CASE("positions of keys behind the count of a row may be anything", "[atten
   CHECK(out == expected);
 }
 
-TEMPLATE_TEST_CASE("a query that sees no key gives zeros", "[attention]", float, double, Eigen::half,
+TEMPLATE_TEST_CASE("a query without visible keys gives zeros", "[attention]", float, double, Eigen::half,
                    Eigen::bfloat16) {
   std::mt19937 generator(21);
   const auto is_zero = [](const tensor& out, long queries) {
@@ -135,11 +136,11 @@ TEMPLATE_TEST_CASE("a query that sees no key gives zeros", "[attention]", float,
         out, [&](long b, long t, long h, long d) { zero = zero && (t >= queries || out(b, t, h, d) == 0); });
     return zero;
   };
-  // Causal, more queries than keys: the first 70 of 75 are before the first key.
+  // Causal, with more queries than keys: the first 70 of 75 queries are before the first key.
   const operands before = random_operands<TestType>(generator, {2, 75, 5, 4, 2, 8, 3});
   CHECK(is_zero(attention<TestType>(before, causal), 70));
   CHECK_FALSE(is_zero(attention<TestType>(before, causal), 71));
-  // Without causality a window of 3 lets a query up to two positions before key 0 see it.
+  // Without causality and with a window of 3, key 0 is visible to a query up to two positions before it.
   CHECK(is_zero(attention<TestType>(before, {.causal = false, .window = 3}), 68));
   CHECK_FALSE(is_zero(attention<TestType>(before, {.causal = false, .window = 3}), 69));
   const operands nothing = random_operands<TestType>(generator, {2, 75, 0, 4, 2, 8, 3});
@@ -147,7 +148,7 @@ TEMPLATE_TEST_CASE("a query that sees no key gives zeros", "[attention]", float,
     CHECK(is_zero(attention<TestType>(nothing, rule), 75));
 }
 
-TEST_CASE("scores of ten thousand choose the largest and do not overflow", "[attention]") {
+TEST_CASE("scores of ten thousand select the largest and do not overflow", "[attention]") {
   const long keys = GENERATE(1, 3, 64, 65, 200);
   const double scale = GENERATE(1e4, -1e4);
   CAPTURE(keys, scale);
@@ -155,11 +156,12 @@ TEST_CASE("scores of ten thousand choose the largest and do not overflow", "[att
   for (long j = 0; j < keys; ++j) x.v(0, j, 0, 0) = static_cast<double>(j + 1);
   const attention_rule rule = {.scale = scale, .causal = false};
 
-  // Every score is -1e4: the mean of the values 1 .. keys. The sums are exact; a division as in `weights`.
+  // Every score is -1e4: the result is the mean of the values 1 .. keys. The sums are exact. The division is
+  // as in `weights`.
   const double mean = static_cast<double>(keys + 1) / 2, u = 0x1p-24;
   for (const double value : attention<float>(x, rule).values) CHECK(std::abs(value - mean) <= 4 * u * mean);
 
-  // One score is +1e4, wherever it comes.
+  // One score is +1e4, at any index.
   const long winner = GENERATE_COPY(0L, keys / 2, keys - 1);
   x.k(0, winner, 0, 0) = scale / 1e4;
   const auto chosen = static_cast<double>(winner + 1);
@@ -182,7 +184,7 @@ tensor head_of(const tensor& out, long b, long t, long h) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("what a query does not see never reaches it", "[attention]", float, double, Eigen::half,
+TEMPLATE_TEST_CASE("hidden keys and values never reach a query", "[attention]", float, double, Eigen::half,
                    Eigen::bfloat16) {
   const std::uint32_t seed = 22;
   std::mt19937 generator(seed);
@@ -210,7 +212,7 @@ TEMPLATE_TEST_CASE("what a query does not see never reaches it", "[attention]", 
   }
 }
 
-TEST_CASE("a visible value that is not a number is seen", "[attention]") {
+TEST_CASE("a NaN in a visible value reaches the output", "[attention]") {
   std::mt19937 generator(23);
   operands x = random_operands<float>(generator, {1, 3, 70, 2, 1, 8, 4});
   x.v(0, 68, 0, 2) = not_a_number;

@@ -50,7 +50,7 @@ void check() {
   CHECK(exp2_of<P>(A(0)) == A(1));
   for (int n = 0; n >= static_cast<int>(lowest); --n)
     CHECK(exp2_of<P>(static_cast<A>(n)) == testing::ldexp(A(1), n));
-  // No result is denormal: what is smaller than the numbers above is nothing.
+  // No result is subnormal: numbers below these become zero.
   const A last = static_cast<A>(lowest - 0.5L);
   CHECK(exp2_of<P>(std::nextafter(last, A(0))) >= std::numeric_limits<A>::min());
   for (const A far : {last, static_cast<A>(lowest - 1), static_cast<A>(lowest * 9), A(-1e10), A(-1e30),
@@ -60,7 +60,7 @@ void check() {
 
 }  // namespace
 
-TEST_CASE("exp2 is as accurate as stated, in packets and scalars", "[base]") {
+TEST_CASE("exp2 is as accurate as documented, in packets and scalars", "[base]") {
   check<rope::detail::packet<float>, float>();
   check<float, float>();
   check<rope::detail::packet<double>, double>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Halfs in packets: every one of them, and every float near one, as the scalar conversions of Eigen have it.
+// Packets of half: every half, and every float near one, converts as Eigen's scalar conversions do.
 #include <rope/base/simd/packet.hpp>
 
 #include <bit>
@@ -22,7 +22,7 @@ Eigen::half half_of(std::uint32_t bits) {
 std::uint32_t bits_of(Eigen::half x) { return Eigen::numext::bit_cast<std::uint16_t>(x); }
 std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
 
-/// Whether packets P widen every half as scalars do. What is left of a NaN differs between processors.
+/// Whether packets P convert every half as scalars do. The payload of a NaN differs between processors.
 template <class P>
 void check_widening() {
   constexpr std::uint32_t count = 1u << 16;
@@ -39,7 +39,7 @@ void check_widening() {
   CHECK(different == 0);
 }
 
-/// Whether packets P round `x` as scalars do, wherever they stand in memory.
+/// Whether packets P round `x` as scalars do, in every lane.
 template <class P>
 void check_rounding(const std::vector<float>& x) {
   constexpr auto L = std::size_t(lanes<P>);
@@ -67,7 +67,7 @@ void check_halfs() {
          {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(),
           std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::min()})
       x.insert(x.end(), {extreme, -extreme});
-    // Each half, and the floats beside it and beside the middle between it and the next one.
+    // Each half, and the floats next to it and next to the midpoint between it and the next half.
     for (std::uint32_t bits = 0; bits < 0x7c00; ++bits) {
       const auto low = static_cast<float>(half_of(bits)), high = static_cast<float>(half_of(bits + 1)),
                  end = bits + 1 == 0x7c00 ? 65536.0f : high, middle = low + (end - low) / 2;
@@ -89,7 +89,7 @@ void check_halfs() {
 
 }  // namespace
 
-TEST_CASE("halfs in packets are what scalars make of them", "[base]") {
+TEST_CASE("packets of half convert as scalars do", "[base]") {
   check_halfs<packet<float>>();
   check_halfs<half_packet<packet<float>>>();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Lists of integers, read where callers keep them.
+// Lists of integers are read in place, from every type that callers use.
 #include <rope/base/integer_list.hpp>
 
 #include <array>
@@ -17,7 +17,7 @@ namespace {
 using rope::Index;
 using rope::detail::list_of;
 
-/// Element (r, c) is 10 r + c, which no order of memory but the right one gives.
+/// Element (r, c) is 10 r + c, which only the right memory order gives.
 template <class List>
 void check_matrix(const List& list, Index rows, Index columns) {
   REQUIRE(list.rows == rows);
@@ -69,7 +69,7 @@ void check_matrices() {
 
 }  // namespace
 
-TEST_CASE("lists of integers are read where they are, in any order of memory", "[base]") {
+TEST_CASE("lists of integers are read in place, in any memory order", "[base]") {
   check_matrices<Eigen::ColMajor>();
   check_matrices<Eigen::RowMajor>();
   const std::vector<std::uint8_t> bytes = {0, 3, 6, 9};
@@ -84,7 +84,7 @@ TEST_CASE("lists of integers are read where they are, in any order of memory", "
   check_vector(list_of(tensor), 4);
 }
 
-TEST_CASE("what is no matrix of at least two rows and columns is a vector", "[base]") {
+TEST_CASE("an integer matrix with a single row or column is a vector", "[base]") {
   const int numbers[] = {0, -1, 3, -1, 6, -1, 9};
   using list = rope::detail::integer_list<int>;
   check_vector(list(numbers, 4, 2), 4);
@@ -96,7 +96,7 @@ TEST_CASE("what is no matrix of at least two rows and columns is a vector", "[ba
   CHECK(list().data == nullptr);
 }
 
-TEST_CASE("an expression of integers is evaluated once, and a copy has its own memory", "[base]") {
+TEST_CASE("an expression of integers is evaluated once, and a copy owns its memory", "[base]") {
   int evaluations = 0;
   const auto counted = Eigen::Array<int, Eigen::Dynamic, Eigen::Dynamic>::NullaryExpr(
       3, 4, [&](Eigen::Index r, Eigen::Index c) { return ++evaluations, static_cast<int>(10 * r + c); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Registers of products of integers hold what one sum after the other gives.
+// Products of integers in registers give the sums of plain loops.
 #include <rope/base/simd/integer_pairs.hpp>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using packets = integer_products<integer_floats>;
 using one = integer_products<float>;
 constexpr auto lanes = static_cast<std::size_t>(packets::lanes);
 
-/// Random integers, the ends of their range among them.
+/// Random integers, including both ends of their range.
 template <class X>
 std::vector<X> integers(std::mt19937& generator, std::size_t count, int least, int most) {
   std::vector<X> x(count);
@@ -45,14 +45,14 @@ TEST_CASE("products of pairs of integers are exact in every lane", "[base]") {
     const auto before = integers<std::int32_t>(generator, 2 * lanes, -1000000000, 1000000000);
     const auto count = static_cast<rope::Index>(generator() % (2 * lanes + 1));
     auto of_registers = packets::load_sums(before.data());
-    // The same product twice, from whole registers and from the first channels of one.
+    // Compares the product of whole registers with that of the first channels of one.
     of_registers.even =
         packets::multiply_add(packets::load(queries.data()), packets::load(keys.data()), of_registers.even);
     of_registers.odd = packets::multiply_add(packets::load_first(queries.data(), count),
                                              packets::load_first(keys.data(), count), of_registers.odd);
     std::vector<std::int32_t> got(2 * lanes), expected(2 * lanes);
     packets::store_sums(got.data(), of_registers.even, of_registers.odd);
-    // In memory, sums are in the order of channels: unpacking alternates every four.
+    // In memory, sums are in the order of channels, while unpacking alternates every four.
     const std::size_t half = std::min<std::size_t>(lanes, 4);
     for (std::size_t i = 0; i < 2 * lanes; ++i) {
       const bool is_odd = i / half % 2 == 1;
@@ -67,7 +67,7 @@ TEST_CASE("products of pairs of integers are exact in every lane", "[base]") {
   }
 }
 
-TEST_CASE("pairs of tokens meet the pair of their weights in the channels that sums are of", "[base]") {
+TEST_CASE("pairs of tokens are multiplied by their pair of weights, in the channels of the sums", "[base]") {
   const std::uint32_t seed = 402;
   std::mt19937 generator(seed);
   CAPTURE(seed, lanes);
@@ -98,7 +98,7 @@ TEST_CASE("pairs of tokens meet the pair of their weights in the channels that s
   }
 }
 
-TEST_CASE("the lanes of as many registers as a register has lanes are added up", "[base]") {
+TEST_CASE("the lanes of several registers are summed, as many registers as lanes", "[base]") {
   const std::uint32_t seed = 403;
   std::mt19937 generator(seed);
   CAPTURE(seed, lanes);
@@ -117,7 +117,7 @@ TEST_CASE("the lanes of as many registers as a register has lanes are added up",
   }
 }
 
-TEST_CASE("channels are rounded to the nearest of any number of steps", "[base]") {
+TEST_CASE("channels are rounded to the nearest step, for any number of steps", "[base]") {
   const std::uint32_t seed = 404;
   std::mt19937 generator(seed);
   for (const std::int32_t most : {127, 300, 32703, 32767}) {
@@ -129,7 +129,7 @@ TEST_CASE("channels are rounded to the nearest of any number of steps", "[base]"
     const float scale =
         rope::detail::quantize_channels(x.data(), static_cast<rope::Index>(x.size()), got.data(), most);
     CHECK(got[17] == -most);
-    // x / scale is formed by two roundings of half a unit in 2^24 each.
+    // x / scale has two roundings of half a unit in 2^24 each.
     const double slack = 0.5 + 3 * most * 0x1p-24;
     double worst = 0;
     for (std::size_t i = 0; i < x.size(); ++i)
@@ -137,7 +137,7 @@ TEST_CASE("channels are rounded to the nearest of any number of steps", "[base]"
     CHECK(static_cast<double>(scale) == static_cast<double>(1.5f / static_cast<float>(most)));
     CHECK(worst <= slack);
     CHECK(worst > 0.4);
-    // Heads so small that their scale has no inverse are zeros.
+    // Heads whose scale has no finite inverse become zeros.
     for (float& value : x) value *= 0x1p-120f;
     const float none =
         rope::detail::quantize_channels(x.data(), static_cast<rope::Index>(x.size()), got.data(), most);

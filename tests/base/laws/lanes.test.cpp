@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What registers do, lane by lane against scalars: channels taken apart and put together, sums, signs, rows of any length.
+// Operations on registers, compared with scalars lane by lane: splitting and joining channels, sums, signs,
+// rows of any length.
 #include <rope/base/numbers.hpp>
 #include <rope/base/simd/bfloat16_pairs.hpp>
 #include <rope/base/simd/channel_rows.hpp>
@@ -42,7 +43,7 @@ template <class A>
 void check_lanes() {
   using P = packet<A>;
   constexpr int L = lanes<P>;
-  // One in front: nothing here asks for aligned memory.
+  // Offset by one element: nothing here requires aligned memory.
   const auto x = ascending<A>(2 * L + 1, -3, 1), y = ascending<A>(2 * L + 1, 7, -2);
   const P a = load<P>(x.data() + 1), b = load<P>(y.data() + 1);
   const auto check = [&](const P& p, const auto& expected) {
@@ -131,7 +132,8 @@ void check_pairs() {
 
 std::uint16_t bits_of(Eigen::bfloat16 x) { return std::bit_cast<std::uint16_t>(x); }
 
-/// Bits of a float of either sign that is no NaN, often half way between two bfloat16 or beside that, or below 2^-126.
+/// Bits of a float of either sign that is not NaN, often half way between two bfloat16 or next to that, or
+/// below 2^-126.
 std::uint32_t drawn_bits(testing::random& random) {
   const auto sign = static_cast<std::uint32_t>(random.integer(0, 1)) << 31;
   const auto upper = static_cast<std::uint32_t>(random.integer(0, 9) == 0 ? random.integer(0, 0x81)
@@ -165,7 +167,7 @@ void check_rows() {
 template <class A>
 void check_infinities() {
   constexpr A most = std::numeric_limits<A>::max(), infinity = std::numeric_limits<A>::infinity();
-  // Compared by their bits, which -ffast-math leaves alone.
+  // Compared by their bits, which -ffast-math does not change.
   using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
   const auto same = [](A a, A b) { return std::bit_cast<bits>(a) == std::bit_cast<bits>(b); };
   const A nan = std::numeric_limits<A>::quiet_NaN();
@@ -193,12 +195,12 @@ void check_infinities() {
 
 }  // namespace
 
-TEST_CASE("lanes are what scalars are", "[base]") {
+TEST_CASE("lanes give the results of scalars", "[base]") {
   check_lanes<float>();
   check_lanes<double>();
 }
 
-TEST_CASE("pairs come apart and together again, with the entries of their place", "[base]") {
+TEST_CASE("pairs are split and joined again, with the table entries of their channels", "[base]") {
   check_pairs<float, packet<float>>();
   check_pairs<double, packet<double>>();
   check_pairs<Eigen::half, packet<float>>();
@@ -217,10 +219,11 @@ TEST_CASE("bfloat16 is rounded to nearest, ties to even, in lanes and in scalars
     std::vector<Eigen::bfloat16> stored(2 * L);
     for (std::size_t i = 0; i < x.size(); ++i) {
       stored[i] = rounded<Eigen::bfloat16>(x[i]);
-      // The distance to both neighbours decides, in integers: a float between two bfloat16 is a whole number of units.
+      // The distance to both neighbours decides. It is computed in integers: a float between two bfloat16 is
+      // a whole number of units.
       auto word = std::bit_cast<std::uint32_t>(x[i]);
       if (ROPE_DETAIL_BFLOAT16_INSTRUCTIONS && (word & 0x7f800000u) == 0)
-        word &= 0x80000000u;  // they make zeros of these
+        word &= 0x80000000u;  // they become zeros
       const std::uint32_t below = word >> 16, rest = word & 0xffffu;
       const bool up = rest > 0x8000u || (rest == 0x8000u && below % 2 == 1);
       REQUIRE(bits_of(stored[i]) == below + (up ? 1 : 0));
@@ -242,7 +245,8 @@ TEST_CASE("bfloat16 is rounded to nearest, ties to even, in lanes and in scalars
   }
 }
 
-TEST_CASE("rows of any length are widened and rounded, and nothing behind them", "[base]") {
+TEST_CASE("rows of any length are converted to float and rounded, and nothing after them is written",
+          "[base]") {
   check_rows<float>();
   check_rows<double>();
   check_rows<Eigen::half>();
@@ -257,12 +261,13 @@ TEST_CASE("rows of any length are widened and rounded, and nothing behind them",
   }
 }
 
-TEST_CASE("infinities are told by their bits", "[base]") {
+TEST_CASE("infinities are recognised by their bits", "[base]") {
   check_infinities<float>();
   check_infinities<double>();
 }
 
-TEST_CASE("hyperbolic tangents of a row are those of its packets, and nothing behind", "[base]") {
+TEST_CASE("hyperbolic tangents of a row are those of its packets, and nothing after it is written",
+          "[base]") {
   constexpr int L = int{lanes<packet<float>>};
   const auto x = ascending<float>(3 * L, -1.5f, 0.25f);
   for (Index count = 0; count <= 3 * L; count += L) {

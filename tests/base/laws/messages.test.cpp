@@ -12,7 +12,7 @@
 
 namespace {
 
-/// An index of a class of its own.
+/// An index of a user-defined class.
 struct token {
   rope::Index place;
   operator rope::Index() const { return place; }
@@ -20,7 +20,7 @@ struct token {
 
 }  // namespace
 
-TEST_CASE("messages name the library, and numbers in them read back exactly", "[base]") {
+TEST_CASE("messages name the library, and their numbers read back exactly", "[base]") {
   using rope::detail::message;
   CHECK(message("rotate", ": ", 3, " and ", -4) == "rope::rotate: 3 and -4");
   CHECK(message(std::numeric_limits<std::int64_t>::min()) == "rope::-9223372036854775808");
@@ -32,7 +32,7 @@ TEST_CASE("messages name the library, and numbers in them read back exactly", "[
   CHECK(text == "ab2.5");
 }
 
-TEST_CASE("as few digits are written as read back exactly", "[base]") {
+TEST_CASE("numbers are written with the fewest digits that read back exactly", "[base]") {
   using rope::detail::exact_digits;
   CHECK(exact_digits(10000) == "10000");
   CHECK(exact_digits(10000.25) == "10000.25");
@@ -44,7 +44,7 @@ TEST_CASE("as few digits are written as read back exactly", "[base]") {
   CHECK(exact_digits(1234567890.0) == "1234567890");        // 10
 }
 
-TEST_CASE("a broken rule is told with both numbers", "[base]") {
+TEST_CASE("a broken rule is reported with both numbers", "[base]") {
   using rope::detail::check_rule;
   CHECK_NOTHROW(check_rule("f", true, "one is two", 1, 2));
   CHECK(testing::throws_saying<std::invalid_argument>([] { check_rule("f", false, "one is two", 1, 2); },

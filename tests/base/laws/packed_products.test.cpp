@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The matrix products of attention on packed operands, against plain loops. All numbers are small integers: every sum is
-// exact in any order, and what is compared is compared exactly.
+// The matrix products of attention on packed operands, against plain loops. All numbers are small integers,
+// so every sum is exact in any order and results are compared exactly.
 #include <rope/attention/detail/bfloat16_operands.hpp>
 #include <rope/base/simd/bfloat16_pairs.hpp>
 #include <rope/base/simd/integer_pairs.hpp>
@@ -21,7 +21,7 @@ namespace {
 using namespace rope::detail;
 using rope::Index;
 
-/// What stands where nothing is to be written.
+/// The value where nothing may be written.
 constexpr int untouched = -77;
 
 template <class T>
@@ -265,7 +265,7 @@ TEST_CASE("packed products are those of plain loops", "[base]") {
     }
 }
 
-TEST_CASE("rows are packed as they stand, with zeros behind them", "[base]") {
+TEST_CASE("rows are packed unchanged, followed by zeros", "[base]") {
   const std::uint64_t seed = 1723;
   CAPTURE(seed);
   testing::random random(seed);
@@ -280,7 +280,7 @@ TEST_CASE("rows are packed as they stand, with zeros behind them", "[base]") {
 }
 
 using integers = integer_products<integer_floats>;
-/// One by one, where a strip has no more sums than clang unrolls: with AVX-512 it has 384.
+/// One by one if a strip has more sums than clang unrolls: with AVX-512 it has 384.
 using integers_alone =
     std::conditional_t<(shape::rows * shape::width <= 256), integer_products<float>, integers>;
 
@@ -294,8 +294,8 @@ TEMPLATE_TEST_CASE("packed products of pairs are those of plain loops", "[base]"
     for (const Index count : {0, 1, 2, 30, 47}) check_values_of_pairs<TestType>(random, first, first + count);
 }
 
-TEMPLATE_TEST_CASE("pairs are packed as they stand, with zeros behind them", "[base]", bfloat16_products,
-                   integers, integers_alone) {
+TEMPLATE_TEST_CASE("pairs are packed unchanged, followed by zeros", "[base]", bfloat16_products, integers,
+                   integers_alone) {
   const std::uint64_t seed = 1741;
   CAPTURE(seed);
   testing::random random(seed);
@@ -305,7 +305,7 @@ TEMPLATE_TEST_CASE("pairs are packed as they stand, with zeros behind them", "[b
   for (Index depth = 1; depth <= 4 * shape::width + 1; ++depth) check_rows_of_pairs<TestType>(random, depth);
 }
 
-TEST_CASE("pairs in registers are the neighbours in memory", "[base]") {
+TEST_CASE("pairs in registers are neighbours in memory", "[base]") {
   using P = pair_sums;
   constexpr Index channels = 2 * lanes<P>;
   const std::uint64_t seed = 1747;
@@ -336,7 +336,7 @@ TEST_CASE("pairs in registers are the neighbours in memory", "[base]") {
   }
 }
 
-TEST_CASE("products of pairs are the same in registers and in scalars, also of subnormal numbers", "[base]") {
+TEST_CASE("products of pairs are equal in registers and in scalars, also for subnormal numbers", "[base]") {
   using P = pair_sums;
   constexpr auto L = static_cast<std::size_t>(lanes<P>);
   const std::uint64_t seed = 1759;
@@ -361,13 +361,13 @@ TEST_CASE("products of pairs are the same in registers and in scalars, also of s
       REQUIRE(std::bit_cast<std::uint32_t>(seen[i]) == std::bit_cast<std::uint32_t>(alone));
     }
   }
-  // What the instruction of x86 takes for 0, and what it does not.
+  // Numbers that the x86 instruction takes as 0, and numbers that it does not.
   const b16 least(0x1p-126f), below(0x1p-130f), large(0x1p20f);
   CHECK(multiply_add_bfloat16(least, large, 0.0f) == 0x1p-106f);
   CHECK(multiply_add_bfloat16(below, large, 0.0f) == (ROPE_DETAIL_BFLOAT16_INSTRUCTIONS ? 0.0f : 0x1p-110f));
 }
 
-TEST_CASE("weights are rounded in panels as they are alone", "[base]") {
+TEST_CASE("weights are rounded in panels as they are one by one", "[base]") {
   const std::uint64_t seed = 1777;
   CAPTURE(seed);
   testing::random random(seed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Channels as integers of 8 bits with one scale, and back.
+// Quantization of channels to int8 with one scale, and back.
 #include <rope/base/quantized_channels.hpp>
 
 #include <algorithm>
@@ -50,13 +50,13 @@ void check_dequantized(A scale) {
 
 }  // namespace
 
-TEST_CASE("integers times their scale, and nothing behind them", "[base]") {
+TEST_CASE("integers are multiplied by their scale, and nothing after them is written", "[base]") {
   check_dequantized(0.37f);
   check_dequantized(-1.25f);
 }
 
 TEST_CASE("the largest channel is 127, ties go to even", "[base]") {
-  // A scale of 1/8, so that every quotient is exact.
+  // A scale of 1/8 makes every quotient exact.
   const auto exact = of({127 / 8.0f, 0.5f / 8, 1.5f / 8, 2.5f / 8, -0.5f / 8, -1.5f / 8, -127 / 8.0f,
                          126.5f / 8, 0.0f, -0.0f, 0.75f / 8, -63.25f / 8});
   CHECK(exact.scale == 0.125f);
@@ -77,14 +77,15 @@ TEST_CASE("the largest channel is 127, ties go to even", "[base]") {
     const quantized seen = of(x);
     REQUIRE(seen.scale == largest / 127);
     for (std::size_t i = 0; i < x.size(); ++i) {
-      // A quotient of at most 127 has lost two roundings of 2^-24, one of the inverse and one of the product, before its own.
+      // A quotient of at most 127 has an error of two roundings of 2^-24, of the inverse and of the product,
+      // before its own.
       const double quotient = static_cast<double>(x[i]) / static_cast<double>(seen.scale);
       REQUIRE(std::abs(quotient - seen.integers[i]) <= 0.5 + 127 * 2 * 0x1p-24);
     }
   }
 }
 
-TEST_CASE("heads without a scale are zeros", "[base]") {
+TEST_CASE("heads without a scale become zeros", "[base]") {
   const float infinity = std::numeric_limits<float>::infinity(),
               nan = std::numeric_limits<float>::quiet_NaN();
   for (const float bad : {infinity, -infinity, nan, -nan})
@@ -108,7 +109,7 @@ TEST_CASE("heads without a scale are zeros", "[base]") {
   CHECK(bits_of(of({}).scale) == 0);
 }
 
-TEST_CASE("a scale that is no number is NaN, and what is below a limit is a number", "[base]") {
+TEST_CASE("a scale that is NaN stays NaN, and every number below a limit is a number", "[base]") {
   const float most = std::numeric_limits<float>::max(), infinity = std::numeric_limits<float>::infinity(),
               nan = std::numeric_limits<float>::quiet_NaN(), tiny = std::numeric_limits<float>::denorm_min();
   for (const float scale : {0.0f, -0.0f, 1.0f, -2.5f, most, -most, tiny})

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Memory that begins at a cache line, and sizes that no memory has.
+// Memory that begins at a cache line, and sizes beyond the address space.
 #include <rope/base/scratch.hpp>
 #include <rope/base/storage.hpp>
 
@@ -46,8 +46,9 @@ void check_sizes() {
 
 }  // namespace
 
-TEST_CASE("one container takes the memory of another", "[base]") {
-  // libc++ compiles a copy of every element where an allocator does not say that memory may be taken over.
+TEST_CASE("a container takes over the memory of another", "[base]") {
+  // libc++ compiles a copy of every element if an allocator does not declare that its memory may be taken
+  // over.
   using traits = std::allocator_traits<storage<float>::allocator_type>;
   CHECK(traits::propagate_on_container_copy_assignment::value);
   CHECK(traits::propagate_on_container_move_assignment::value);
@@ -58,7 +59,7 @@ TEST_CASE("one container takes the memory of another", "[base]") {
   CHECK(to.data() == place);
 }
 
-TEST_CASE("storage begins at a cache line, and what no address space holds is refused", "[base]") {
+TEST_CASE("storage begins at a cache line, and sizes beyond the address space throw", "[base]") {
   check_sizes<float>();
   check_sizes<double>();
   check_sizes<std::uint16_t>();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Sums of products in double: every channel counts once, and what is fused is not a compiler's choice.
+// Sums of products in double: every channel counts once, and the library decides about fusing, not the
+// compiler.
 #include <cstddef>
 #include <cstdint>
 #include <rope/base/simd/channel_rows.hpp>
@@ -12,7 +13,7 @@ using rope::Index;
 using rope::detail::channels_per_step;
 using rope::detail::sum_of_products;
 
-TEMPLATE_TEST_CASE("a sum of products holds every product once", "[base]", float, double) {
+TEMPLATE_TEST_CASE("a sum of products contains every product once", "[base]", float, double) {
   testing::random numbers(testing::seed());
   constexpr Index most = 3 * channels_per_step + 5;
   std::vector<TestType> x, y;
@@ -29,7 +30,7 @@ TEMPLATE_TEST_CASE("a sum of products holds every product once", "[base]", float
 
 TEST_CASE("a product of doubles is fused with its sum as multiply_add fuses it", "[base]") {
   volatile double step = 0x1p-30;           // not a constant: clang fuses those anywhere
-  const double x = 1 + step, y = 1 - step;  // x y - 1 = -2^-60 where it is rounded once, else 0
+  const double x = 1 + step, y = 1 - step;  // x y - 1 = -2^-60 if it is rounded once, otherwise 0
   const double expected = rope::detail::multiply_add(x, y, -1.0);
   for (const Index count : {2 * channels_per_step, channels_per_step + 1}) {
     CAPTURE(count);

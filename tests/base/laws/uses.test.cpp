@@ -16,13 +16,13 @@
 
 #include "support/catch.hpp"
 
-// What the comments of this module show, as they show it: tests/class_comments.cmake.
+// The code in the comments of this module, as it is written there: tests/class_comments.cmake.
 
 using namespace rope;
 
 namespace {
 
-/// What OpenMP declares: this program is compiled without it.
+/// The declarations of OpenMP: this program is compiled without it.
 int omp_get_max_threads() { return 2; }
 
 struct openmp {
@@ -33,7 +33,7 @@ struct openmp {
   }
 };
 
-/// A pool whose tasks have a thread each.
+/// A pool with one thread per task.
 struct tasks {
   std::vector<std::thread> running;
   template <class Task>
@@ -47,7 +47,7 @@ struct tasks {
 
 }  // namespace
 
-TEST_CASE("the comment of owned_array shows its use", "[base]") {
+TEST_CASE("the example in the comment of owned_array works", "[base]") {
   const double shift = 3;
   owned_array<double> coordinates = grid_coordinates(evenly_spaced(8), evenly_spaced(8));
   coordinates.col(1) += shift;
@@ -56,13 +56,13 @@ TEST_CASE("the comment of owned_array shows its use", "[base]") {
   CHECK(copy(0, 1) == copy(0, 0) + shift);
 }
 
-TEST_CASE("the comment of wide_real shows its use", "[base]") {
+TEST_CASE("the example in the comment of wide_real works", "[base]") {
   const wide_real third = wide_real(1) / 3;
   const auto nearest = static_cast<double>(pow(third, 0.5));
   CHECK(nearest == 0x1.279a74590331cp-1);
 }
 
-TEST_CASE("the comment of thread_source shows threads of a user's own", "[base]") {
+TEST_CASE("the example in the comment of thread_source runs on threads of the user", "[base]") {
   std::vector<float> alone(2 * 300 * 4 * 128, 0.5f), shared = alone;
   const frequency_table table(frequencies(128), 300);
   rotate<half_split>(bshd(alone.data(), 2, 300, 4, 128), table);
@@ -70,7 +70,7 @@ TEST_CASE("the comment of thread_source shows threads of a user's own", "[base]"
   CHECK(shared == alone);
 }
 
-TEST_CASE("the comment of this_thread shows its use", "[base]") {
+TEST_CASE("the example in the comment of this_thread works", "[base]") {
   std::vector<float> x(3 * 2 * 8, 0.5f), same = x;
   const head_view<float> q = bshd(x.data(), 1, 3, 2, 8);
   const frequency_table table(frequencies(8), 10);
@@ -80,7 +80,7 @@ TEST_CASE("the comment of this_thread shows its use", "[base]") {
   CHECK(x == same);
 }
 
-TEST_CASE("the comment of release_scratch reaches every thread of a pool", "[base]") {
+TEST_CASE("the example in the comment of release_scratch reaches every thread of a pool", "[base]") {
   const int pool_size = 3;
   tasks pool;
   const auto all = std::make_shared<std::latch>(pool_size + 1);
@@ -93,7 +93,7 @@ TEST_CASE("the comment of release_scratch reaches every thread of a pool", "[bas
   CHECK(all->try_wait());
 }
 
-TEST_CASE("the comment of number_array shows its use", "[base]") {
+TEST_CASE("the example in the comment of number_array works", "[base]") {
   schedule axis = {.rotary_dim = 64, .base = 10000, .inv_freq = {}};
   axis.restart(10000);
   axis.inv_freq /= 2;

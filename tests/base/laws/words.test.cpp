@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Integers of several words, sums that may leave their type, and hashes, against arithmetic bit by bit and published values.
+// Integers of several words, sums that may overflow their type, and hashes, against arithmetic bit by bit and
+// published values.
 #include <rope/base/integer_list.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/wide_real.hpp>
@@ -20,7 +21,7 @@ using rope::detail::uint192;
 
 namespace {
 
-/// Bits from the lowest on, of words from the highest on.
+/// Bits of each word from the lowest on, words from the highest on.
 template <std::size_t words>
 using bits = std::array<bool, 64 * words>;
 
@@ -62,7 +63,7 @@ std::array<bool, 2 * size> product(const std::array<bool, size>& a, const std::a
 
 }  // namespace
 
-TEST_CASE("integers of two and three words add and change their sign as bits do", "[base]") {
+TEST_CASE("integers of two and three words add and negate bit by bit", "[base]") {
   const std::uint64_t seed = 181;
   CAPTURE(seed);
   testing::random random(seed);
@@ -89,7 +90,7 @@ TEST_CASE("integers of two and three words begin at zero", "[base]") {
   CHECK(uint192{} == uint192{0, 0, 0});
 }
 
-TEST_CASE("products of extents fit up to the last number, and with an extent of zero always", "[base]") {
+TEST_CASE("products of extents fit up to the largest number, and always if one extent is zero", "[base]") {
   using rope::detail::product_fits;
   constexpr Index most = std::numeric_limits<Index>::max();
   CHECK(product_fits({}));
@@ -135,7 +136,7 @@ TEST_CASE("products of words are sums of shifted bits", "[base]") {
   }
 }
 
-TEST_CASE("sums and differences are positions up to the last one", "[base]") {
+TEST_CASE("sums and differences are valid positions up to the last one", "[base]") {
   using rope::detail::difference_is_position, rope::detail::sum_is_position;
   constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min(),
                          most = std::numeric_limits<std::int64_t>::max();
@@ -158,9 +159,9 @@ TEST_CASE("sums and differences are positions up to the last one", "[base]") {
   CHECK_FALSE(difference_is_position(0, least));
 }
 
-// Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators" (java.util.SplittableRandom): the first numbers
-// of the generator with seed 0, as its published implementations give them.
-TEST_CASE("hashes are those of SplitMix64, and see every number", "[base]") {
+// Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators" (java.util.SplittableRandom):
+// the first numbers of the generator with seed 0, as its published implementations give them.
+TEST_CASE("hashes are those of SplitMix64, and depend on every number", "[base]") {
   using rope::detail::mix;
   CHECK(mix(0, 0) == 0xe220a8397b1dcdafu);
   CHECK(mix(0x9e3779b97f4a7c15u, 0) == 0x6e789e6aa1b965f4u);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A block through caches with axes: text and images turn by turn are one block over all of them.
+// A block with caches with axes: alternating text and images give the outputs of one call for all of them.
 #include <rope/block/multi_head_attention.hpp>
 
 #include <rope/frequencies/axes.hpp>
@@ -27,7 +27,7 @@ const std::vector<std::vector<prompt_run>> turns = {
 
 }  // namespace
 
-TEST_CASE("turns of text and images through a block with caches are one block", "[block]") {
+TEST_CASE("alternating text and images through a block with caches give the outputs of one call", "[block]") {
   for (const block_kind& kind : block_parts::kinds) {
     if (kind.head_dim < 6) continue;
     const random_block<double> memory(kind, 901);
@@ -67,7 +67,8 @@ TEST_CASE("turns of text and images through a block with caches are one block", 
   }
 }
 
-TEST_CASE("a block refuses tables that do not fit a cache with axes, which stays as it is", "[block]") {
+TEST_CASE("a block throws if a table does not fit a cache with axes, and the cache is not changed",
+          "[block]") {
   const block_kind kind = {};
   const random_block<double> memory(kind, 903);
   testing::random numbers(904);
@@ -90,7 +91,7 @@ TEST_CASE("a block refuses tables that do not fit a cache with axes, which stays
   refused(raw, {on_three, zeros}, "raw keys on 3 axes are read by a table of all tokens");
   refused(ring, {on_three, zeros},
           "a ring with axes takes chunk = 2 tokens at a time by a table of their coordinates, got 4");
-  // Text is cut into chunks as ever.
+  // Text is cut into chunks as usual.
   block.forward(x, ring, out, frequency_table<double>(text_schedule, 4));
   CHECK(ring.next_positions()[0] == 4);
 }

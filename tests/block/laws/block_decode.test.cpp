@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A block through a cache: prefill in one call == any chunking == token by token.
+// A block with a cache: prefill in one call == any chunking == token by token.
 #include <rope/block/multi_head_attention.hpp>
 
 #include <vector>
@@ -17,7 +17,7 @@ using testing::rows_of;
 
 namespace {
 
-/// Runs a block over `tokens` of each row through a cache in chunks, and returns the outputs.
+/// Calls a block on `tokens` of each row with a cache, in chunks, and returns the outputs.
 template <class T, class Block, class Cache, class S>
 rows_of<T> decoded(const Block& block, Cache cache, const rows_of<T>& x, const frequency_table<S>& table,
                    const std::vector<Index>& chunks) {
@@ -38,8 +38,8 @@ rows_of<T> decoded(const Block& block, Cache cache, const rows_of<T>& x, const f
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("prefill, chunks and tokens one by one through a cache are one block", "[block]", float,
-                   double) {
+TEMPLATE_TEST_CASE("prefill, chunks and single tokens through a cache give the outputs of one call",
+                   "[block]", float, double) {
   using T = TestType;
   for (const block_kind& kind : kinds) {
     const random_block<T> memory(kind, 509);
@@ -74,7 +74,7 @@ TEMPLATE_TEST_CASE("prefill, chunks and tokens one by one through a cache are on
           check(decoded(block, cache(storage), x, table, chunks), false);
           check(decoded(block, ring(storage, ring_positions::sequence), x, table, chunks), true);
         }
-        // Positions in the cache, against the first of these chunkings.
+        // Positions from the cache, compared with the first of these chunkings.
         const auto relative = [&](const std::vector<Index>& pieces) {
           return decoded(block, ring(key_storage::raw, ring_positions::cache), x,
                          frequency_table<T>(narrow, 6), pieces);
@@ -95,15 +95,15 @@ TEST_CASE("a block of floats keeps its keys and values in 16 bits", "[block]") {
   const rows_of<float> exact = decoded(block, kv_cache<float>(1, 12, 2, 6), x, table, {5, 7});
   const rows_of<float> close = decoded(block, kv_cache<Eigen::bfloat16>(1, 12, 2, 6), x, table, {5, 7});
   const rows_of<float> same = decoded(block, kv_cache<Eigen::bfloat16>(1, 12, 2, 6), x, table, {1, 1, 1, 9});
-  // Keys and values are off by 2^-8 of themselves; scores below 4 move by 2^-6 at most, and their weights
-  // too.
+  // The relative error of keys and values is 2^-8. Scores below 4 change by at most 2^-6, and so do their
+  // weights.
   const float largest = exact.cwiseAbs().maxCoeff();
   CHECK((exact - close).cwiseAbs().maxCoeff() < 0x1p-4f * largest);
   CHECK((exact - close).cwiseAbs().maxCoeff() > 0x1p-12f * largest);
   CHECK(testing::worst(same, 0, testing::exact(close)) <= 1);
 }
 
-TEST_CASE("rows of a batch may bring different numbers of tokens", "[block]") {
+TEST_CASE("rows of a batch may have different numbers of tokens", "[block]") {
   const random_block<double> memory({.bias = true}, 513);
   testing::random numbers(514);
   const frequency_table<double> table(narrow, 20);
@@ -127,7 +127,7 @@ TEST_CASE("rows of a batch may bring different numbers of tokens", "[block]") {
     got << out.middleRows(4 * b, taken[b][0]), more.middleRows(3 * b, taken[b][1]);
     CHECK(testing::worst(got, 0, expected) <= 1);
   }
-  // The rest of a row attends to nothing, which leaves the bias.
+  // The other tokens of the row attend to nothing, so the output is the bias.
   CHECK((out.row(7) - memory.o_bias).cwiseAbs().maxCoeff() == 0);
   CHECK((more.row(1) - memory.o_bias).cwiseAbs().maxCoeff() == 0);
 }

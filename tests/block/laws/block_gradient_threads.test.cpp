@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The backward pass of a block on the caller's threads: the same bits for any number of them, and every step
-// that is large enough runs on all of them.
+// The backward pass of a block on the caller's threads: the same bits for any number of threads, and every
+// step that is large enough uses all of them.
 #include <rope/block/gradient.hpp>
 
 #include <array>
@@ -16,7 +16,7 @@ using namespace threaded_block;
 
 namespace {
 
-/// The gradients of a block, one after the other.
+/// The gradients of a block, one after another.
 struct all_gradients {
   using T = float;
   std::array<rows_of<T>, 6> wide;
@@ -81,7 +81,7 @@ TEST_CASE("gradients of a block have the same bits on any number of threads", "[
   });
 }
 
-TEST_CASE("every step of a backward pass runs on the threads", "[block]") {
+TEST_CASE("every step of a backward pass uses the threads", "[block]") {
   const long_rows of;
   std::vector<float> memory(batch * tokens * 16 * 16);
   std::vector<double> sums(batch * tokens * 16);
@@ -103,13 +103,13 @@ TEST_CASE("every step of a backward pass runs on the threads", "[block]") {
     multi_head_attention_gradient(of.block(), {.x = of.x, .batch = batch, .d_out = of.d_out}, d.maps(true),
                                   of.table, {}, threads);
   });
-  // Projections, two norms, two rotations, the gradient with respect to heads, two rotations and two norms
-  // back, and the gradients with respect to weights and by tokens.
+  // Projections, two norms, two rotations, the gradient with respect to heads, the gradients of two rotations
+  // and of two norms, and the gradients with respect to weights and tokens.
   CHECK(loops == 12 + attends);
   CHECK(attends > 1);
 }
 
-TEST_CASE("no threads are the calling thread of a backward pass", "[block]") {
+TEST_CASE("without threads the calling thread runs the backward pass", "[block]") {
   const long_rows of;
   const own_threads one(1);
   all_gradients d(of.memory, of.x, of.context), alone = d;

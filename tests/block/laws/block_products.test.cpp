@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The products of a block are sums of products, for every shape of a tile and order of an operand.
+// The products of a block are sums of products, for every shape of a tile and every storage order.
 #include <rope/block/detail/projection_products.hpp>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using rope::detail::operand;
 
 namespace {
 
-/// A matrix of numbers in [-1, 1] inside a larger one, in rows or in columns.
+/// A matrix of numbers in [-1, 1] inside a larger one, in row-major or column-major order.
 template <class T>
 struct matrix {
   Index rows, cols, stride;
@@ -38,7 +38,7 @@ struct matrix {
   }
 };
 
-/// Sums of `depth` products of numbers up to 1, and what they are added to, summed in any order.
+/// The bound of sums of `depth` products of numbers up to 1 and an initial value, added in any order.
 template <class T>
 testing::wide bound(Index depth) {
   return static_cast<testing::wide>(depth + 2) * static_cast<testing::wide>(depth + 1) *
@@ -47,7 +47,7 @@ testing::wide bound(Index depth) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("products of a tile are sums of products, whatever its shape", "[block]", float, double) {
+TEMPLATE_TEST_CASE("products of a tile are sums of products for every shape", "[block]", float, double) {
   using T = TestType;
   testing::random random(17);
   const Index most = rope::detail::terms_per_pass;
@@ -82,7 +82,7 @@ TEMPLATE_TEST_CASE("products of a tile are sums of products, whatever its shape"
         }
 }
 
-TEMPLATE_TEST_CASE("few tokens give the same bits beside any others", "[block]", float, double) {
+TEMPLATE_TEST_CASE("a few tokens give the same bits next to any others", "[block]", float, double) {
   using T = TestType;
   testing::random random(18);
   for (const Index depth : {0, 1, 7, 64, 133})

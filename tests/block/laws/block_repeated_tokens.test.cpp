@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Gradients with respect to the weights of a block over many equal tokens: sums over tokens, which lose a digit for every
-// factor of ten in their number if they are formed one by one. The exact results are closed forms.
+// Gradients with respect to the weights of a block over many equal tokens. Sums over tokens lose a digit for
+// every factor of ten in their number if they are added one by one. The exact results are closed forms.
 #include <rope/block/gradient.hpp>
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 using rope::Index;
 using testing::wide;
 
-TEST_CASE("the gradients of weights and biases over many equal tokens lose no digits", "[block]") {
+TEST_CASE("gradients of weights and biases over many equal tokens keep their accuracy", "[block]") {
   testing::random numbers(testing::seed());
   const Index tokens = 65536, dim = 8, matrix = dim * dim;
   const auto size = [](Index n) { return static_cast<std::size_t>(n); };
@@ -36,14 +36,15 @@ TEST_CASE("the gradients of weights and biases over many equal tokens lose no di
   std::vector<float> d_w_v(size(matrix)), d_w_o(size(matrix)), d_b_v(size(dim)), d_b_o(size(dim));
   const std::vector<float> all_x = repeated(x), all_d = repeated(d_out);
   using rows = Eigen::Map<const Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
-  // Every token is a row of the batch, and sees itself alone: out = W_o (W_v x + b_v) + b_o.
+  // Every token is a row of the batch, and attends to itself only: out = W_o (W_v x + b_v) + b_o.
   multi_head_attention_gradient(
       block,
       {.x = rows(all_x.data(), tokens, dim), .batch = tokens, .d_out = rows(all_d.data(), tokens, dim)},
       rope::multi_head_gradients<float>{.weights = {.v = {d_w_v.data(), dim, dim, d_b_v.data()},
                                                     .o = {d_w_o.data(), dim, dim, d_b_o.data()}}});
 
-  // A sum over 256 tokens, 256 of those, and some 30 roundings of what goes in; relative to the sum of magnitudes.
+  // A sum over 256 tokens, a sum of 256 of these, and about 30 roundings of their terms, relative to the sum
+  // of magnitudes.
   const double allowed = (256 + 256 + 30) * static_cast<double>(tolerance::unit_roundoff<float>());
   const auto n = static_cast<wide>(tokens);
   const auto check = [&](float got, wide term, wide magnitude) {

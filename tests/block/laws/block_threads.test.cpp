@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A block on the caller's threads: the same bits for any number of them, in every form, and every step that
-// is large enough runs on all of them. The backward pass is in block_gradient_threads.test.cpp.
+// A block on the caller's threads: the same bits for any number of threads, in every form, and every step
+// that is large enough uses all of them. The backward pass is in block_gradient_threads.test.cpp.
 #include <rope/block/multi_head_attention.hpp>
 
 #include <vector>
@@ -36,7 +36,7 @@ TEST_CASE("a forward pass has the same bits on any number of threads", "[block]"
   });
 }
 
-TEST_CASE("every step of a forward pass runs on the threads", "[block]") {
+TEST_CASE("every step of a forward pass uses the threads", "[block]") {
   const long_rows of;
   std::vector<float> memory(batch * tokens * 16 * 16);
   const auto heads = [&](Index count, Index dim) { return bshd(memory.data(), batch, tokens, count, dim); };
@@ -55,7 +55,7 @@ TEST_CASE("every step of a forward pass runs on the threads", "[block]") {
 
 namespace {
 
-/// Prefill, then a few tokens, then one, of rows that bring different numbers.
+/// Prefill, then a few tokens, then one, with rows of different numbers of tokens.
 template <class T, class Block, class Cache, class Threads>
 rows_of<T> decoded(const Block& block, Cache cache, const rows_of<T>& x, const frequency_table<T>* table,
                    const Threads& threads) {
@@ -77,7 +77,7 @@ rows_of<T> decoded(const Block& block, Cache cache, const rows_of<T>& x, const f
 
 TEST_CASE("a cached forward pass has the same bits on any number of threads", "[block]") {
   using T = double;
-  // Weights of which one token already is work for two threads.
+  // Weights so large that one token is enough work for two threads.
   const block_kind wide = {.heads = 8,
                            .kv_heads = 2,
                            .head_dim = 32,
@@ -102,7 +102,7 @@ TEST_CASE("a cached forward pass has the same bits on any number of threads", "[
   check(ring_cache<T>(batch, ring, 2, 32, 0, key_storage::raw), &table);
 }
 
-TEST_CASE("one token runs on every thread", "[block]") {
+TEST_CASE("one token uses every thread", "[block]") {
   const block_kind wide = {.heads = 8,
                            .kv_heads = 2,
                            .head_dim = 64,
@@ -119,7 +119,7 @@ TEST_CASE("one token runs on every thread", "[block]") {
   CHECK(loops_of([&](const auto& threads) { block.forward(x, cache, out, {}, threads); }) == 2);
 }
 
-TEST_CASE("no threads are the calling thread of a forward pass", "[block]") {
+TEST_CASE("without threads the calling thread runs the forward pass", "[block]") {
   const long_rows of;
   const own_threads one(1);
   rows_of<float> out(batch * tokens, 300), alone(batch * tokens, 300);
@@ -128,7 +128,7 @@ TEST_CASE("no threads are the calling thread of a forward pass", "[block]") {
   CHECK(out == alone);
 }
 
-TEST_CASE("every step of a cached forward pass runs on the threads", "[block]") {
+TEST_CASE("every step of a cached forward pass uses the threads", "[block]") {
   const block_kind wide = {.heads = 8,
                            .kv_heads = 2,
                            .head_dim = 32,
@@ -156,7 +156,7 @@ TEST_CASE("every step of a cached forward pass runs on the threads", "[block]") 
   const int attends_rotated = loops_of(
       [&](const auto& threads) { attention<half_split>(queries, rotated, result, table, {}, {}, threads); });
   CHECK(attends > 0);
-  // Before and after it, projections; the rotation of the queries is part of attention.
+  // The projections before and after attention. The rotation of the queries is part of attention.
   CHECK(loops_of([&](const auto& threads) {
           kv_cache<float> cache = empty();
           block.forward(x, cache, out, {}, threads);

@@ -9,7 +9,7 @@ using rope::multi_head_gradients;
 using rope::multi_head_tape;
 using testing::rows_of;
 
-TEST_CASE("a tape has no context and gradients have no memory unless they are given", "[block]") {
+TEST_CASE("a tape has no context, and gradients no memory, by default", "[block]") {
   const rows_of<double> x = rows_of<double>::Constant(6, 4, 2);
   const multi_head_tape<double> tape{.x = x, .batch = 2, .d_out = x};
   CHECK(tape.x.rows() == 6);
@@ -25,7 +25,8 @@ TEST_CASE("a tape has no context and gradients have no memory unless they are gi
   CHECK(none.options.bias.empty());
 }
 
-TEST_CASE("gradients are written where the tape and the gradients say, rows of any stride", "[block]") {
+TEST_CASE("gradients are written to the memory that the tape and the gradients name, with any row stride",
+          "[block]") {
   const testing::random_block<double> memory({.model_dim = 4, .context_dim = 4, .out_dim = 4}, 1207);
   const rope::multi_head_attention<double, half_split> block(memory.weights(), memory.options());
   rows_of<double> wide = rows_of<double>::Constant(6, 9, -77), x(6, 4), d_out(6, 4);

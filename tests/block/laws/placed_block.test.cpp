@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A block by a table placed in the head is the block by a table of the whole head whose other pairs have
-// frequency 0: cos 1 and sin 0 change no bit.
+// A block with a table placed in the head has the bits of a block with a table for the whole head whose other
+// pairs have frequency 0: cos 1 and sin 0 change no bit.
 #include <rope/block/gradient.hpp>
 #include <rope/block/multi_head_attention.hpp>
 
@@ -25,10 +25,10 @@ const testing::block_kind kind = {
     .heads = 4, .kv_heads = 2, .head_dim = head_dim, .value_dim = 6, .norm = true};
 const frequencies narrow(rotary_dim, 50.0);
 
-/// The pairs of a window at channel `place`, then the other channels in pairs of neighbours.
+/// The rotated pairs begin at channel `place`. The other channels form pairs of neighbours.
 template <class Layout>
 struct whole_head {
-  static inline Index place = 0;  // one type for all places, or each would compile the block again
+  static inline Index place = 0;  // one type for all channels, or each would compile the block again
 
   static Index outside(Index channel) { return channel < place ? channel : channel + rotary_dim; }
   static Index first(Index i, Index /*pairs*/) {
@@ -126,8 +126,8 @@ void check_place(Index place) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a block turns the window of a placed table, forward, cached and back", "[block]", float,
-                   double) {
+TEMPLATE_TEST_CASE("a block rotates the channels of a placed table: forward, with a cache and backward",
+                   "[block]", float, double) {
   testing::for_each_layout([](auto layout) {
     using Layout = decltype(layout);
     for (const Index place : {Index{0}, Index{3}, head_dim - rotary_dim})
@@ -135,7 +135,7 @@ TEMPLATE_TEST_CASE("a block turns the window of a placed table, forward, cached 
   });
 }
 
-TEST_CASE("a block refuses a window that leaves the head and changes nothing", "[block]") {
+TEST_CASE("a block throws if the rotated channels exceed the head, and changes nothing", "[block]") {
   const random_block<float> memory(kind, 811);
   testing::random numbers(812);
   const rows_of<float> x = random_rows<float>(numbers, 6, kind.model_dim);

@@ -78,7 +78,7 @@ std::vector<long long> counted(Index count, long long first) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a block tells the probabilities of a call and its output, in every form", "[block]",
+TEMPLATE_TEST_CASE("a block reports the probabilities of a call next to its output, in every form", "[block]",
                    float, double) {
   using T = TestType;
   const random_block<T> memory({.norm = true, .norm_offset = 1}, 541);
@@ -89,7 +89,7 @@ TEMPLATE_TEST_CASE("a block tells the probabilities of a call and its output, in
   const frequency_table<T> table(turns, 60);
   const multi_head_attention<T, half_split> block(memory.weights(), memory.options());
   const reference::block still = memory.reference(), turning = memory.template reference<half_split>(turns);
-  // A probability is the end of the sums that block_bound counts, and is at most 1.
+  // A probability is the last of the sums that block_bound counts, and is at most 1.
   const auto bound = static_cast<testing::wide>(testing::block_bound<T>());
   const auto check = [&](Index keys, const auto& call, const auto& worst_of_row) {
     rows_of<T> out(batch * queries, 10), expected(batch * queries, 10);
@@ -104,7 +104,7 @@ TEMPLATE_TEST_CASE("a block tells the probabilities of a call and its output, in
     CHECK(sums == expected_sums);
     for (Index b = 0; b < batch; ++b)
       CHECK(worst_of_row(b, probabilities.data() + b * heads * queries * keys) <= bound);
-    // Alone they are the same, and the block that was asked tells nothing.
+    // The probabilities alone are the same, and reporting leaves the block itself unchanged.
     std::vector<T> alone(probabilities.size());
     call(block.reporting({.probabilities = alone}), out);
     CHECK(alone == probabilities);
@@ -122,7 +122,7 @@ TEMPLATE_TEST_CASE("a block tells the probabilities of a call and its output, in
   check(
       queries, [&](const auto& to, auto& out) { to.forward(x, batch, out, table, 7); },
       of_self(turning, 7, causal));
-  // Three segments of 4, 0 and 5 tokens; positions of each from 0 on, which only differences matter of.
+  // Three segments of 4, 0 and 5 tokens. The positions of each begin at 0, and only their differences matter.
   const std::vector<int> offsets = {0, 4, 4, 9};
   const auto in_segment = [](std::size_t i, std::size_t j) { return j <= i && (i < 4) == (j < 4); };
   check(
@@ -149,7 +149,7 @@ TEMPLATE_TEST_CASE("a block tells the probabilities of a call and its output, in
       of_context(turning, 3, 20));
 }
 
-TEST_CASE("log-sum-exps of segments are those of their queries, of one row and of several", "[block]") {
+TEST_CASE("log-sum-exps of segments are those of their queries, for one row and for several", "[block]") {
   const random_block<double> memory({}, 545);
   testing::random numbers(546);
   const rope::frequencies turns(4);
@@ -181,8 +181,7 @@ TEST_CASE("log-sum-exps of segments are those of their queries, of one row and o
   }
 }
 
-TEST_CASE("memory of another length for what a block tells is refused before anything is written",
-          "[block]") {
+TEST_CASE("report buffers of the wrong length throw before anything is written", "[block]") {
   const random_block<double> memory({}, 543);
   testing::random numbers(544);
   const rows_of<double> x = testing::random_rows<double>(numbers, batch * queries, 10);

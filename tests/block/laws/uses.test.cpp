@@ -7,7 +7,7 @@
 #include "support/catch.hpp"
 #include "support/own_threads.hpp"
 
-// What the comments of this module show, as they show it: tests/class_comments.cmake.
+// The code in the comments of this module, as it is written there: tests/class_comments.cmake.
 
 using namespace rope;
 
@@ -35,7 +35,7 @@ struct model {
 
 }  // namespace
 
-TEST_CASE("the comments of a block show its use", "[block]") {
+TEST_CASE("the examples in the comments of a block work", "[block]") {
   const model memory;
   const auto& [wq, wk, wv, wo] = memory;
   const auto& q_proj = wq;
@@ -62,7 +62,7 @@ TEST_CASE("the comments of a block show its use", "[block]") {
   CHECK(cache.size() == 3);
 }
 
-TEST_CASE("the comment of multi_head_shape shows its use", "[block]") {
+TEST_CASE("the example in the comment of multi_head_shape works", "[block]") {
   const model memory;
   const multi_head_attention<float> block = memory.block();
   const multi_head_shape& shape = block.shape();
@@ -70,7 +70,7 @@ TEST_CASE("the comment of multi_head_shape shows its use", "[block]") {
   CHECK(cache.capacity() == capacity);
 }
 
-TEST_CASE("the comments of what a block tells and keeps show their use", "[block]") {
+TEST_CASE("the examples in the comments of reports and tapes work", "[block]") {
   const model memory;
   const multi_head_attention<float> plain = memory.block();
   const multi_head_attention<float, half_split> block(plain.weights(), plain.options());
@@ -93,7 +93,7 @@ TEST_CASE("the comments of what a block tells and keeps show their use", "[block
   CHECK(encoded.tokens() == keys);
 }
 
-TEST_CASE("the comments of the gradient of a block show its use", "[block]") {
+TEST_CASE("the examples in the comments of the gradient of a block work", "[block]") {
   const model memory;
   const multi_head_attention<float> block = memory.block();
   testing::random numbers(13);
