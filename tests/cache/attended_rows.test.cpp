@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A class that the library does not know is attended to once it has what attention needs of stored tokens.
+// A user-defined class is accepted by attention once it has the functions that attention needs of stored
+// tokens.
 #include <rope/cache/attended_rows.hpp>
 
 #include <algorithm>
@@ -121,7 +122,7 @@ std::vector<wide> expected(const sequence& x, Index b, Index i, Index h) {
 
 }  // namespace
 
-TEST_CASE("a cache that drops every second token is attended to by its definition", "[cache]") {
+TEST_CASE("attention to a cache that drops every second token follows the definition", "[cache]") {
   sequence x;
   sparse_cache cache;
   const frequency_table<> table(frequencies(dim, base), sequence::tokens);
@@ -133,8 +134,9 @@ TEST_CASE("a cache that drops every second token is attended to by its definitio
     first += count;
   }
   REQUIRE(first == sequence::tokens);
-  // Channels are below 1, so a score is below 8 / sqrt(8) < 3 and off by at most 3 (8 + 2 * 3 + 2) u: rotation,
-  // products and their sum. A weight is off by twice that, an output, below 1, by as much and a sum of 7 terms.
+  // Channels are below 1, so a score is below 8 / sqrt(8) < 3 and has an error of at most 3 (8 + 2 * 3 + 2)
+  // u: rotation, products and their sum. The error of a weight is twice that. An output, below 1, has the
+  // same error plus that of a sum of 7 terms.
   const double bound = (2 * 3 * 16 + 2 * 7) * 0x1p-24;
   for (Index b = 0; b < rows; ++b)
     for (Index i = 0; i < sequence::tokens; ++i)
@@ -148,7 +150,7 @@ TEST_CASE("a cache that drops every second token is attended to by its definitio
       }
 }
 
-TEST_CASE("rows that contradict themselves are refused", "[cache]") {
+TEST_CASE("inconsistent rows throw", "[cache]") {
   sequence x;
   sparse_cache cache;
   cache.append(x.keys(), x.values());
@@ -165,7 +167,8 @@ TEST_CASE("rows that contradict themselves are refused", "[cache]") {
   CHECK(untouched());
 }
 
-TEST_CASE("rows of different lengths share the threads of one call, with the bits of rows alone", "[cache]") {
+TEST_CASE("rows of different lengths share the threads of one call, with the bits of each row alone",
+          "[cache]") {
   constexpr Index channels = 128, long_row = 2500;  // enough work for threads
   const std::vector<float> k = testing::random_channels<float>(rows * long_row * channels, 4);
   const std::vector<float> q = testing::random_channels<float>(rows * heads * channels, 5);

@@ -15,7 +15,7 @@
 #include "support/errors.hpp"
 #include "support/heads.hpp"
 
-/// Caches under random histories, against lists of tokens.
+/// Caches after random calls, compared with lists of tokens.
 
 namespace {
 
@@ -33,7 +33,7 @@ class history {
         cache_(2, capacity, 2, 8, 5, storage),
         rows_(2) {}
 
-  /// Appends some tokens to every row and attends to everything.
+  /// Appends some tokens to every row and attends to all of them.
   void append(const std::vector<std::size_t>& counts, Index window) {
     rows added(2);
     for (std::size_t b = 0; b < 2; ++b) {
@@ -111,7 +111,7 @@ class history {
   long turns_ = 0;
 };
 
-/// A decoder that appends, rolls back, forgets and shifts at random.
+/// A decoder that appends, rolls back, drops and shifts tokens at random.
 template <class Layout, class T, class C>
 void check_history(std::uint32_t seed) {
   const std::size_t heads = seed % 2 == 0 ? 2 : 6;
@@ -148,7 +148,7 @@ void check_history(std::uint32_t seed) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention to a cache follows the definition through any history", "[cache]",
+TEMPLATE_TEST_CASE("attention to a cache follows the definition after any calls", "[cache]",
                    (testing::types<float, float>), (testing::types<double, double>),
                    (testing::types<float, Eigen::half>), (testing::types<float, Eigen::bfloat16>),
                    (testing::types<Eigen::bfloat16, Eigen::bfloat16>)) {
@@ -173,7 +173,7 @@ struct tokens_of_ones {
 
 }  // namespace
 
-TEST_CASE("a call that a cache cannot answer is refused and nothing is written", "[cache]") {
+TEST_CASE("an invalid call of attention to a cache throws and nothing is written", "[cache]") {
   tokens_of_ones x;
   const frequency_table<> table(plain, 40), other(frequencies(6, 50.0), 40), small(plain, 3),
       wide(frequencies(10), 40);
@@ -233,7 +233,7 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written",
   refused(invalid, "attention: rotary_dim must not exceed head_dim, got 10 of 8",
           [&] { attention<half_split>(x.q(2, 1), raw, x.out(2, 1), wide); });
 
-  // What is too small for float is found before a row is written, whatever the row.
+  // A scale too small for float throws before a row is written, whichever row it is.
   kv_cache<float> uneven(2, 10, 2, 8, 5), uneven_raw(2, 10, 2, 8, 5, key_storage::raw);
   uneven.append<half_split>(x.q(2, 4, 2), x.q(2, 4, 2, 5), table, counts(2, 4));
   uneven_raw.append(x.q(2, 4, 2), x.q(2, 4, 2, 5), counts(2, 4));
@@ -282,8 +282,7 @@ TEST_CASE("a call that a cache cannot answer is refused and nothing is written",
   CHECK(!x.untouched());
 }
 
-TEST_CASE("a call without a table to a cache that rotated its keys says that its queries are rotated",
-          "[cache]") {
+TEST_CASE("a call without a table to a cache of keys it rotated needs queries_are_rotated", "[cache]") {
   const frequency_table<> table(plain, 40);
   const std::string rule =
       "rope::attention: this cache rotated its keys, and a call without a table does not rotate q; call "
@@ -297,7 +296,7 @@ TEST_CASE("a call without a table to a cache that rotated its keys says that its
     const auto queries = bshd(q.data(), 2, 4, 4, 8);
     const auto by_hand = bshd(rotated.data(), 2, 4, 4, 8), out = x.out(2, 4, 4, 8);
     rotate<half_split>(by_hand, table);
-    attention(queries.token_range(0, 0), cache, out.token_range(0, 0));  // an empty cache has rotated none
+    attention(queries.token_range(0, 0), cache, out.token_range(0, 0));  // an empty cache has not rotated any
     append(cache);
     CHECK(cache.rotates_keys());
     for (const Index tokens : {Index{4}, Index{0}})
@@ -321,7 +320,7 @@ TEST_CASE("a call without a table to a cache that rotated its keys says that its
         [&](auto& to) { to.template append<half_split>(keys, keys, table); });
 }
 
-TEST_CASE("a cache of rotated keys and the views of it give the same bits", "[cache]") {
+TEST_CASE("a cache of rotated keys and its views give the same bits", "[cache]") {
   const std::vector<float> k = testing::random_channels<float>(2 * 9 * 2 * 8, 5),
                            q = testing::random_channels<float>(2 * 4 * 6 * 8, 6);
   kv_cache<float> cache(2, 12, 2, 8);
@@ -395,10 +394,11 @@ TEST_CASE("biases, masks, sink logits and log-sum-exps are those of the views, f
     for (std::size_t i = 0; i < got.sums.size(); ++i)
       sum_error = (std::max)(
           sum_error, got.sums[i] == expected.sums[i] ? 0.0 : std::abs(got.sums[i] - expected.sums[i]));
-    // Channels below 0.5 and at most 11 keys: sums of a few roundings of numbers below 1.
+    // Channels below 0.5 and at most 11 keys: sums with a few roundings of numbers below 1.
     CHECK(out_error <= 200 * 0x1p-24);
     CHECK(sum_error <= 200 * 0x1p-24);
-    // Without a place for sums, those of ring_positions::cache are copied head by head; the others are not.
+    // Without a buffer for sums, those of ring_positions::cache are copied head by head. The others are not
+    // copied.
     options.log_sum_exp = {};
     result alone;
     attention<half_split>(query_view, cache, alone.view(), table, options, {}, threads);
@@ -411,7 +411,7 @@ TEST_CASE("biases, masks, sink logits and log-sum-exps are those of the views, f
   check(kv_cache<Eigen::bfloat16>(batch, 20, 2, 8, 5, key_storage::raw), backwards{});
 }
 
-TEST_CASE("each head has its sink logit in rows of any count", "[cache]") {
+TEST_CASE("each head has its sink logit, for rows of any count", "[cache]") {
   const Index heads = 4;
   const std::vector<float> logits = {0.5f, -1.0f, 2.0f, 0.0f};
   const std::vector<float> memory = testing::random_channels<float>(2 * 5 * heads * 8, 11);
@@ -444,7 +444,7 @@ TEST_CASE("each head has its sink logit in rows of any count", "[cache]") {
   }
 }
 
-TEST_CASE("queries of a row beyond its count have no keys", "[cache]") {
+TEST_CASE("queries beyond the count of a row have no keys", "[cache]") {
   tokens_of_ones x;
   kv_cache<float> cache(2, 10, 2, 8, 5);
   cache.append(x.q(2, 3, 2), x.q(2, 3, 2, 5), std::vector<Index>{3, 1});
@@ -458,12 +458,12 @@ TEST_CASE("queries of a row beyond its count have no keys", "[cache]") {
         CHECK((sums[(b * 3 + t) * 4 + h] == attention_options::no_keys) == (b == 1 && t > 0));
 }
 
-TEST_CASE("rows that grew apart to one length forget tokens together", "[cache]") {
+TEST_CASE("rows of equal length with different histories are rolled back together", "[cache]") {
   tokens_of_ones x;
   kv_cache<float> cache(2, 10, 2, 8, 5);
   cache.append(x.q(2, 1, 2), x.q(2, 1, 2, 5), std::vector<Index>{0, 1});
   cache.append(x.q(2, 3, 2), x.q(2, 3, 2, 5), std::vector<Index>{3, 2});
-  cache.truncate(2);  // one token of each: 2 and 1 are left of the last append, which was 3 wide
+  cache.truncate(2);  // one token of each: 2 and 1 are left of the last append, which had 3 columns
   std::vector<double> sums(2 * 3 * 4, -77);
   attention_options options;
   options.log_sum_exp = sums;
@@ -475,7 +475,7 @@ TEST_CASE("rows that grew apart to one length forget tokens together", "[cache]"
         CHECK((sums[(b * 3 + t) * 4 + h] == attention_options::no_keys) == (t >= left[b]));
 }
 
-TEST_CASE("options that a cache decides are refused", "[cache]") {
+TEST_CASE("options that a cache sets itself throw", "[cache]") {
   tokens_of_ones x;
   kv_cache<float> cache(1, 10, 2, 8, 5);
   cache.append(x.q(1, 4, 2), x.q(1, 4, 2, 5));
@@ -530,8 +530,7 @@ TEST_CASE("options that a cache decides are refused", "[cache]") {
           [](auto& o) { o.products = product_precision::bfloat16; });
 }
 
-TEST_CASE("products that channels do not have are refused before a row without queries gets its zeros",
-          "[cache]") {
+TEST_CASE("unsupported product types throw before a row without queries is set to zeros", "[cache]") {
   tokens_of_ones x;
   kv_cache<float> cache(2, 10, 2, 8, 5);
   cache.append(x.q(2, 4, 2), x.q(2, 4, 2, 5));
@@ -544,7 +543,7 @@ TEST_CASE("products that channels do not have are refused before a row without q
   }
 }
 
-TEST_CASE("log-sum-exps of a ring that has overwritten nothing are those of the views", "[cache]") {
+TEST_CASE("log-sum-exps of a ring that has not overwritten anything are those of its views", "[cache]") {
   const std::vector<float> k = testing::random_channels<float>(2 * 7 * 2 * 8, 31),
                            q = testing::random_channels<float>(2 * 3 * 4 * 8, 32);
   const frequency_table<> table(plain, 20);
@@ -567,7 +566,7 @@ TEST_CASE("log-sum-exps of a ring that has overwritten nothing are those of the 
   }
 }
 
-TEST_CASE("queries of the first rows of a cache get what they get beside those of all rows", "[cache]") {
+TEST_CASE("queries of the first rows of a cache have the results of queries of all rows", "[cache]") {
   constexpr Index rows = 3, tokens = 4;
   const frequency_table<> table(plain, 40);
   const std::vector<float> k = testing::random_channels<float>(rows * tokens * 2 * 8, 41),

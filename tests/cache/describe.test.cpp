@@ -17,7 +17,7 @@ head_view<const float> tokens(Index batch, Index count) { return bshd(ones.data(
 
 }  // namespace
 
-TEST_CASE("a cache says what each row holds, in one line", "[cache]") {
+TEST_CASE("a cache describes each row in one line", "[cache]") {
   kv_cache<float> cache(2, 9, 1, 4);
   const int counts[] = {3, 0};
   cache.append(tokens(2, 3), tokens(2, 3), counts);
@@ -41,7 +41,7 @@ TEST_CASE("a cache says what each row holds, in one line", "[cache]") {
   CHECK(describe(kv_cache<float>(0, 9, 1, 4)).empty());
 }
 
-TEST_CASE("a cache of coordinates says where its tokens are on all axes", "[cache]") {
+TEST_CASE("a cache of coordinates describes the positions of its tokens on all axes", "[cache]") {
   kv_cache<float> cache(1, 20, 1, 4, token_axes{3});
   const auto prompt = qwen_vl_positions({text_run{2}, vision_run{1, 2, 3}});
   cache.append_at(tokens(1, 8), tokens(1, 8), token_coordinates(prompt.coordinates));
@@ -55,7 +55,7 @@ TEST_CASE("a cache of coordinates says where its tokens are on all axes", "[cach
   CHECK(describe(on_one) == "row 0: 2 of 9 tokens, from (0.25) to (6.5), text goes on at 7.5; rotated keys");
 }
 
-TEST_CASE("a ring says what it holds of what it has seen", "[cache]") {
+TEST_CASE("a ring describes which of its tokens it still contains", "[cache]") {
   ring_cache<float> ring(1, {.sinks = 0, .window = 4, .chunk = 2}, 1, 4),
       sinks(1, {.sinks = 1, .window = 4}, 1, 4);
   CHECK(describe(ring) == "row 0: no tokens of 5, text goes on at 0; rotated keys");

@@ -49,7 +49,7 @@ std::vector<std::int64_t> list(std::span<const std::int64_t> x) { return {x.begi
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("every cache of growing sequences forgets, moves and copies tokens in the same way",
+TEMPLATE_TEST_CASE("every growing cache drops, moves and copies tokens in the same way",
                    "[cache][growing_cache]", rope::kv_cache<float>, rope::latent_cache<float>) {
   std::vector<float> memory;
   const auto x = numbered(memory, 6);
@@ -86,7 +86,7 @@ TEMPLATE_TEST_CASE("every cache of growing sequences forgets, moves and copies t
   CHECK(before.size(1) == 5);
 }
 
-TEMPLATE_TEST_CASE("the messages of a cache name the class of the cache and its function",
+TEMPLATE_TEST_CASE("error messages of a cache name the class of the cache and its function",
                    "[cache][growing_cache]", rope::kv_cache<float>, rope::latent_cache<float>) {
   std::vector<float> memory;
   const auto x = numbered(memory, 2);

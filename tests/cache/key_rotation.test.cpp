@@ -37,7 +37,7 @@ key_rotation stored_by(const Table& table) {
   return cache.rotation();
 }
 
-/// Pair i in the mirror: a policy a user could write.
+/// Reversed order of pairs: a policy that a user could write.
 struct mirrored {
   static constexpr Index first(Index i, Index /*pairs*/) { return i; }
   static constexpr Index second(Index i, Index pairs) { return 2 * pairs - 1 - i; }
@@ -47,7 +47,7 @@ const frequency_table<> keys_table(frequencies(8, 100.0), 90);
 
 }  // namespace
 
-TEST_CASE("a rotation is that of frequencies, factor, layout and first channel", "[cache]") {
+TEST_CASE("a rotation consists of frequencies, factor, layout and first channel", "[cache]") {
   const key_rotation one = stored_by<half_split>(keys_table);
   CHECK(one == stored_by<half_split>(frequency_table<>(frequencies(8, 100.0), -9, 500)));
   CHECK(one == stored_by<half_split>(frequency_table<double>(frequencies(8, 100.0), 40)));
@@ -62,7 +62,7 @@ TEST_CASE("a rotation is that of frequencies, factor, layout and first channel",
   CHECK(stored_by<half_split>(narrow) == stored_by<half_split>(narrow.at_channel(0)));
 }
 
-TEST_CASE("a rotation is four integers that mean the same in every build", "[cache]") {
+TEST_CASE("a rotation is four integers that are equal in every build", "[cache]") {
   static_assert(std::is_trivially_copyable_v<key_rotation> && sizeof(key_rotation) == 32 &&
                 std::has_unique_object_representations_v<key_rotation>);
   const key_rotation one = stored_by<half_split>(keys_table);
@@ -72,14 +72,14 @@ TEST_CASE("a rotation is four integers that mean the same in every build", "[cac
   CHECK(back != one);
   std::memcpy(&back, bytes, sizeof one);
   CHECK(back == one);
-  // splitmix64 over the bits of 1, 4, 1 and 100^(-i / 4), computed in Python; saved files depend on it.
+  // splitmix64 over the bits of 1, 4, 1 and 100^(-i / 4), computed in Python. Saved files depend on it.
   CHECK(one.frequencies == 0xbcf6047d40acdb5a);
   CHECK(one.text == 0);
   CHECK(one.layout == 1);
   CHECK(one.first_channel == 0);
 }
 
-TEST_CASE("keys that are raw, given or absent have no known rotation", "[cache]") {
+TEST_CASE("keys that are raw, rotated by the caller or absent have unknown rotation", "[cache]") {
   const two_tokens x;
   kv_cache<float> raw(1, 4, 1, 8, 0, key_storage::raw), given(1, 4, 1, 8), cleared(1, 4, 1, 8);
   raw.append(x.view, x.view);
@@ -105,7 +105,7 @@ TEST_CASE("the rotation of a cache follows a change of schedule", "[cache]") {
   CHECK(cache.rotation() == stored_by<half_split>(longer));
 }
 
-TEST_CASE("the rotation of latents begins behind the latent", "[cache]") {
+TEST_CASE("the rotation of latents begins after the latent", "[cache]") {
   const latent_cache<float> cache(1, 4, 6, 8);
   const key_rotation rotation = cache.rotation_by<half_split>(keys_table);
   CHECK(rotation.first_channel == 6);
@@ -149,7 +149,7 @@ TEST_CASE("the rotation of a cache with axes does not depend on coordinates", "[
                                              "kv_cache::rotation_by", "3 axes", "coordinates of 2"));
 }
 
-TEST_CASE("layouts are told apart from two pairs on, by what they pair", "[cache]") {
+TEST_CASE("layouts differ from two pairs on, by the channels that they pair", "[cache]") {
   using rope::detail::layout_fingerprint;
   CHECK(layout_fingerprint<rope::interleaved>(1) == layout_fingerprint<rope::half_split>(1));
   CHECK(layout_fingerprint<mirrored>(1) == layout_fingerprint<rope::half_split>(1));

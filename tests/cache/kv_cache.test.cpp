@@ -23,7 +23,7 @@ using testing::throws_saying;
 
 namespace {
 
-/// What a read-only view shows, read element by element.
+/// The elements of a read-only view.
 template <class T>
 tensor contents(const rope::head_view<const T>& x) {
   tensor result(x.batch, x.tokens, x.heads, x.head_dim);
@@ -66,7 +66,7 @@ struct sequence {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a cache holds what was appended, whatever the pieces and strides", "[cache]", float,
+TEMPLATE_TEST_CASE("a cache contains the appended tokens, for any pieces and strides", "[cache]", float,
                    double, Eigen::half, Eigen::bfloat16) {
   const sequence<TestType> tokens;
   const long piece = GENERATE(1, 2, 3, 4, 5, 6, 10, 11);
@@ -80,9 +80,9 @@ TEMPLATE_TEST_CASE("a cache holds what was appended, whatever the pieces and str
   CHECK(cache.capacity() == 13);
 }
 
-TEST_CASE("appended views may be windows of larger buffers", "[cache]") {
+TEST_CASE("appended views may be parts of larger buffers", "[cache]") {
   const sequence<float> tokens;
-  tensor packed(2, 11, 8, 6, unwritten);  // k in heads 1 .. 3, v in heads 4 .. 6, with channels to spare
+  tensor packed(2, 11, 8, 6, unwritten);  // k in heads 1 .. 3, v in heads 4 .. 6, with additional channels
   for_each_element(tokens.keys, [&](long b, long t, long h, long d) {
     packed(b, t, 1 + h, 1 + d) = tokens.keys(b, t, h, d);
   });
@@ -99,7 +99,7 @@ TEST_CASE("appended views may be windows of larger buffers", "[cache]") {
   tokens.check(cache, 11);
 }
 
-TEST_CASE("values have as many channels as keys unless told otherwise", "[cache]") {
+TEST_CASE("values have as many channels as keys by default", "[cache]") {
   const kv_cache<float> same(1, 4, 2, 6), other(1, 4, 2, 6, 3);
   CHECK(same.keys().head_dim == 6);
   CHECK(same.values().head_dim == 6);
@@ -107,14 +107,14 @@ TEST_CASE("values have as many channels as keys unless told otherwise", "[cache]
   CHECK(other.values().head_dim == 3);
 }
 
-TEST_CASE("a cache shows its tokens read only", "[cache]") {
+TEST_CASE("a cache gives read-only views of its tokens", "[cache]") {
   STATIC_REQUIRE(
       std::is_same_v<decltype(std::declval<kv_cache<float>&>().keys()), rope::head_view<const float>>);
   STATIC_REQUIRE(
       std::is_same_v<decltype(std::declval<kv_cache<float>&>().values()), rope::head_view<const float>>);
 }
 
-TEST_CASE("stored tokens stay where they are while a cache fills", "[cache]") {
+TEST_CASE("stored tokens do not move while a cache fills", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 11, 3, 5, 4);
   tokens.append_to(cache, 0, 1);
@@ -134,7 +134,7 @@ TEST_CASE("the keys of one head are contiguous", "[cache]") {
   CHECK(cache.values().token_stride == 4);
 }
 
-TEST_CASE("tokens that do not fit are refused and nothing is written", "[cache]") {
+TEST_CASE("tokens that do not fit throw and nothing is written", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 7, 3, 5, 4);
   CHECK(throws_saying<std::length_error>([&] { tokens.append_to(cache, 0, 8); },
@@ -149,14 +149,14 @@ TEST_CASE("tokens that do not fit are refused and nothing is written", "[cache]"
   tokens.append_to(cache, 7, 7);
   tokens.check(cache, 7);
 
-  // Not even into the memory behind the last token.
+  // Not even into the memory after the last token.
   cache.truncate(3);
   const std::vector<float> behind(cache.keys().at(0, 3, 0), cache.keys().at(0, 7, 0));
   CHECK_THROWS_AS(sequence<float>(62).append_to(cache, 0, 5), std::length_error);
   CHECK(std::vector<float>(cache.keys().at(0, 3, 0), cache.keys().at(0, 7, 0)) == behind);
 }
 
-TEST_CASE("keys and values of another shape are refused and nothing is written", "[cache]") {
+TEST_CASE("keys and values of another shape throw and nothing is written", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 11, 3, 5, 4);
   tokens.append_to(cache, 0, 2);
@@ -182,7 +182,7 @@ TEST_CASE("keys and values of another shape are refused and nothing is written",
   refused(negative, v, "the extents of a view must not be negative, got [2, -1, 3, 5]");
 }
 
-TEST_CASE("truncation forgets the newest tokens and makes room for others", "[cache]") {
+TEST_CASE("truncation drops the newest tokens, and others may take their slots", "[cache]") {
   const sequence<float> tokens, guessed(62);
   kv_cache<float> cache(2, 11, 3, 5, 4);
   tokens.append_to(cache, 0, 5);
@@ -197,7 +197,7 @@ TEST_CASE("truncation forgets the newest tokens and makes room for others", "[ca
   tokens.check(cache, 11);
 }
 
-TEST_CASE("truncation to more than is stored or below zero is refused", "[cache]") {
+TEST_CASE("truncation to a negative size or to more than is stored throws", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 11, 3, 5, 4);
   tokens.append_to(cache, 0, 5);
@@ -210,7 +210,7 @@ TEST_CASE("truncation to more than is stored or below zero is refused", "[cache]
   tokens.check(cache, 0);
 }
 
-TEST_CASE("a cleared cache is empty and as large as before", "[cache]") {
+TEST_CASE("a cleared cache is empty and has its capacity", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 11, 3, 5, 4);
   tokens.append_to(cache, 0, 11);
@@ -221,7 +221,7 @@ TEST_CASE("a cleared cache is empty and as large as before", "[cache]") {
   tokens.check(cache, 11);
 }
 
-TEST_CASE("a copy of a cache grows on its own", "[cache]") {
+TEST_CASE("a copy of a cache grows independently", "[cache]") {
   const sequence<float> tokens, others(62);
   kv_cache<float> cache(2, 11, 3, 5, 4);
   tokens.append_to(cache, 0, 5);
@@ -233,7 +233,7 @@ TEST_CASE("a copy of a cache grows on its own", "[cache]") {
   CHECK(same_bits(contents(copy.keys().token_range(0, 5)), part(tokens.keys, 0, 5)));
 }
 
-TEST_CASE("a cache without capacity, rows, heads or channels holds nothing", "[cache]") {
+TEST_CASE("a cache without capacity, rows, heads or channels is empty", "[cache]") {
   kv_cache<float> cache(2, 0, 3, 5, 4);
   CHECK(cache.size() == 0);
   CHECK(cache.keys().size() == 0);
@@ -255,14 +255,14 @@ TEST_CASE("a cache without capacity, rows, heads or channels holds nothing", "[c
   }
 }
 
-TEST_CASE("extents that are negative or exceed the address space are refused", "[cache]") {
+TEST_CASE("negative extents and extents beyond the address space throw", "[cache]") {
   CHECK(throws_saying<std::invalid_argument>([] { kv_cache<float>(1, -4, 2, 8); },
                                              "kv_cache: extents must not be negative, got [1, -4, 2, 8]"));
   CHECK_THROWS_AS(kv_cache<float>(-1, 4, 2, 8), std::invalid_argument);
   CHECK_THROWS_AS(kv_cache<float>(1, 4, -2, 8), std::invalid_argument);
   CHECK_THROWS_AS(kv_cache<float>(1, 4, 2, -8), std::invalid_argument);
   CHECK_THROWS_AS(kv_cache<float>(1, 4, 2, 8, -8), std::invalid_argument);
-  // Also where another extent is 0 or far too large.
+  // Also if another extent is 0 or far too large.
   CHECK_THROWS_AS(kv_cache<float>(0, -4, 2, 8), std::invalid_argument);
 
   const rope::Index huge = (std::numeric_limits<rope::Index>::max)();
@@ -274,7 +274,7 @@ TEST_CASE("extents that are negative or exceed the address space are refused", "
   CHECK_THROWS_AS(kv_cache<float>(1, 1, huge, 2), std::length_error);
   CHECK_THROWS_AS(kv_cache<float>(1, 1, 1, 1, huge), std::length_error);
   CHECK_THROWS_AS(kv_cache<float>(1, (huge >> 2) + 1, 1, 1), std::length_error);
-  // The strides of a view of nothing are products too.
+  // The strides of an empty view are products too.
   const rope::Index far = rope::Index{1} << (sizeof(rope::Index) > 4 ? 40 : 20);
   CHECK_THROWS_AS(kv_cache<float>(0, far, 1 << 30, 1), std::length_error);
   CHECK_THROWS_AS(kv_cache<float>(far, 1 << 30, 0, 1), std::length_error);
@@ -292,7 +292,7 @@ positions positions_of(const kv_cache<T>& cache, long b) {
   return {span.begin(), span.end()};
 }
 
-/// Tokens `places` of row b of a sequence, which are all that the row of the cache holds.
+/// Tokens `places` of row b of a sequence, which are all tokens of the row of the cache.
 template <class T>
 void check_row(const kv_cache<T>& cache, long b, const sequence<T>& tokens, const std::vector<long>& places) {
   CHECK(cache.size(b) == static_cast<long>(places.size()));
@@ -310,7 +310,7 @@ void check_row(const kv_cache<T>& cache, long b, const sequence<T>& tokens, cons
 
 }  // namespace
 
-TEST_CASE("rows take as many of the new tokens as they are told", "[cache]") {
+TEST_CASE("rows take as many of the new tokens as their count", "[cache]") {
   const sequence<float> tokens;
   const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
   kv_cache<float> cache(2, 9, 3, 5, 4);
@@ -325,7 +325,7 @@ TEST_CASE("rows take as many of the new tokens as they are told", "[cache]") {
   CHECK(positions_of(cache, 1) == positions{0, 1, 2, 3, 4, 5});
   CHECK(positions(cache.next_positions().begin(), cache.next_positions().end()) == positions{4, 6});
 
-  // What speaks of all rows needs one size.
+  // Functions of all rows need one size.
   const auto refused = [](const auto& call, const char* name) {
     CHECK(throws_saying<std::invalid_argument>(
         call, std::string("rope::kv_cache::") + name + ": every row must have the same size, got 4 and 6"));
@@ -335,7 +335,7 @@ TEST_CASE("rows take as many of the new tokens as they are told", "[cache]") {
   refused([&] { (void)cache.values(); }, "values");
   refused([&] { cache.truncate(2); }, "truncate");
   refused([&] { cache.remove(0, 1); }, "remove");
-  // Row 1 has room for 3 tokens only, so row 0 gets none either.
+  // Row 1 has 3 free slots only, so row 0 takes no token either.
   CHECK(throws_saying<std::length_error>(
       [&] { cache.append(view(k, tokens.keys).token_range(0, 4), view(v, tokens.values).token_range(0, 4)); },
       "rope::kv_cache::append: 4 tokens do not fit, the cache holds 6 of 9"));
@@ -345,7 +345,7 @@ TEST_CASE("rows take as many of the new tokens as they are told", "[cache]") {
   check_row(cache, 1, tokens, {0, 4, 5, 6});
 }
 
-TEST_CASE("removed tokens leave a gap in the positions that a shift closes", "[cache]") {
+TEST_CASE("removed tokens leave a gap in the positions, and a shift closes it", "[cache]") {
   const sequence<float> tokens;
   const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
   kv_cache<float> cache(2, 11, 3, 5, 4, rope::key_storage::raw);
@@ -377,7 +377,7 @@ TEST_CASE("removed tokens leave a gap in the positions that a shift closes", "[c
   CHECK(cache.next_positions()[1] == 106);
 }
 
-TEST_CASE("the next token comes after the largest position, wherever that is", "[cache]") {
+TEST_CASE("the next token comes after the largest position, in whichever slot that is", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 11, 3, 5, 4, rope::key_storage::raw);
   tokens.append_to(cache, 0, 4);
@@ -392,7 +392,7 @@ TEST_CASE("the next token comes after the largest position, wherever that is", "
   CHECK(cache.next_positions()[0] == 0);
 }
 
-TEST_CASE("ranges, shifts and rows that do not exist are refused and nothing changes", "[cache]") {
+TEST_CASE("invalid ranges, shifts and rows throw and nothing changes", "[cache]") {
   const sequence<float> tokens;
   kv_cache<float> cache(2, 11, 3, 5, 4, rope::key_storage::raw), given(2, 11, 3, 5, 4);
   tokens.append_to(cache, 0, 5);
@@ -455,7 +455,7 @@ TEST_CASE("ranges, shifts and rows that do not exist are refused and nothing cha
 
 TEMPLATE_TEST_CASE("a 16-bit cache rounds float keys and values once", "[cache]", Eigen::half,
                    Eigen::bfloat16) {
-  const sequence<float> tokens;  // floats that the 16-bit type does not hold
+  const sequence<float> tokens;  // floats that the 16-bit type cannot represent
   const auto k = stored<float>(tokens.keys), v = stored<float>(tokens.values);
   kv_cache<TestType> given(2, 11, 3, 5, 4), rotated(2, 11, 3, 5, 4);
   given.append(view(k, tokens.keys), view(v, tokens.values));
@@ -482,7 +482,7 @@ TEMPLATE_TEST_CASE("a 16-bit cache rounds float keys and values once", "[cache]"
 
 TEST_CASE("threads share the new tokens of rows of any count", "[cache]") {
   const rope::Index batch = 3, tokens = 700, heads = 2,
-                    dim = 64;  // 2 MiB, in pieces that begin inside of rows
+                    dim = 64;  // 2 MiB, in pieces that begin within rows
   const std::vector<float> memory = testing::random_channels<float>(batch * tokens * heads * dim, 3);
   const auto x = rope::bshd(memory.data(), batch, tokens, heads, dim);
   const rope::frequency_table<> table(rope::frequencies(dim), tokens);

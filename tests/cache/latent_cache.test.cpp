@@ -58,7 +58,7 @@ bool same_contents(const latent_cache<T>& a, const latent_cache<T>& b) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a latent_cache keeps latents as they are and rotates what is behind them", "[cache]",
+TEMPLATE_TEST_CASE("a latent_cache stores latents unchanged and rotates the part after them", "[cache]",
                    float, double, Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   const frequency_table<float> table(frequencies(rotary_dim, 50.0), 30);
@@ -78,7 +78,7 @@ TEMPLATE_TEST_CASE("a latent_cache keeps latents as they are and rotates what is
     CHECK(testing::same_heads(cache.keys(), given.keys()));
     CHECK(testing::same_heads(raw.keys().channels(0, latent_dim), x.latents()));
     CHECK(testing::same_heads(parts_of(raw), x.parts()));
-    // Once in memory: the values are the first channels of the keys.
+    // Stored once: the values are the first channels of the keys.
     CHECK(cache.values().data == cache.keys().data);
     CHECK(cache.keys().token_stride == latent_dim + rotary_dim);
     CHECK(cache.keys(1).data == cache.keys().at(1, 0, 0));
@@ -104,7 +104,7 @@ TEMPLATE_TEST_CASE("a latent_cache keeps latents as they are and rotates what is
   CHECK(shape.storage() == key_storage::raw);
 }
 
-TEST_CASE("a latent_cache of 16 bits rounds float latents and parts once", "[cache]") {
+TEST_CASE("a latent_cache of 16 bits rounds float latents and rotated parts once", "[cache]") {
   const frequency_table<float> table(frequencies(rotary_dim, 50.0), 30);
   const tokens<float> x(capacity);
   tokens<float> y = x;
@@ -116,7 +116,7 @@ TEST_CASE("a latent_cache of 16 bits rounds float latents and parts once", "[cac
   CHECK(*cache.values().at(1, 4, 0) == static_cast<Eigen::bfloat16>(*x.latents().at(1, 4, 0)));
 }
 
-TEMPLATE_TEST_CASE("shift and rebase of a latent_cache turn the rotated part alone", "[cache]", float,
+TEMPLATE_TEST_CASE("shift and rebase of a latent_cache rotate only the rotated part", "[cache]", float,
                    double) {
   using T = TestType;
   const frequency_table<T> table(frequencies(rotary_dim, 50.0), -30, 60),
@@ -172,7 +172,7 @@ TEST_CASE("raw parts shift exactly", "[cache]") {
   CHECK(cache.positions(0)[1] == 6);
 }
 
-TEST_CASE("rows of a latent_cache grow on their own", "[cache]") {
+TEST_CASE("rows of a latent_cache grow independently", "[cache]") {
   const frequency_table<float> table(frequencies(rotary_dim, 50.0), 30);
   tokens<float> x(4);
   latent_cache<float> cache(batch, capacity, latent_dim, rotary_dim);
@@ -184,12 +184,12 @@ TEST_CASE("rows of a latent_cache grow on their own", "[cache]") {
   CHECK(cache.query_counts(4)[1] == 1);
   attention<interleaved>(x.queries(), cache, x.output(), table, {.scale = 0.3});
   CHECK(*x.output().at(1, 1, 0) == 0);
-  // One token sees itself alone.
+  // One token attends to itself only.
   CHECK(testing::same_heads(x.output().batch_range(1, 1).token_range(0, 1).head_range(2, 1),
                             x.latents().batch_range(1, 1).token_range(0, 1)));
 }
 
-TEST_CASE("a copy of a latent_cache grows on its own, and one that was moved from is empty", "[cache]") {
+TEST_CASE("a copy of a latent_cache grows independently, and one that was moved from is empty", "[cache]") {
   const frequency_table<float> table(frequencies(rotary_dim, 50.0), 30);
   const tokens<float> x(4), y(4, 33);
   latent_cache<float> cache(batch, capacity, latent_dim, rotary_dim);
@@ -202,14 +202,14 @@ TEST_CASE("a copy of a latent_cache grows on its own, and one that was moved fro
   CHECK(same_contents(other, copy));
   other = std::move(copy);
   CHECK(other.size() == 8);
-  CHECK(copy.batch() == 0);  // NOLINT: what it then is, is documented
+  CHECK(copy.batch() == 0);  // NOLINT: its state after the move is documented
   CHECK(copy.size() == 0);
   CHECK(copy.capacity() == 0);
   CHECK(copy.keys().size() == 0);
   CHECK(copy.latent_dim() == 0);
 }
 
-TEST_CASE("a latent_cache refuses what does not fit and stays as it was", "[cache]") {
+TEST_CASE("a latent_cache throws if an argument does not fit, and does not change", "[cache]") {
   const frequency_table<float> table(frequencies(rotary_dim, 50.0), 30),
       short_table(frequencies(rotary_dim, 50.0), 4), others(frequencies(rotary_dim, 80.0), 30),
       narrow(frequencies(2, 50.0), 30), wide(frequencies(6, 50.0), 30),
@@ -419,7 +419,7 @@ TEST_CASE("a latent_cache refuses what does not fit and stays as it was", "[cach
   CHECK(x.out != out);
 }
 
-TEST_CASE("extents of a latent_cache that are negative or exceed the address space are refused", "[cache]") {
+TEST_CASE("negative extents of a latent_cache and extents beyond the address space throw", "[cache]") {
   constexpr Index huge = (std::numeric_limits<Index>::max)();
   CHECK(
       throws_saying<std::invalid_argument>([] { latent_cache<float>(1, -4, 2, 8); },
@@ -436,7 +436,7 @@ TEST_CASE("extents of a latent_cache that are negative or exceed the address spa
   CHECK_NOTHROW(latent_cache<float>(2, 0, 0, 0));
 }
 
-TEST_CASE("a latent_cache shows its tokens read only", "[cache]") {
+TEST_CASE("a latent_cache gives read-only views of its tokens", "[cache]") {
   STATIC_REQUIRE(
       std::is_same_v<decltype(std::declval<latent_cache<float>&>().keys()), head_view<const float>>);
   STATIC_REQUIRE(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What it writes: tests/cache/laws/pages.test.cpp.
+// tests/cache/laws/pages.test.cpp has the results.
 #include <rope/cache/page_calls.hpp>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 using namespace rope;
 using testing::throws_saying;
 
-TEST_CASE("wrong writes to pages are refused and write nothing", "[cache]") {
+TEST_CASE("invalid writes to pages throw and write nothing", "[cache]") {
   constexpr Index page_size = 4, heads = 2, dim = 8, value_dim = 5;
   std::vector<float> keys(6 * page_size * heads * dim, 7), values(6 * page_size * heads * value_dim, 7);
   const auto k = testing::random_channels<float>(3 * heads * dim, 1),
@@ -70,12 +70,12 @@ TEST_CASE("wrong writes to pages are refused and write nothing", "[cache]") {
       [&] { write_pages<half_split>(new_keys, new_values, pages_of(key_storage::raw), table, offsets); },
       "raw keys are rotated when they are read"));
   CHECK(untouched());
-  blocks = {3, 1, 3, 2};  // a shared prefix is no obstacle
+  blocks = {3, 1, 3, 2};  // a shared prefix is allowed
   write_rotated();
   CHECK_FALSE(untouched());
 }
 
-TEST_CASE("sequences that write nothing may share the page that they end in", "[cache]") {
+TEST_CASE("sequences that write nothing may share the page in which they end", "[cache]") {
   constexpr Index page_size = 4, dim = 8;
   std::vector<float> keys(3 * page_size * dim, 7), values = keys;
   const std::vector<float> fresh = testing::random_channels<float>(2 * dim, 1);

@@ -26,7 +26,7 @@ struct memory {
 
 }  // namespace
 
-TEST_CASE("a page_view knows where every token is", "[cache]") {
+TEST_CASE("a page_view finds every token", "[cache]") {
   memory x;
   const std::vector<std::int64_t> lengths = {6, 0, 9};
   Eigen::Array<std::uint8_t, 3, 3, Eigen::ColMajor> blocks;
@@ -43,10 +43,10 @@ TEST_CASE("a page_view knows where every token is", "[cache]") {
   CHECK(pages.slot(8) == 0);
   CHECK(pages.slot(7) == 3);
   CHECK(pages.values().head_dim == 5);
-  CHECK_NOTHROW(pages.check_blocks("test"));  // what is behind the last token is not read
+  CHECK_NOTHROW(pages.check_blocks("test"));  // entries after the last token are not read
 }
 
-TEST_CASE("blocks may be one list, sequence after sequence, and lists are read anew", "[cache]") {
+TEST_CASE("blocks may be one list, sequence after sequence, and lists are read in every call", "[cache]") {
   memory x;
   std::vector<int> lengths = {4, 5}, blocks = {0, 1, 2, 3};
   const page_view<float> pages(x.pool(), blocks, lengths, key_storage::raw);
@@ -60,7 +60,7 @@ TEST_CASE("blocks may be one list, sequence after sequence, and lists are read a
   CHECK(page_view<float>(x.pool(), none, none).sequences() == 0);
 }
 
-TEST_CASE("views that are no pages are refused", "[cache]") {
+TEST_CASE("invalid views of pages throw", "[cache]") {
   memory x;
   const std::vector<int> lengths = {4, 5}, blocks = {0, 1, 2, 3}, odd = {0, 1, 2};
   const auto refuses = [](const auto& call, const char* text) {
@@ -86,7 +86,7 @@ TEST_CASE("views that are no pages are refused", "[cache]") {
   CHECK(refuses([&] { page_view<float>(x.pool(), blocks, std::vector<int>()); }, "for the 0 sequences"));
 }
 
-TEST_CASE("lengths beyond the table and blocks beyond the pool are found", "[cache]") {
+TEST_CASE("lengths beyond the table and blocks beyond the pool throw", "[cache]") {
   memory x;
   std::vector<std::int64_t> lengths = {4, 5}, blocks = {0, 1, 2, 3};
   const page_view<float> pages(x.pool(), blocks, lengths);

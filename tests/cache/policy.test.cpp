@@ -41,7 +41,7 @@ struct listed {
 
 }  // namespace
 
-TEST_CASE("a cache knows a layout by the channels it pairs, whatever its name", "[cache]") {
+TEST_CASE("a cache compares layouts by the channels they pair, not by name", "[cache]") {
   const std::vector<float> memory = testing::random_channels<float>(3 * 2 * 8, 12);
   const head_view<const float> k = bshd(memory.data(), 1, 3, 2, 8);
   const frequency_table<> table(frequencies(6), 8);
@@ -54,7 +54,7 @@ TEST_CASE("a cache knows a layout by the channels it pairs, whatever its name", 
            [&] { cache.check_table<interleaved>(table); }})
     CHECK(testing::throws_saying<std::invalid_argument>(call, "got the right table in another layout"));
 
-  // No two of all 720 layouts of 3 pairs are taken for one.
+  // All 720 layouts of 3 pairs have different hashes.
   std::array<Index, 6> channels = {0, 1, 2, 3, 4, 5};
   std::set<std::uint64_t> known;
   int layouts = 0;
@@ -67,7 +67,7 @@ TEST_CASE("a cache knows a layout by the channels it pairs, whatever its name", 
   CHECK(layouts == 720);
   CHECK(known.count(detail::layout_fingerprint<half_split>(3)) == 1);
   CHECK(known.count(detail::layout_fingerprint<interleaved>(3)) == 1);
-  // Of a single pair both layouts of the library are one.
+  // With a single pair, both layouts of the library are equal.
   CHECK(detail::layout_fingerprint<half_split>(1) == detail::layout_fingerprint<interleaved>(1));
   CHECK(detail::layout_fingerprint<same_pairs>(1) == detail::layout_fingerprint<interleaved>(1));
 }
@@ -95,7 +95,7 @@ TEST_CASE("raw storage keeps keys unrotated, rotated storage keeps them rotated"
   CHECK(testing::same_heads(rotated_ring.keys(0), bshd(turned.data(), 1, 3, 2, 4)));
 }
 
-TEST_CASE("one row changes alone, every row together", "[cache]") {
+TEST_CASE("one row changes alone, and every_row changes all", "[cache]") {
   const std::vector<float> memory(2 * 5 * 4);
   kv_cache<float> cache(2, 5, 1, 4);
   cache.append(bshd(memory.data(), 2, 5, 1, 4), bshd(memory.data(), 2, 5, 1, 4));
@@ -107,7 +107,7 @@ TEST_CASE("one row changes alone, every row together", "[cache]") {
   CHECK(cache.size(1) == 2);
 }
 
-TEST_CASE("a row that is not there is never every row", "[cache]") {
+TEST_CASE("an invalid row never means every row", "[cache]") {
   const std::vector<float> memory(2 * 5 * 4);
   const auto k = bshd(memory.data(), 2, 5, 1, 4);
   kv_cache<float> cache(2, 5, 1, 4, 0, key_storage::raw), rotated(2, 5, 1, 4);

@@ -36,7 +36,7 @@ struct numbered {
   head_view<const float> values() const { return bshd(v.data(), 2, count, 1, 2); }
 };
 
-/// The positions a row holds, in order; each with the channels of its token in its slot.
+/// The positions in a row, in order, each with the channels of its token in its slot.
 std::vector<std::int64_t> held(const ring_cache<float>& cache, Index b) {
   std::vector<std::int64_t> result;
   const auto positions = cache.positions(b);
@@ -68,7 +68,7 @@ positions expected(std::int64_t n, std::int64_t sinks, std::int64_t ring) {
 
 }  // namespace
 
-TEST_CASE("a ring keeps its sinks and the newest tokens, whatever the pieces", "[cache]") {
+TEST_CASE("a ring keeps its sinks and the newest tokens, for any pieces", "[cache]") {
   const Index sinks = GENERATE(0, 1, 3), window = GENERATE(1, 4), chunk = GENERATE(1, 3);
   const Index piece = GENERATE(1, 2, 5, 9, 40);
   CAPTURE(sinks, window, chunk, piece);
@@ -90,7 +90,7 @@ TEST_CASE("a ring keeps its sinks and the newest tokens, whatever the pieces", "
   CHECK(held(cache, 1) == expected(2, sinks, window + chunk - 1));
 }
 
-TEST_CASE("rows of a ring run at their own speed", "[cache]") {
+TEST_CASE("rows of a ring advance independently", "[cache]") {
   ring_cache<float> cache(2, {.sinks = 1, .window = 3}, 1, 2);
   const numbered five(0, 5);
   cache.append(five.keys(), five.values(), std::vector<Index>{5, 2});
@@ -124,7 +124,7 @@ TEST_CASE("a rollback hides tokens, and only as many as leave the next query its
   CHECK(held(cache, 0) == positions{0, 1, 5, 6});
   CHECK(held(cache, 1) == positions{0, 1, 5, 6, 7, 8, 9});
   CHECK(cache.next_positions()[0] == 7);
-  // What was overwritten stays lost.
+  // Overwritten tokens stay lost.
   CHECK_THROWS_AS(cache.truncate(6, batch_row{0}), std::out_of_range);
   const numbered more(7, 1);
   cache.append(more.keys(), more.values(), std::vector<Index>{1, 0});
@@ -140,7 +140,7 @@ TEST_CASE("a rollback hides tokens, and only as many as leave the next query its
   CHECK(held(cache, 1) == positions{0, 1, 7, 8, 9, 10, 11});
 }
 
-TEST_CASE("a ring that cannot be is refused", "[cache]") {
+TEST_CASE("invalid extents of a ring throw", "[cache]") {
   const auto refused = [](const ring_policy& policy, key_storage storage, const char* text) {
     CHECK(
         throws_saying<std::invalid_argument>([&] { ring_cache<float>(1, policy, 1, 2, 0, storage); }, text));
@@ -163,7 +163,7 @@ TEST_CASE("a ring that cannot be is refused", "[cache]") {
   CHECK_THROWS_AS(ring_cache<float>(1 << 20, {.window = 1 << 28}, 1 << 20, 128), std::length_error);
 }
 
-TEST_CASE("tokens that do not belong into a ring are refused and it stays as it is", "[cache]") {
+TEST_CASE("tokens that do not fit a ring throw and it does not change", "[cache]") {
   const frequency_table<> table(frequencies(2), 40), other(frequencies::pixel(2), 40);
   const numbered three(0, 3);
   ring_cache<float> raw(2, {.sinks = 1, .window = 3}, 1, 2, 0, key_storage::raw);
@@ -201,7 +201,7 @@ TEST_CASE("tokens that do not belong into a ring are refused and it stays as it 
   refuses(invalid, given, mixed, [&] { given.append<half_split>(k, v, table); });
   refuses(std::out_of_range(""), rotated, "ring_cache::append: position 5 is outside the table's [0, 5)",
           [&] { rotated.append<interleaved>(k, v, frequency_table<>(frequencies(2), 5)); });
-  // The one pair of two channels is the same in both layouts; of four channels, the pairs differ.
+  // The only pair of two channels is the same in both layouts. With four channels, the pairs differ.
   const std::vector<float> four(2 * 3 * 4, 1.0f);
   const auto heads = bshd(four.data(), 2, 3, 1, 4);
   const frequency_table<> table_of_four(frequencies(4), 40);
@@ -212,7 +212,7 @@ TEST_CASE("tokens that do not belong into a ring are refused and it stays as it 
   CHECK(throws_saying<std::out_of_range>([&] { raw.size(2); },
                                          "rope::ring_cache: row must be in [0, 2), got 2"));
   CHECK_THROWS_AS(raw.positions(-1), std::out_of_range);
-  // So far off that reading anything of such a row first is an error of memory.
+  // An index so large that reading anything of such a row is a memory error.
   for (const rope::Index none : {rope::Index{-1}, rope::Index{2}, rope::Index{1} << 40})
     CHECK_THROWS_AS(raw.coordinates(none), std::out_of_range);
   CHECK_THROWS_AS(raw.keys(2), std::out_of_range);
@@ -223,7 +223,7 @@ TEST_CASE("tokens that do not belong into a ring are refused and it stays as it 
   CHECK(throws_saying<std::invalid_argument>([&] { rotated.check_table<half_split>(table); }, mixed));
 }
 
-TEST_CASE("a ring rotates a key by its place in the sequence, not by its slot", "[cache]") {
+TEST_CASE("a ring rotates a key by its position in the sequence, not by its slot", "[cache]") {
   const frequency_table<> table(frequencies(2, 50.0), 40);
   ring_cache<float> cache(2, {.sinks = 1, .window = 3}, 1, 2);
   std::vector<float> turned;

@@ -24,7 +24,7 @@ namespace {
 
 constexpr Index tokens = 10, heads = 2, head_dim = 12, page_size = 4;
 
-/// Keys of a cache of one sequence, and the same in the caller's view and in pages 2, 0 and 3 of a pool.
+/// Keys of a cache of one sequence, also in a view of the caller and in pages 2, 0 and 3 of a pool.
 template <class T>
 struct memories {
   std::vector<T> fresh = testing::random_channels<T>(tokens * heads * head_dim, 41);
@@ -79,14 +79,14 @@ TEMPLATE_TEST_CASE("shift_keys and rebase_keys give the bits of kv_cache", "[cac
       rebase_keys<Layout>(y.view(), 0, table.at_channel(first), other.at_channel(first));
       rebase_keys<Layout>(y.pages, table.at_channel(first), other.at_channel(first));
       CHECK(y.all_are_those_of_the_cache());
-      // Pages that hold no token are left alone.
+      // Pages without tokens do not change.
       CHECK(y.pool.front() != TestType(7));
       CHECK(std::count(y.pool.begin(), y.pool.end(), TestType(7)) == (2 * page_size + 2) * heads * head_dim);
     }
   });
 }
 
-TEST_CASE("keys turn from a table of floats to one of doubles as to one of floats", "[cache]") {
+TEST_CASE("keys rotate from a table of floats to one of doubles as to one of floats", "[cache]") {
   const frequency_table<float> table(frequencies(8, 50.0), tokens), other(frequencies(8, 90.0), tokens);
   const frequency_table<double> doubles(frequencies(8, 90.0), tokens);
   memories<float> x(half_split{}, placed_table(table)), y(half_split{}, placed_table(table));
@@ -101,8 +101,7 @@ TEST_CASE("keys turn from a table of floats to one of doubles as to one of float
   CHECK(x.view_memory == y.view_memory);
 }
 
-TEST_CASE("a page that two sequences share turns once, and only where its keys have one position",
-          "[cache]") {
+TEST_CASE("a page shared by two sequences rotates once, and only if its keys have one position", "[cache]") {
   const frequency_table<float> table(frequencies(8, 50.0), 20), other(frequencies(8, 90.0), 20);
   memories<float> x(half_split{}, placed_table(table)), once(half_split{}, placed_table(table));
   const std::vector<int> blocks = {2, 0, 3, 2, 0, -1}, lengths = {tokens, 6};
@@ -123,7 +122,7 @@ TEST_CASE("a page that two sequences share turns once, and only where its keys h
   CHECK(x.pool == before);
 }
 
-TEST_CASE("wrong calls of shift_keys and rebase_keys change nothing", "[cache]") {
+TEST_CASE("invalid calls of shift_keys and rebase_keys change nothing", "[cache]") {
   const frequency_table<float> table(frequencies(8, 50.0), 20), narrow(frequencies(6, 50.0), 20);
   const auto float_angles = frequency_table<float>::with_float_angles(frequencies(8, 50.0), 0, 20);
   memories<float> x(half_split{}, placed_table(table));
@@ -158,8 +157,8 @@ TEST_CASE("wrong calls of shift_keys and rebase_keys change nothing", "[cache]")
   CHECK(x.view_memory == view);
 }
 
-TEST_CASE("the stride of one key head alone may be anything", "[cache]") {
-  // Under the undefined-behaviour sanitizer a pointer that such a stride is added to is seen.
+TEST_CASE("a single key head may have any stride", "[cache]") {
+  // The undefined-behaviour sanitizer reports a pointer that such a stride is added to.
   constexpr Index distant = std::numeric_limits<Index>::min() / 8;
   const frequency_table<float> table(frequencies(64), tokens);
   const std::vector<float> fresh = testing::random_channels<float>(tokens * 64, 43);
@@ -170,7 +169,7 @@ TEST_CASE("the stride of one key head alone may be anything", "[cache]") {
   CHECK_FALSE(testing::same_bits(odd, fresh));
 }
 
-TEST_CASE("keys of the caller's turn by any number of positions, and by none", "[cache]") {
+TEST_CASE("the caller's keys rotate by any number of positions, and by none", "[cache]") {
   const frequency_table<> table(frequencies(head_dim, 50.0), tokens);
   for (const std::int64_t delta : {-7, -1, 0, 1, 2, 1000}) {
     CAPTURE(delta);

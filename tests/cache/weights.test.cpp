@@ -53,7 +53,8 @@ template <class T>
 weight_reference::scoring scoring_of(bool rotates, Index rounded_heads) {
   weight_reference::scoring how = {.scale = 1 / std::sqrt(double(dim_of_weights)),
                                    .unit = std::is_same_v<T, double> ? 0x1p-53 : 0x1p-24};
-  // A rotated channel is off by 2.75 u of its pair (tests/README.md), and is rounded to the type of q.
+  // A rotated channel has an error of 2.75 u times its pair (tests/README.md), and is rounded to the type of
+  // q.
   const double narrow = std::is_same_v<T, Eigen::half>       ? 0x1p-11
                         : std::is_same_v<T, Eigen::bfloat16> ? 0x1p-8
                                                              : 0;
@@ -73,8 +74,7 @@ struct types {
 template <class T>
 using weight_type = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// Calls run(weights) and compares with the reference; the same for both kinds of sums. The bits are the same on
-/// threads.
+/// Calls run(weights) and compares with the reference, for both kinds of sums. Threads give the same bits.
 template <class A, class Weights, class Sums>
 void check_weights(const weight_reference::weights& reference, const Weights& weights, const Sums& sums) {
   const auto& of = reference.of;
@@ -95,7 +95,7 @@ void check_weights(const weight_reference::weights& reference, const Weights& we
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("weights and their sums for a cache are those of the definition", "[cache]",
+TEMPLATE_TEST_CASE("weights and their sums for a cache follow the definition", "[cache]",
                    (types<float, Eigen::half>), (types<float, std::int8_t>), (types<double, double>),
                    (types<Eigen::bfloat16, Eigen::bfloat16>)) {
   using T = typename TestType::queries;
@@ -120,7 +120,8 @@ TEMPLATE_TEST_CASE("weights and their sums for a cache are those of the definiti
       cache.template append<half_split>(k, k, table, counts);
     const weight_reference::extents of = {batch, asking, tokens, heads, kv_heads};
     const auto position = [&](Index b, Index i) { return cache.size(b) - asked[std::size_t(b)] + i; };
-    // The number of heads that rotation rounds to the type of q: the query, and a key that is stored raw.
+    // The number of heads that rotation rounds to the type of q: the query, and a key that is stored
+    // unrotated.
     const auto reference = weight_reference::expected(
         of, scoring_of<T>(true, raw ? 2 : 1),
         [&](Index b, Index i, Index h) {
@@ -201,8 +202,7 @@ TEST_CASE("weights of rotated queries, with every option of scores", "[cache]") 
         for (Index j = 0; j < tokens; ++j) CHECK(tensor(b, h, i, j) == list[reference.of.weight(b, h, i, j)]);
 }
 
-TEMPLATE_TEST_CASE("weights of a ring are those of the tokens that its slots hold", "[cache]", float,
-                   std::int8_t) {
+TEMPLATE_TEST_CASE("weights of a ring are those of the tokens in its slots", "[cache]", float, std::int8_t) {
   using C = TestType;
   const Index batch = 2, heads = 4, kv_heads = 2, D = dim_of_weights, window = 10, sinks = 3;
   const frequency_table<> table(frequencies(D, base_of_weights), 64);
@@ -212,7 +212,7 @@ TEMPLATE_TEST_CASE("weights of a ring are those of the tokens that its slots hol
       if (by_rank && !raw) continue;
       ring_cache<C> cache(batch, {.sinks = sinks, .window = window, .chunk = 4, .positions = positions},
                           kv_heads, D, 0, raw ? key_storage::raw : key_storage::rotated);
-      for (Index step = 0; step < 9; ++step) {  // 27 tokens, which the 16 slots hold after a turn
+      for (Index step = 0; step < 9; ++step) {  // 27 tokens, so the 16 slots have wrapped around
         const Index asking = 1 + step % 4;
         CAPTURE(by_rank, raw, step);
         const auto keys = random_heads<float>(batch * asking * kv_heads * D, std::uint64_t(80 + step)),
@@ -227,7 +227,7 @@ TEMPLATE_TEST_CASE("weights of a ring are those of the tokens that its slots hol
           const std::int64_t at = cache.seen(b) - asking + i, key = cache.order(b)[std::size_t(j)];
           return key <= at && (key > at - window || key < sinks);
         };
-        const auto rank = [&](Index b, Index i, Index j) {  // among the keys that the query sees
+        const auto rank = [&](Index b, Index i, Index j) {  // among the visible keys
           Index smaller = 0;
           for (Index n = 0; n < cache.size(b); ++n)
             smaller += sees(b, 0, i, n) && cache.order(b)[std::size_t(n)] < cache.order(b)[std::size_t(j)];
@@ -293,7 +293,7 @@ TEST_CASE("weights of a latent_cache compare queries with latents and their rota
       });
 }
 
-TEST_CASE("wrong calls of weights of a cache are refused and write nothing", "[cache]") {
+TEST_CASE("invalid calls of weights of a cache throw and write nothing", "[cache]") {
   const Index D = 4;
   const auto x = random_heads<float>(2 * 3 * 2 * D, 95);
   kv_cache<float> cache(2, 8, 1, D);
@@ -335,7 +335,7 @@ TEST_CASE("wrong calls of weights of a cache are refused and write nothing", "[c
   CHECK(!untouched());
 }
 
-TEST_CASE("what no query sees does not change sums, not even NaN", "[cache]") {
+TEST_CASE("keys hidden from all queries do not change sums, not even NaN", "[cache]") {
   const Index D = 8, tokens = 12, asking = 4;
   const auto keys = random_heads<float>(tokens * D, 96), q = random_heads<float>(2 * asking * D, 97);
   kv_cache<float> cache(1, tokens, 1, D);

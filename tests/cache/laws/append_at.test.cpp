@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A kv_cache whose tokens are at positions of the caller's: attention goes by them, whatever their order.
+// A kv_cache whose tokens are at positions that the caller gives: attention uses these positions in any
+// order.
 #include <rope/cache/kv_cache.hpp>
 
 #include <algorithm>
@@ -26,7 +27,7 @@ using testing::throws_saying;
 
 using positions = std::vector<std::int64_t>;
 
-/// A decoder of two rows that names the positions of its tokens.
+/// A decoder of two rows that gives the positions of its tokens.
 template <class Layout, class T, class C>
 class decoder {
  public:
@@ -37,7 +38,7 @@ class decoder {
         bound_(reference::decoder_bound<T, C>(m_, 40, 2, storage == key_storage::rotated)),
         rows_(2) {}
 
-  /// Appends tokens[b] of row b at the positions that `given`, a form of positions, means by them.
+  /// Appends tokens[b] of row b at the positions that `given` describes, in one of its forms.
   template <class P>
   void append_at(const P& given, const std::vector<positions>& tokens, Index window = 0) {
     step<T> now(m_, added(tokens));
@@ -47,7 +48,7 @@ class decoder {
       cache_.template append_at<Layout>(now.keys(), now.values(), table_, given, now.counts);
     check(now, window);
   }
-  /// Appends behind the largest position.
+  /// Appends after the largest position.
   void append(std::size_t count) {
     std::vector<positions> tokens(2);
     for (std::size_t b = 0; b < 2; ++b)
@@ -143,7 +144,7 @@ void check_history(key_storage storage) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention to a cache goes by the positions its tokens were appended at", "[cache]",
+TEMPLATE_TEST_CASE("attention to a cache uses the positions at which its tokens were appended", "[cache]",
                    (testing::types<float, float>), (testing::types<double, double>),
                    (testing::types<float, Eigen::bfloat16>)) {
   using T = typename TestType::channel;
@@ -154,7 +155,7 @@ TEMPLATE_TEST_CASE("attention to a cache goes by the positions its tokens were a
   }
 }
 
-TEST_CASE("keys at the positions they would have had anyway have the same bits", "[cache]") {
+TEST_CASE("keys at explicit positions have the bits of keys at equal default positions", "[cache]") {
   const std::vector<float> k = testing::random_channels<float>(2 * 9 * 2 * 8, 5);
   const frequency_table<> table(plain, 40);
   const auto keys = bshd(k.data(), 2, 9, 2, 8);
@@ -176,13 +177,13 @@ TEST_CASE("keys at the positions they would have had anyway have the same bits",
           CHECK(std::equal(following.keys().at(b, t, h), following.keys().at(b, t, h) + 8,
                            other->keys().at(b, t, h)));
       }
-  // A cache that has its tables from `append` goes on with `append_at`, and the other way round.
+  // A cache that got its table from `append` accepts `append_at`, and the reverse.
   CHECK_NOTHROW(following.append_at<half_split>(keys.token_range(0, 1), keys.token_range(0, 1), table, 3));
   CHECK_NOTHROW(listed.append<half_split>(keys.token_range(0, 1), keys.token_range(0, 1), table));
 }
 
 TEST_CASE("left padding is hidden by a mask", "[cache]") {
-  // Row 1 has two tokens of padding; its tokens are at positions 0, 1, ... like those of row 0.
+  // Row 1 has two padding tokens. Its tokens are at positions 0, 1, ... like those of row 0.
   const Index queries = 2, keys = 6;
   const std::vector<double> k = testing::random_channels<double>(2 * keys * 2 * 8, 6),
                             q = testing::random_channels<double>(2 * queries * 4 * 8, 7);
@@ -210,14 +211,14 @@ TEST_CASE("left padding is hidden by a mask", "[cache]") {
   for (std::size_t i = 0; i < out.size(); ++i) CHECK(std::abs(out[i] - expected[i]) <= 0x1p-53 * 4 * 4 * 128);
 }
 
-TEST_CASE("positions that cannot be are refused and nothing is written", "[cache]") {
+TEST_CASE("invalid positions throw and nothing is written", "[cache]") {
   const std::vector<float> ones(2 * 3 * 2 * 8, 1.0f), twos(ones.size(), 2.0f);
   const auto old = bshd(ones.data(), 2, 3, 2, 8), added = bshd(twos.data(), 2, 3, 2, 8);
   const frequency_table<> table(plain, 10), other(frequencies(6, 50.0), 10);
   kv_cache<float> rotated(2, 5, 2, 8), raw(2, 5, 2, 8, 0, key_storage::raw);
   rotated.append<half_split>(old, old, table);
   raw.append(old, old);
-  rotated.truncate(1);  // what is behind is written, and would show if it were written again
+  rotated.truncate(1);  // the slots after it contain old data, in which a write would show
   raw.truncate(1);
   const std::vector<float> before(rotated.keys().at(0, 0, 0), rotated.keys().at(0, 3, 0));
   const auto refused = [&]<class E>(E, const std::string& text, const auto& call) {
@@ -268,7 +269,7 @@ TEST_CASE("positions that cannot be are refused and nothing is written", "[cache
   refused(invalid, ": give the layout and the table that the keys were rotated by",
           [&] { rotated.append_at<interleaved>(added, added, table, 3); });
 
-  // What a row does not take may be anywhere.
+  // Tokens beyond the count of a row may have any position.
   turned(positions{9, limit + 1, (std::numeric_limits<std::int64_t>::min)(), 0, 1, 2}, {1, 3})();
   at(positions{-limit, limit, 0})();
   CHECK(rotated.size(0) == 2);

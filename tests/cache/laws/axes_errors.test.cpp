@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a cache with axes refuses: the rule and the value, and nothing is changed.
+// Errors of a cache with axes: the message has the rule and the value, and nothing changes.
 #include <rope/cache/attention.hpp>
 
 #include <algorithm>
@@ -75,7 +75,7 @@ struct refusals {
 
 }  // namespace
 
-TEST_CASE("coordinates that do not fit the axes or tokens of a cache are refused", "[cache]") {
+TEST_CASE("coordinates that do not fit the axes or tokens of a cache throw", "[cache]") {
   refusals refused;
   auto& x = refused.x;
   auto& cache = refused.cache;
@@ -144,7 +144,7 @@ TEST_CASE("coordinates that do not fit the axes or tokens of a cache are refused
       invalid, [&] { at(cache, 2, image(2)); }, "this cache rotates its keys, give the layout and the table");
 }
 
-TEST_CASE("a cache with axes belongs to its frequencies, layout and place", "[cache]") {
+TEST_CASE("a cache with axes is tied to its frequencies, layout and first channel", "[cache]") {
   refusals refused;
   auto& x = refused.x;
   auto& cache = refused.cache;
@@ -166,7 +166,7 @@ TEST_CASE("a cache with axes belongs to its frequencies, layout and place", "[ca
     refused(
         invalid, [&] { cache.check_table<half_split>(of); }, rule, got);
   };
-  // Text first: which axes it will be on is not known yet.
+  // Text first: its axes are not known yet.
   cache.append<half_split>(x.keys(2), x.values(2), text);
   all_refuse(other_text, "other frequencies");
   all_refuse(others, "other frequencies");
@@ -174,7 +174,7 @@ TEST_CASE("a cache with axes belongs to its frequencies, layout and place", "[ca
   all_refuse(text.at_channel(1), "the right ones at another channel");
   CHECK_NOTHROW(cache.check_table<half_split>(dealt));
   CHECK_NOTHROW(cache.check_table<half_split>(table));
-  // An image: now it is.
+  // An image: now they are known.
   cache.append<half_split>(x.keys(2), x.values(2), table);
   all_refuse(dealt, "other frequencies");
   all_refuse(others, "other frequencies");
@@ -198,14 +198,14 @@ TEST_CASE("a cache with axes belongs to its frequencies, layout and place", "[ca
       invalid,
       [&] { cache.rebase<half_split>(table, frequency_table<>(axial(frequencies(2), 3), image(2))); },
       "got 4 and 3 pairs");
-  // Forgetting all of it forgets the frequencies, and that there was an image.
+  // A cache from which all tokens are removed has neither frequencies nor axes.
   cache.clear();
   CHECK_NOTHROW(cache.rebase<half_split>(text, other_text));
   CHECK_NOTHROW(cache.append<half_split>(x.keys(2), x.values(2), mixed));
   all_refuse(text, "a table of positions and one of coordinates");
 }
 
-TEST_CASE("text, shifts and positions of a cache with axes have their limits", "[cache]") {
+TEST_CASE("text, shifts and positions of a cache with axes have limits", "[cache]") {
   refusals refused;
   auto& x = refused.x;
   auto& cache = refused.cache;
@@ -271,7 +271,7 @@ TEST_CASE("text, shifts and positions of a cache with axes have their limits", "
   CHECK_NOTHROW(kv_cache<float>(2, 0, 2, 8, token_axes{3}));
 }
 
-TEST_CASE("attention refuses tables that are not where the tokens are", "[cache]") {
+TEST_CASE("attention throws if a table does not cover the coordinates of the tokens", "[cache]") {
   refusals refused;
   auto& x = refused.x;
   auto& cache = refused.cache;
@@ -342,7 +342,7 @@ TEST_CASE("attention refuses tables that are not where the tokens are", "[cache]
   CHECK_NOTHROW(ask_raw(frequency_table<>(on_three, raw.coordinates())));
 }
 
-TEST_CASE("keys that a table of positions rotated are text", "[cache]") {
+TEST_CASE("keys rotated with a table of positions are text", "[cache]") {
   refusals refused;
   auto& x = refused.x;
   auto& cache = refused.cache;
@@ -369,7 +369,8 @@ TEST_CASE("keys that a table of positions rotated are text", "[cache]") {
   cache.append<half_split>(x.keys(1), x.values(1), text);
   REQUIRE(cache.size(0) == 3);
   cache.rebase<half_split>(text, longer);
-  // The keys of row 0 were given as rotated to positions 0 and 1, and one was rotated to 2 by the cache.
+  // The keys of row 0 were given as already rotated to positions 0 and 1, and one was rotated to 2 by the
+  // cache.
   auto memory = testing::random_tensor<float>(1, 3, kv_heads, head_dim, 0);
   const auto turned = view(memory);
   for (Index t = 0; t < 3; ++t)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A ring with axes is a kv_cache with axes of which it forgets what no query sees: the same tokens at the same
-// coordinates, the same keys, and the attention of a window with sinks.
+// A ring with axes is a kv_cache with axes that drops tokens which no query can attend to: it has the
+// remaining tokens at the same coordinates, the same keys, and attention with a window and sinks.
 #include <rope/cache/attention.hpp>
 
 #include <algorithm>
@@ -108,7 +108,8 @@ void check_ring(std::uint64_t seed) {
     const Index b = up_to(batch - 1);
     const Index size = (std::max)(Index{0}, all.size(b) - up_to(policy.chunk + 2));
     const auto call = [&] { ring.truncate(size, batch_row{b}); };
-    // What the next query sees beside itself, and the last token, behind which text goes on.
+    // The tokens to which the next query attends besides itself, and the last token, after which text
+    // continues.
     const auto order = ring.order(b);
     bool there = true;
     for (Index i = 0; i < size; ++i)
@@ -151,11 +152,11 @@ void check_ring(std::uint64_t seed) {
 
 }  // namespace
 
-TEST_CASE("a ring with axes answers as the whole conversation does", "[cache]") {
+TEST_CASE("a ring with axes gives the attention of the whole conversation", "[cache]") {
   for (std::uint64_t seed = 1; seed <= 150; ++seed) check_ring(seed);
 }
 
-TEST_CASE("a ring with axes refuses what a kv_cache with axes does", "[cache]") {
+TEST_CASE("a ring with axes throws where a kv_cache with axes does", "[cache]") {
   ring_cache<float> ring(1, {.sinks = 1, .window = 3, .chunk = 2}, kv_heads, head_dim, token_axes{3});
   const auto x = testing::random_channels<float>(4 * heads * head_dim, 5);
   std::vector<float> out(x.size(), -77);
@@ -193,7 +194,7 @@ TEST_CASE("a ring with axes refuses what a kv_cache with axes does", "[cache]") 
   refused([&] { ask(1, text); }, "a table of positions rotates text only");
   ask(2, image);
   CHECK(out[0] != -77);
-  // A window of one token: behind an overwritten token no text goes on.
+  // A window of one token: text cannot continue after an overwritten token.
   ring_cache<float> one(1, {.window = 1, .chunk = 2}, kv_heads, head_dim, token_axes{1});
   one.append(heads_of(4, kv_heads), heads_of(4, kv_heads));
   CHECK(throws_saying<std::out_of_range>([&] { one.truncate(1); }, "tokens before 2 were overwritten"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Several turns of text, images and videos through a cache with axes are one prompt that is fed at once.
+// Several messages of text, images and videos through a cache with axes give the results of one prompt.
 #include <rope/cache/attention.hpp>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 constexpr Index heads = 4, kv_heads = 2, head_dim = 40, value_dim = 12, most = 96;
 using turn = std::vector<prompt_run>;
 
-/// What a user and a model say, image by image and token by token.
+/// The messages of a user and of a model, image by image and token by token.
 const std::vector<turn> conversation = {{text_run{3}, vision_run{1, 3, 5}, text_run{4}},
                                         {text_run{1}},
                                         {text_run{1}},
@@ -33,7 +33,7 @@ const std::vector<turn> conversation = {{text_run{3}, vision_run{1, 3, 5}, text_
                                         {text_run{1}},
                                         {text_run{7}}};
 
-/// How the pairs of a model of rotary_dim 32 are dealt to (time, height, width).
+/// How the pairs of a model with rotary_dim 32 are assigned to (time, height, width).
 struct family {
   const char* name;
   frequencies schedule;
@@ -76,7 +76,8 @@ struct output {
   head_view<T> view() { return bshd(memory.data(), batch, most, heads, value_dim); }
 };
 
-/// The bound of two computed results, each within reference::decoder_bound of the exact one.
+/// The bound of the difference of two computed results, each within reference::decoder_bound of the exact
+/// one.
 template <class T>
 double bound_of(const frequencies& f, Index keys, bool rotated) {
   const reference::model m{static_cast<std::size_t>(heads),
@@ -102,12 +103,12 @@ double largest_difference(const head_view<const T>& a, const head_view<const T>&
   return largest;
 }
 
-/// How the turns of text come: with coordinates of their own, with those of the cache, or by positions.
+/// How messages of text are appended: with their own coordinates, with those of the cache, or by positions.
 enum class text_form { coordinates, of_the_cache, positions };
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("turns of text and images have the keys of one prompt, and its outputs", "[cache]",
+TEMPLATE_LIST_TEST_CASE("alternating text and images have the keys and outputs of one prompt", "[cache]",
                         testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
@@ -143,7 +144,7 @@ TEMPLATE_LIST_TEST_CASE("turns of text and images have the keys of one prompt, a
                                         x.values().token_range(first, count), table);
           attention<Layout>(x.queries().token_range(first, count), cache,
                             out.view().token_range(first, count), table);
-          // The same call on the keys of the prompt.
+          // The same call with the keys of the prompt.
           const frequency_table<S> queries_of_prompt(f, prompt.coordinates.middleRows(first, count));
           std::vector<T> q = x.q;
           const auto turned = bshd(q.data(), 2, most, heads, head_dim).token_range(first, count);
@@ -159,7 +160,7 @@ TEMPLATE_LIST_TEST_CASE("turns of text and images have the keys of one prompt, a
         CHECK(testing::same_bits(out.memory, same_keys.memory));
         CHECK(largest_difference<T>(out.view().token_range(0, size), at_once.view().token_range(0, size)) <=
               bound_of<T>(f, size, true));
-        // The whole prompt through a cache at once.
+        // The whole prompt through a cache in one call.
         kv_cache<T> full(2, size, kv_heads, head_dim, token_axes{3}, value_dim);
         full.template append<Layout>(x.keys().token_range(0, size), x.values().token_range(0, size), whole);
         attention<Layout>(x.queries().token_range(0, size), full, out.view().token_range(0, size), whole);
@@ -168,7 +169,7 @@ TEMPLATE_LIST_TEST_CASE("turns of text and images have the keys of one prompt, a
     });
 }
 
-TEST_CASE("raw keys on axes are read as one prompt is", "[cache]") {
+TEST_CASE("raw keys on axes give the results of one prompt", "[cache]") {
   const channels<float> x{2};
   for (const family& model : families()) {
     CAPTURE(model.name);
@@ -203,8 +204,8 @@ TEST_CASE("raw keys on axes are read as one prompt is", "[cache]") {
   }
 }
 
-TEST_CASE("rows of a padded batch go on where each of them is", "[cache]") {
-  // Row 0 has an image, row 1 a shorter prompt of text, row 2 a video; then all decode.
+TEST_CASE("rows of a padded batch continue at their own coordinates", "[cache]") {
+  // Row 0 has an image, row 1 a shorter prompt of text, row 2 a video. Then all rows decode.
   const channels<float> x{3};
   const family model = families()[1];
   const frequencies f = on_axes(model.schedule, model.axes);
@@ -247,7 +248,7 @@ TEST_CASE("rows of a padded batch go on where each of them is", "[cache]") {
       const auto row_of = [&](const auto& view, Index first, Index tokens) {
         return view.batch_range(b, 1).token_range(first, tokens);
       };
-      // The tokens of the row, without what pads it.
+      // The tokens of the row, without padding.
       std::vector<float> k(static_cast<std::size_t>(size * kv_heads * head_dim)),
           v(static_cast<std::size_t>(size * kv_heads * value_dim)),
           q(static_cast<std::size_t>(size * heads * head_dim)),
@@ -275,7 +276,7 @@ TEST_CASE("rows of a padded batch go on where each of them is", "[cache]") {
   }
 }
 
-TEST_CASE("axes go with a window of channels, real coordinates and one table for all rows", "[cache]") {
+TEST_CASE("axes work with placed channels, real coordinates and one table for all rows", "[cache]") {
   const channels<float> x{2};
   Eigen::MatrixXd directions = Eigen::MatrixXd::Random(8, 2);
   const frequencies f = along_directions(frequencies(16, 100.0), directions);

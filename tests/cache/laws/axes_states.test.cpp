@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A cache with axes, after any sequence of calls, is a list of tokens with coordinates: what it says of them is
-// what the list says, its keys are theirs rotated there, and attention is that of one prompt of them.
+// A cache with axes, after any sequence of calls, equals a list of tokens with coordinates: it reports what
+// the list contains, its keys are those of the list rotated to their coordinates, and attention is that of
+// one prompt of these tokens.
 #include <rope/cache/attention.hpp>
 
 #include <algorithm>
@@ -59,7 +60,7 @@ struct token {
 template <class T>
 using row = std::vector<token<T>>;
 
-/// Puts the heads of one token into others.
+/// Copies the heads of one token to another place.
 template <class T>
 void set(testing::tensor<T>& x, Index b, Index t, const std::vector<T>& channels) {
   std::copy(channels.begin(), channels.end(), &x(b, t, 0, 0));
@@ -154,7 +155,7 @@ class machine {
   tables axes_table(const Eigen::DenseBase<Derived>& c) const {
     return tables(model_.on[schedule_], c);
   }
-  /// One of the two, where both say the same of these tokens.
+  /// Either table, if both give these tokens the same angles.
   tables any_table() {
     return !images_ && model_.has_text && up_to(1) == 0 ? text_table() : axes_table(Axes::Zero(1, axes_));
   }
@@ -350,7 +351,7 @@ class machine {
     cache_.clear();
     CHECK(cache_.coordinates().rows() == 0);
     cache_ = std::move(other);
-    CHECK(other.axes() == 0);  // NOLINT: what it then is, is documented
+    CHECK(other.axes() == 0);  // NOLINT: its state after the move is documented
     CHECK(other.coordinates().size() == 0);
     CHECK(other.next_coordinates().size() == 0);
   }
@@ -399,7 +400,8 @@ class machine {
           CHECK(testing::same_heads(is, expected));
           continue;
         }
-        // Each turn adds 4.2 u of the pair, which is below 1.42 m in length, as do the first and the direct one.
+        // Each further rotation adds 4.2 u times the length of the pair, which is below 1.42 m, and so do the
+        // first rotation and the direct one.
         double worst = 0;
         testing::for_each_head(is, [&](Index, Index, Index h) {
           for (Index d = 0; d < head_dim; ++d)
@@ -410,7 +412,7 @@ class machine {
     }
   }
 
-  /// The newest tokens of every row ask.
+  /// The queries are the newest tokens of every row.
   void attend() {
     Index most = 0;
     std::vector<int> counts;
@@ -480,7 +482,7 @@ class machine {
   std::vector<row<T>> rows_;
   std::vector<std::pair<Index, token<T>>> pending_;
   std::size_t schedule_ = 0;
-  bool images_ = false;  // whether the cache may know its frequencies on axes
+  bool images_ = false;  // whether the cache can know its frequencies on axes
 };
 
 template <class T>
@@ -495,7 +497,7 @@ void run_all(std::uint64_t seeds, int calls) {
 
 }  // namespace
 
-TEST_CASE("a cache with axes is a list of tokens with coordinates", "[cache]") {
+TEST_CASE("a cache with axes equals a list of tokens with coordinates", "[cache]") {
   run_all<float>(40, 30);
   run_all<double>(20, 30);
 }

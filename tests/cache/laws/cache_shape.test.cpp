@@ -5,7 +5,7 @@
 
 #include "support/catch.hpp"
 
-TEST_CASE("caches of heads tell their extents", "[cache][cache_shape]") {
+TEST_CASE("caches of heads report their extents", "[cache][cache_shape]") {
   const auto check = [](const auto& cache, rope::Index value_dim) {
     CHECK(cache.batch() == 3);
     CHECK(cache.kv_heads() == 2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Prefill in one call, in any chunks and token by token are one attention: for every combination of layout,
+// Prefill in one call, in chunks and token by token give the same attention, for every combination of layout,
 // schedule, grouping, window, sinks, storage of keys and type of the cache.
 #include <rope/cache/attention.hpp>
 
@@ -28,7 +28,7 @@ struct schedule {
   rope::frequencies frequencies;
 };
 
-/// Every schedule with its long form in use: 19 tokens are beyond the length that was trained.
+/// Every schedule uses its long form: 19 tokens are more than the trained length.
 std::vector<schedule> schedules() {
   const std::vector<double> near_one = {1, 1.05, 1.1, 1.3}, growing = {1, 2, 4, 8};
   const auto of = [](const auto& scaling) { return rope::frequencies(dim, 100.0, scaling); };
@@ -66,8 +66,8 @@ tensor decoded(const operands& x, const std::vector<long>& chunks, const rope::f
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("prefill, any chunks and single tokens are one attention in every combination", "[cache]",
-                   (testing::types<rope::interleaved, float>),
+TEMPLATE_TEST_CASE("prefill, chunks and single tokens give the same attention in every combination",
+                   "[cache]", (testing::types<rope::interleaved, float>),
                    (testing::types<rope::interleaved, Eigen::half>),
                    (testing::types<rope::interleaved, Eigen::bfloat16>),
                    (testing::types<rope::half_split, float>), (testing::types<rope::half_split, Eigen::half>),
@@ -81,7 +81,7 @@ TEMPLATE_TEST_CASE("prefill, any chunks and single tokens are one attention in e
   for (const long group : {1, 3}) {
     const operands x =
         random_operands<C>(generator, {batch, tokens, tokens, group * kv_heads, kv_heads, dim, value_dim});
-    // A rotated channel of magnitude sqrt(2) factor at most, keys and queries alike.
+    // A rotated channel has at most magnitude sqrt(2) factor, for keys and for queries.
     for (const auto& [name, frequencies] : schedules()) {
       const rope::frequency_table<float> table(frequencies, tokens);
       const double turned = 2.05 * frequencies.attention_factor() * frequencies.attention_factor();
@@ -90,8 +90,8 @@ TEMPLATE_TEST_CASE("prefill, any chunks and single tokens are one attention in e
           for (const auto storage : {rope::key_storage::rotated, rope::key_storage::raw}) {
             CAPTURE(seed, group, name, window, sinks, storage == rope::key_storage::raw);
             const rope::attention_options options = {.window = window, .sinks = sinks};
-            // Either way keys and queries have the same bits, so each output is within the bound of the same
-            // exact value.
+            // Keys and queries have the same bits in both cases, so each output is within the bound of the
+            // same exact value.
             reference::attention_rule rule = {.window = window};
             rule.scale = turned * static_cast<double>(reference::scale_of(dim, rule));
             const double bound = reference::attention_bound<float>(x.q, x.k, x.v, rule);
@@ -100,7 +100,7 @@ TEMPLATE_TEST_CASE("prefill, any chunks and single tokens are one attention in e
               const tensor parts = decoded<Layout, C>(x, chunks, table, storage, options);
               CHECK(reference::worst_error<float>(parts, whole, 2 * bound, 2) <= 1);
             }
-            // The keys of the cache and the keys of a call without one are rounded differently in 16 bits.
+            // In 16 bits the keys of the cache and the keys of a call without cache are rounded differently.
             if (!std::is_same_v<C, float>) continue;
             const tensor direct = output_of<float>(x, axes::bhsd, [&](auto q, auto k, auto v, auto out) {
               rope::attention<Layout>(q, k, v, out, table, options);

@@ -22,7 +22,7 @@ using rope::kv_cache;
 
 namespace {
 
-/// A decoder of one layer: rotates what it is given, caches it, and attends to everything so far.
+/// A decoder of one layer: rotates new tokens, stores them in its cache, and attends to all tokens so far.
 template <class Layout, class T>
 class decoder {
  public:
@@ -37,7 +37,7 @@ class decoder {
         table_(rope::frequencies(rotary_dim), x.q.tokens),
         cache_(x.k.batch, x.k.tokens, x.k.heads, x.k.dim, x.v.dim) {}
 
-  /// The next `count` tokens, or wrong guesses of them.
+  /// The next `count` tokens, or rejected guesses of them.
   void step(long count, bool guess = false) {
     auto q = q_, k = k_, v = v_;  // the originals stay unrotated
     if (guess)
@@ -50,7 +50,7 @@ class decoder {
     cache_.append(now(view(k, x_.k)), now(view(v, x_.v)));
     rope::attention(now(view(q, x_.q)), cache_.keys(), cache_.values(), now(view(out_, shape_)), options_);
   }
-  /// Takes back every token from `size` on.
+  /// Rolls back to `size` tokens.
   void rollback(long size) { cache_.truncate(size); }
 
   tensor output() const { return loaded(out_, shape_); }
@@ -85,10 +85,10 @@ std::vector<long> chunks_of(long size, long tokens) {
   return chunks;
 }
 
-/// The largest difference of two ways to the same output, as a multiple of what is allowed. Rotated queries
-/// and keys have the same bits either way, so each output is within attention_bound and one final rounding of
-/// the same exact value. A rotated channel may be sqrt(2) max|x|, and a rounding more, so the largest score
-/// is taken 2.05 times.
+/// The largest difference of two computations of one output, as a multiple of the allowed error. Rotated
+/// queries and keys have the same bits in both, so each output is within attention_bound and one final
+/// rounding of the same exact value. A rotated channel may be sqrt(2) max|x|, plus one rounding, so the
+/// largest score is taken 2.05 times.
 template <class T>
 double disagreement(const tensor& a, const tensor& b, const operands& x, attention_rule rule) {
   rule.scale = 2.05 * static_cast<double>(reference::scale_of(x.q.dim, rule));
@@ -108,8 +108,8 @@ void check_chunkings(const operands& x, const attention_rule& rule, long rotary_
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("prefill, any chunking and token by token are the same attention", "[cache]", float,
-                   double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("prefill, chunks and single tokens give the same attention", "[cache]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
   const std::uint32_t seed = 41;
   std::mt19937 generator(seed);
   const long group = GENERATE(1, 4), window = GENERATE(0, 5), rotary_dim = GENERATE(8, 6);
@@ -123,7 +123,8 @@ TEMPLATE_TEST_CASE("prefill, any chunking and token by token are the same attent
   check_chunkings<half_split, TestType>(x, rule, rotary_dim, chunkings);
 }
 
-TEMPLATE_TEST_CASE("chunks may end on either side of a tile", "[cache]", float, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("chunks may end on either side of the boundary of a tile", "[cache]", float,
+                   Eigen::bfloat16) {
   const std::uint32_t seed = 42;
   std::mt19937 generator(seed);
   const long window = GENERATE(0, 5, 64, 100);
@@ -160,7 +161,7 @@ TEST_CASE("each step of a decoder follows the definition on the tokens so far", 
   }
 }
 
-TEMPLATE_TEST_CASE("rejected guesses leave no trace", "[cache]", float, double, Eigen::half,
+TEMPLATE_TEST_CASE("rejected guesses do not change later results", "[cache]", float, double, Eigen::half,
                    Eigen::bfloat16) {
   const std::uint32_t seed = 44;
   std::mt19937 generator(seed);

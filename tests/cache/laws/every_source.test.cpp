@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Wherever keys come from, whatever they are stored as, and however a sequence was cut into calls, attention is
-// its definition: one naive reference, in long double and without any code of the library, is asked for every
-// combination of layout, window of channels, axes, storage, source and chunking.
+// Attention follows its definition for every source and storage of keys, and for every chunking of a
+// sequence. One naive reference, in long double and without code of the library, is compared in every
+// combination of layout, rotated channels, axes, storage, source and chunking.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -38,19 +38,20 @@ constexpr Index batch = 2, tokens = 37, heads = 4, kv_heads = 2, head_dim = 24, 
                 page_size = 5;
 constexpr double base = 50;
 
-/// What turns: channels [first, first + 2 * pairs) by positions, or by (time, height, width).
+/// The rotated channels: [first, first + 2 * pairs), by positions or by (time, height, width).
 struct turning {
   Index first, pairs;
   bool on_axes;
 };
 
-/// Whether the source lets query i see key j, in the order of tokens.
+/// Whether the source makes key j visible to query i, in the order of tokens.
 struct sight {
   Index window = tokens, sinks = 0;
   bool operator()(Index i, Index j) const { return j <= i && (j > i - window || j < sinks); }
 };
 
-/// Queries, keys and values of a sequence for each row of the batch, and where its tokens are, [row, token, axis].
+/// Queries, keys and values of a sequence for each row of the batch, and the coordinates of its tokens, [row,
+/// token, axis].
 struct sequences {
   tensor q, k, v;
   std::vector<double> at;
@@ -60,7 +61,7 @@ struct sequences {
   }
 };
 
-/// An image of 3 by 4 patches, or of 2 by 6, inside of text, as Qwen2-VL numbers them.
+/// An image of 3 by 4 patches, or of 2 by 6, within text, with the positions of Qwen2-VL.
 std::vector<double> coordinates(bool on_axes) {
   std::vector<double> at;
   for (long b = 0; b < batch; ++b) {
@@ -76,7 +77,7 @@ std::vector<double> coordinates(bool on_axes) {
   return at;
 }
 
-/// Pairs of the three axes: the first two turn with time, the next with height, the rest with width.
+/// Pairs of the three axes: the first two rotate by time, the next by height, the others by width.
 long axis_of(long pair, bool on_axes) { return !on_axes || pair < 2 ? 0 : pair < 3 ? 1 : 2; }
 
 template <class Layout>
@@ -101,8 +102,8 @@ tensor turned(const tensor& x, const sequences& all, const turning& what) {
   return result;
 }
 
-/// The variance of what storing a channel of a head adds, in units of u^2 of float: 16-bit types round it to
-/// half a unit in the last place, integers to half a step, which is 1 / 127 of the largest channel.
+/// The variance that storing a channel of a head adds, in units of u^2 of float. 16-bit types round it to
+/// half a unit in the last place, and integers to half a step, which is 1 / 127 of the largest channel.
 template <class C>
 double variance_of_storing(double channel, double largest) {
   const auto u = static_cast<double>(tolerance::unit_roundoff<float>());
@@ -114,8 +115,8 @@ double variance_of_storing(double channel, double largest) {
   (void)channel, (void)largest;
   return half_step * half_step / (u * u) / 3;
 }
-/// A rotated channel is off by at most 2.75 u of the length of its pair (tests/README.md), for which that of the
-/// head is taken.
+/// The error of a rotated channel is at most 2.75 u times the length of its pair (tests/README.md). The bound
+/// uses the length of the head.
 constexpr double variance_of_turning = 2.75 * 2.75 / 3;
 
 struct answer {
@@ -183,7 +184,7 @@ answer expected(const sequences& all, const turning& what, const sight& sees, do
                      [&](std::size_t d) { return all.v(b, j, kv, static_cast<long>(d)); });
           const double largest_value = magnitude(all.v, b, j, kv);
           for (long d = 0; d < all.v.dim; ++d)
-            if (std::is_same_v<C, std::int8_t>)  // values of the other types are what is stored
+            if (std::is_same_v<C, std::int8_t>)  // values of the other types are exactly the stored ones
               stored[static_cast<std::size_t>(d)] +=
                   weight * weight * variance_of_storing<C>(all.v(b, j, kv, d), largest_value);
         }
@@ -206,7 +207,7 @@ struct owned {
   head_view<T> part(Index first, Index n) { return view().token_range(first, n); }
 };
 
-/// Every way of `library` to get keys to queries.
+/// Every way in which `library` passes keys to attention.
 enum class source {
   views,
   raw_views,
@@ -219,11 +220,11 @@ enum class source {
   latents,
   raw_latents
 };
-/// Latents have heads of other shapes, and calls of their own.
+/// Latents have heads of other shapes, and their own calls.
 constexpr source sources[] = {source::views, source::raw_views, source::cache, source::raw_cache,
                               source::ring,  source::raw_ring,  source::pages, source::raw_pages};
 
-/// What the library makes of the same sequences, which come in chunks.
+/// The results of the library for the same sequences, given in chunks.
 template <class Layout, class T, class C>
 class library {
   using S = std::conditional_t<std::is_same_v<T, double>, double, float>;
@@ -243,7 +244,7 @@ class library {
     options_.scale = scale;
   }
 
-  /// Nothing where the library says that it does not have this combination.
+  /// Empty if the library documents that it does not support this combination.
   std::optional<tensor> attended(source from, const sight& sees) {
     switch (from) {
       case source::views:
@@ -277,7 +278,7 @@ class library {
     return testing::loaded(out_.memory, tensor(batch, tokens, heads, all_.v.dim));
   }
 
-  /// As of `latent_cache`: the values are the first channels of the keys.
+  /// As in `latent_cache`, the values are the first channels of the keys.
   tensor attended_latents(bool raw) {
     latent_cache<T> cache(batch, tokens, latent_dim, 2 * what_.pairs,
                           raw ? key_storage::raw : key_storage::rotated);
@@ -306,7 +307,7 @@ class library {
       first += n;
     }
   }
-  /// Rows for tokens [first, first + n), of all rows of the batch where these differ.
+  /// Rows for tokens [first, first + n), of all rows of the batch if these differ.
   frequency_table<S> table_of(Index first, Index n) const {
     if (!what_.on_axes) return frequency_table<S>(turning_, tokens);
     Eigen::ArrayXXd at(batch * n, 3);
@@ -400,7 +401,7 @@ class library {
     });
   }
 
-  /// Each sequence has every other page of the pool, the second one from the end on.
+  /// Each sequence has every second page of the pool, and the second sequence takes them from the end.
   void attend_to_pages(bool raw) {
     constexpr Index blocks = (tokens + page_size - 1) / page_size, pages = batch * blocks;
     std::vector<int> table_of_blocks;
@@ -427,7 +428,7 @@ class library {
       const auto table = newest.at_channel(what_.first);
       const auto k = k_.part(first, n), v = v_.part(first, n), q = q_.part(first, n),
                  out = out_.part(first, n);
-      if (what_.on_axes) {  // pages know no coordinates: both come rotated
+      if (what_.on_axes) {  // pages have no coordinates: q and k are given rotated
         owned<T> turned_k = k_, turned_q = q_;
         std::vector<std::int64_t> rows(static_cast<std::size_t>(batch * n));
         std::iota(rows.begin(), rows.end(), 0);
@@ -471,7 +472,7 @@ double off_by(const tensor& got, const answer& exact) {
     return reference::worst_deviation<T, float>(got.values, exact.out.values, exact.deviation, tokens);
 }
 
-/// The largest error of each source, as a multiple of what is allowed.
+/// The largest error of each source, as a multiple of the allowed error.
 using worst_errors = std::map<source, double>;
 
 void note(worst_errors& worst, source from, double off) { worst[from] = (std::max)(worst[from], off); }
@@ -502,7 +503,7 @@ void check_every_source(std::uint64_t seed, worst_errors& worst) {
   }
 }
 
-/// The same for latents, whose last channels turn and whose first are the values too.
+/// Repeats this for latents, whose last channels rotate and whose first channels are also the values.
 template <class Layout, class T>
 void check_latents(std::uint64_t seed, worst_errors& worst) {
   testing::random numbers(seed);
@@ -524,7 +525,7 @@ void check_latents(std::uint64_t seed, worst_errors& worst) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention is its definition, wherever its keys come from", "[cache]", float, double,
+TEMPLATE_TEST_CASE("attention follows its definition for every source of keys", "[cache]", float, double,
                    Eigen::half, Eigen::bfloat16, std::int8_t) {
   using T = std::conditional_t<std::is_same_v<TestType, std::int8_t>, float, TestType>;
   constexpr bool narrow = std::is_same_v<TestType, std::int8_t>;
@@ -536,6 +537,6 @@ TEMPLATE_TEST_CASE("attention is its definition, wherever its keys come from", "
   CHECK(worst.size() == (narrow ? 8 : 10));
   for (const auto& [from, error] : worst) {
     CAPTURE(static_cast<int>(from));
-    CHECK(error > 0.05);  // the bound is not twenty times what occurs
+    CHECK(error > 0.05);  // the bound is at most twenty times the largest error
   }
 }

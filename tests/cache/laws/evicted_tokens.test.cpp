@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tokens of a list that leave a cache, against lists of tokens: the others keep their positions, the next
-// position stays, and attention is that of the tokens that remain.
+// Listed tokens are removed from a cache, compared with lists of tokens: the others keep their positions, the
+// next position does not change, and attention is that to the remaining tokens.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -65,7 +65,7 @@ struct numbered {
         same = cache.positions(b)[t] == row[t].second;
         for (Index h = 0; h < 2; ++h)
           for (Index d = 0; d < 4; ++d) {
-            // 8-bit channels are off by half a scale of the largest.
+            // 8-bit channels have an error of half a scale of the largest channel.
             const double off = std::is_same_v<T, std::int8_t> ? (row[t].first + 8) / 250.0 : 0;
             same =
                 same && std::abs(of(k, slot, h, d) - (row[t].first + static_cast<double>(4 * h + d))) <= off;
@@ -88,7 +88,7 @@ struct numbered {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("evicted tokens are those of the list, whatever its order", "[cache]", float, double,
+TEMPLATE_TEST_CASE("the listed tokens are evicted, in any order of the list", "[cache]", float, double,
                    Eigen::half, Eigen::bfloat16, std::int8_t) {
   for (const indices& list :
        {indices{0}, {9}, {3, 4, 5}, {8, 1, 9, 0, 4}, {9, 8, 7, 6, 5, 4, 3, 2, 1, 0}, {}}) {
@@ -114,7 +114,7 @@ TEMPLATE_TEST_CASE("evicted tokens are those of the list, whatever its order", "
   CHECK(both.holds_its_rows());
 }
 
-TEST_CASE("the next position stays after an eviction until a rollback", "[cache]") {
+TEST_CASE("an eviction does not change the next position, and a rollback does", "[cache]") {
   const auto next = [](const numbered<float>& x) { return x.cache.next_positions()[0]; };
   numbered<float> x;
   x.append(10);
@@ -144,7 +144,7 @@ TEST_CASE("the next position stays after an eviction until a rollback", "[cache]
   CHECK(copy.next_positions()[0] == 0);
 }
 
-TEST_CASE("no shift moves the next position of evicted tokens out of range", "[cache]") {
+TEST_CASE("a shift cannot move the next position of evicted tokens out of range", "[cache]") {
   const std::int64_t reach = std::int64_t{1} << 53;
   const std::vector<float> ones(2 * 4, 1.0f);
   const auto x = bshd(ones.data(), 1, 2, 1, 4);
@@ -157,7 +157,7 @@ TEST_CASE("no shift moves the next position of evicted tokens out of range", "[c
                   axes = last_token_evicted(kv_cache<float>(1, 4, 1, 4, token_axes{2}, 0, key_storage::raw));
   for (kv_cache<float>* cache : {&plain, &axes}) {
     const auto shift = [cache](std::int64_t delta) { return [=] { cache->shift(0, 1, delta); }; };
-    // The token left is at 0, the evicted one at 1.
+    // The remaining token is at 0, the evicted one at 1.
     CHECK(throws_saying<std::out_of_range>(shift(reach), "2^53", "got 1 and a delta of 9007199254740992"));
     CHECK(cache->next_positions()[0] == 2);
     shift(reach - 1)();
@@ -186,7 +186,7 @@ TEST_CASE("coordinates shift from one end of their range to the other", "[cache]
     CHECK(throws_saying<std::out_of_range>(shift(delta), "2^53"));
     CHECK((cache.coordinates(0) == at).all());
   }
-  shift(reach + 1)();  // no double
+  shift(reach + 1)();  // not representable as double
   CHECK(cache.coordinates(0)(0, 0) == 1);
   CHECK(cache.coordinates(0)(0, 1) == 0x1p53 - 0x1p51 + 2);  // rounded to even, as 1.5 would be
   shift(-1)();
@@ -211,7 +211,7 @@ TEST_CASE("a context shift moves the next position of evicted tokens too", "[cac
   CHECK(cache.next_positions()[0] == 7);
 }
 
-TEMPLATE_TEST_CASE("attention after an eviction is that to the tokens that remain, by their positions",
+TEMPLATE_TEST_CASE("attention after an eviction is attention to the remaining tokens, by their positions",
                    "[cache]", float, double, Eigen::half) {
   using namespace decoder_step;
   using C = TestType;
@@ -260,7 +260,7 @@ TEMPLATE_TEST_CASE("attention after an eviction is that to the tokens that remai
   }
 }
 
-TEST_CASE("coordinates stay where they are when tokens are evicted", "[cache]") {
+TEST_CASE("an eviction does not change the coordinates of other tokens", "[cache]") {
   kv_cache<float> cache(1, 16, 1, 4, token_axes{2});
   const std::vector<float> ones(6 * 4, 1.0f);
   const auto x = bshd(ones.data(), 1, 6, 1, 4);
@@ -291,7 +291,7 @@ TEST_CASE("coordinates stay where they are when tokens are evicted", "[cache]") 
   CHECK(cache.next_positions()[0] == 0);
 }
 
-TEST_CASE("latents are evicted with their parts", "[cache]") {
+TEST_CASE("latents are evicted with their rotated parts", "[cache]") {
   latent_cache<float> cache(1, 8, 3, 2);
   std::vector<float> c(6 * 3), r(6 * 2);
   for (std::size_t i = 0; i < c.size(); ++i) c[i] = static_cast<float>(i);
@@ -306,7 +306,7 @@ TEST_CASE("latents are evicted with their parts", "[cache]") {
   }
 }
 
-TEST_CASE("a list of tokens that are not held, or twice, evicts nothing", "[cache]") {
+TEST_CASE("a list with a repeated or missing token throws and evicts nothing", "[cache]") {
   numbered<float> x;
   x.append(5);
   const auto evict = [&](const std::vector<std::int64_t>& list, batch_row row = every_row) {
@@ -324,7 +324,7 @@ TEST_CASE("a list of tokens that are not held, or twice, evicts nothing", "[cach
   CHECK(x.holds_its_rows());
 }
 
-TEST_CASE("queries without counts are the newest tokens that no eviction took", "[cache]") {
+TEST_CASE("queries without counts are the newest tokens that were not evicted", "[cache]") {
   numbered<float> x;
   x.append(6);
   x.append(3);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Ranges of keys for queries to caches and pages: the keys of a range are the tokens of the row in the order in
-// which they came, whatever their positions, as plain loops in double have it.
+// Ranges of keys for queries to caches and pages: a range refers to the tokens of the row in the order in
+// which they were appended, whatever their positions. Compared with plain loops in double.
 #include <rope/cache/attention.hpp>
 
 #include <Eigen/Core>
@@ -72,8 +72,9 @@ double error_of(const head_view<const T>& q, const Keys& k, const Values& v, con
   return worst;
 }
 
-/// Channels below 1 in magnitude: a score below 8 / sqrt(8) has 11 roundings, so a weight is off by less than
-/// 70 u of itself and 20 u of the sum, an output by twice that, and it is rounded to its type.
+/// Channels below 1 in magnitude: a score below 8 / sqrt(8) has 11 roundings, so a weight has an error of
+/// less than 70 u times itself and 20 u of the sum. The error of an output is twice that and one rounding to
+/// its type.
 template <class T>
 double bound() {
   using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
@@ -81,7 +82,7 @@ double bound() {
          static_cast<double>(tolerance::unit_roundoff<T>());
 }
 
-/// Ranges for `queries` queries, some of them empty, some past the tokens that shorter rows have.
+/// Ranges for `queries` queries. Some of them are empty, and some exceed the tokens of shorter rows.
 std::vector<key_range> random_ranges(testing::random& dice, Index queries, Index keys) {
   std::vector<key_range> ranges;
   for (; queries > 0; --queries) {
@@ -173,7 +174,7 @@ void check_pages(std::uint64_t seed, const std::vector<Index>& counts) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("ranges of keys in caches name tokens in the order of the row", "[cache]",
+TEMPLATE_TEST_CASE("ranges of keys in caches refer to tokens in the order of the row", "[cache]",
                    (testing::types<float, float>), (testing::types<double, double>),
                    (testing::types<Eigen::half, Eigen::half>),
                    (testing::types<Eigen::bfloat16, Eigen::bfloat16>), (testing::types<float, Eigen::half>),
@@ -189,7 +190,7 @@ TEMPLATE_TEST_CASE("ranges of keys in caches name tokens in the order of the row
     }
 }
 
-TEMPLATE_TEST_CASE("ranges of keys in pages name tokens of the sequence", "[cache]",
+TEMPLATE_TEST_CASE("ranges of keys in pages refer to tokens of the sequence", "[cache]",
                    (testing::types<float, float>), (testing::types<double, double>),
                    (testing::types<Eigen::half, Eigen::half>),
                    (testing::types<Eigen::bfloat16, Eigen::bfloat16>)) {
@@ -201,7 +202,7 @@ TEMPLATE_TEST_CASE("ranges of keys in pages name tokens of the sequence", "[cach
   }
 }
 
-TEST_CASE("a cache that rotates attends within ranges to what it rotated", "[cache]") {
+TEST_CASE("a cache that rotates keys attends within ranges to its rotated keys", "[cache]") {
   testing::random dice(820);
   const Index tokens = 90;
   const frequency_table<> table(frequencies(head_dim), tokens);
@@ -233,7 +234,7 @@ TEST_CASE("a cache that rotates attends within ranges to what it rotated", "[cac
   }
 }
 
-TEST_CASE("a batch padded on the left generates as each row alone", "[cache]") {
+TEST_CASE("a batch padded on the left generates the tokens of each row alone", "[cache]") {
   testing::random dice(830);
   const Index tokens = 50, steps = 3, all = tokens + steps;
   const frequency_table<> table(frequencies(head_dim), all);
@@ -277,11 +278,12 @@ TEST_CASE("a batch padded on the left generates as each row alone", "[cache]") {
           worst = std::max(worst, std::abs(static_cast<double>(written.at(b, t, h)[d]) -
                                            (t < padding ? 0.0 : static_cast<double>(alone.at(b, t, h)[d]))));
   }
-  // Both are off by their bound, and a rotated channel by 2.75 u of a pair below sqrt(2) on either side.
+  // Both have an error within their bound, and a rotated channel has an error of 2.75 u times a pair below
+  // sqrt(2) on either side.
   CHECK(worst <= 4 * bound<float>());
 }
 
-TEST_CASE("a ring refuses ranges of keys", "[cache]") {
+TEST_CASE("a ring throws if it gets ranges of keys", "[cache]") {
   const std::vector<float> x(heads * head_dim, 0.5f);
   std::vector<float> out(x.size(), -9);
   ring_cache<float> ring(1, {.window = 4}, heads, head_dim);

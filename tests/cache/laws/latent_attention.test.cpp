@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Absorbed attention to a latent_cache is the expanded attention of every head, from its definition in long
-// double, within a bound; and however tokens came into the cache, the bits are the same.
+// double, within a bound. The bits do not depend on how the tokens were appended.
 #include <rope/cache/attention.hpp>
 #include <rope/cache/latent_cache.hpp>
 
@@ -33,12 +33,13 @@ constexpr long latent_dim = 24, rotary_dim = 8, plain_dim = 10, value_dim = 7;
 constexpr long width = latent_dim + rotary_dim;
 const double scale = 1 / std::sqrt(static_cast<double>(plain_dim + rotary_dim));
 
-/// A layer: matrices U [heads, plain_dim, latent_dim] and V [heads, value_dim, latent_dim], and what they meet.
+/// A layer: matrices U [heads, plain_dim, latent_dim] and V [heads, value_dim, latent_dim], and their
+/// operands.
 struct layer {
   long batch, tokens, heads;
   tensor up, down, latent, part, q_plain, q_part;
 
-  /// \tparam C  what latents are stored as
+  /// \tparam C  the type of stored latents
   template <class T, class C>
   static layer random(long batch, long tokens, long heads, std::uint32_t seed) {
     std::mt19937 numbers(seed);
@@ -76,7 +77,7 @@ struct layer {
     return sum;
   }
 
-  /// k_h = [U_h c ; rotated part], v_h = V_h c, causal attention of every head on its own.
+  /// k_h = [U_h c ; rotated part], v_h = V_h c, with causal attention of every head on its own.
   template <class Layout>
   tensor expanded_attention(const frequencies& f) const {
     tensor out(batch, tokens, heads, value_dim);
@@ -115,7 +116,7 @@ struct layer {
     return out;
   }
 
-  /// [U_h^T q_h ; the part that turns, not rotated].
+  /// [U_h^T q_h ; the channels to rotate, not yet rotated].
   tensor absorbed_queries() const {
     tensor q(batch, tokens, heads, width);
     for_each_element(q, [&](long b, long t, long h, long c) {
@@ -138,11 +139,11 @@ struct layer {
     return result;
   }
 
-  /// How far a channel of the projected output may be from the expanded one. Absorbed attention is within
-  /// attention_bound of that of its operands, in the latent. These are off by one rounding of the absorbed
-  /// query, a rotation on either side (the norm of a pair is sqrt(2) of its largest channel at most), and the
-  /// rounding of a stored part; an error e of every score moves the mean of latents by 2 e max|c|. V_h takes a
-  /// difference of latents to one that is larger by the sum of a row's magnitudes.
+  /// The largest difference of a channel of the projected output from the expanded one. Absorbed attention is
+  /// within attention_bound of that of its operands, in the latent. The error of these is one rounding of the
+  /// absorbed query, a rotation on either side (the norm of a pair is at most sqrt(2) times its largest
+  /// channel), and the rounding of a stored part. An error e of every score changes the mean of latents by 2
+  /// e max|c|. V_h multiplies a difference of latents by at most the sum of a row's magnitudes.
   template <class T, class C, class S>
   double bound() const {
     using A = attention_call::arithmetic<T>;
@@ -173,7 +174,7 @@ struct layer {
   }
 };
 
-/// Everything of a layer in memory of T.
+/// All data of a layer in memory of T.
 template <class T>
 struct operands {
   std::vector<T> q, latent, part, out;
@@ -227,13 +228,13 @@ TEMPLATE_LIST_TEST_CASE("absorbed attention is expanded attention", "[cache]", q
         const double error = reference::worst_error<double>(
             x.projected(memory.result(x)), x.expanded_attention<Layout>(f), x.bound<T, C, T>());
         CHECK(error <= 1);
-        CHECK(error > 1e-6);  // a bound that says something
+        CHECK(error > 1e-6);  // a bound that is not trivial
       }
     }
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("a latent_cache holds the same bits, whatever the pieces of a prompt", "[cache]",
+TEMPLATE_LIST_TEST_CASE("a latent_cache contains the same bits for any pieces of a prompt", "[cache]",
                         query_and_storage) {
   using T = typename TestType::channel;
   using C = typename TestType::entry;
@@ -271,7 +272,7 @@ TEMPLATE_LIST_TEST_CASE("a latent_cache holds the same bits, whatever the pieces
   });
 }
 
-TEST_CASE("absorbed attention has the bits of attention to the latent as keys and as values", "[cache]") {
+TEST_CASE("absorbed attention has the bits of attention with the latent as keys and as values", "[cache]") {
   const long tokens = 30, heads = 5;
   const frequency_table<float> table(frequencies(rotary_dim, 50.0), tokens);
   const layer x = layer::random<float, float>(2, tokens, heads, 73);

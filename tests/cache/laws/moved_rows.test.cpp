@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Rows that move to another cache, and caches that grow: the bits of a cache that took the tokens itself.
+// Rows that move to another cache, and caches that grow, have the bits of a cache to which the tokens were
+// appended.
 #include <cstddef>
 #include <cstdint>
 #include <rope/cache/attention.hpp>
@@ -43,7 +44,7 @@ void append_all(Cache& cache, const K& k, const V& v, const detail::row_counts& 
     cache.template append<half_split>(k, v, moved_table, counts);
 }
 
-/// All that a cache shows of row b, as bits.
+/// All that a cache returns of row b, as bits.
 template <class Cache>
 fuzz::bits shown_row(const Cache& cache, Index b) {
   fuzz::bits all;
@@ -59,8 +60,8 @@ fuzz::bits shown_row(const Cache& cache, Index b) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a row of another cache is as if its tokens had been appended here", "[cache]", float,
-                   double, Eigen::half, Eigen::bfloat16, std::int8_t) {
+TEMPLATE_TEST_CASE("a row moved from another cache equals a row of appended tokens", "[cache]", float, double,
+                   Eigen::half, Eigen::bfloat16, std::int8_t) {
   for (const key_storage storage : {key_storage::rotated, key_storage::raw}) {
     kv_cache<TestType> prefilled(2, 9, 2, 8, 0, storage), batch(2, 20, 2, 8, 0, storage),
         expected(2, 20, 2, 8, 0, storage);
@@ -85,7 +86,7 @@ TEMPLATE_TEST_CASE("a row of another cache is as if its tokens had been appended
   }
 }
 
-TEST_CASE("a row of another ring or latent cache is copied with all that it holds", "[cache]") {
+TEST_CASE("a row of another ring or latent cache is copied with all of its state", "[cache]") {
   const heads_for<float> prompt(19, 3), next(1, 4);
   const ring_policy policy = {.sinks = 2, .window = 6, .chunk = 2};
   ring_cache<float> prefilled(2, policy, 2, 8), batch(2, policy, 2, 8);
@@ -106,7 +107,7 @@ TEST_CASE("a row of another ring or latent cache is copied with all that it hold
   CHECK(shown_row(joined, 1) == shown_row(latents, 0));
   CHECK(joined.size(0) == 0);
   joined.check_table<half_split>(moved_table);
-  // A row that is empty again has slots, but no keys of an earlier rotation.
+  // A row that is emptied has slots, but no keys of an earlier rotation.
   prefilled.clear();
   prefilled.append<interleaved>(next.view, next.view, moved_table);
   prefilled.truncate(0, batch_row{1});
@@ -119,7 +120,7 @@ TEST_CASE("a row of another ring or latent cache is copied with all that it hold
                                              "latent_cache::copy_row", "[1, 16, 8]", "[1, 16, 6]"));
 }
 
-TEST_CASE("the only row of a cache has the queries of the row that it copies", "[cache]") {
+TEST_CASE("the only row of a cache attends as the row that it copies", "[cache]") {
   const heads_for<float> x(5, 7);
   kv_cache<float> padded(2, 9, 2, 8), full(2, 9, 2, 8), one(1, 9, 2, 8);
   append_all(padded, x.view, x.view, std::vector{5, 3});
@@ -136,7 +137,7 @@ TEST_CASE("the only row of a cache has the queries of the row that it copies", "
   CHECK(testing::same_bits(out, expected));
 }
 
-TEST_CASE("a row that does not go with a cache is refused before anything changes", "[cache]") {
+TEST_CASE("a row that does not fit a cache throws before anything changes", "[cache]") {
   const heads_for<float> x(5, 6);
   kv_cache<float> from(2, 8, 2, 8), to(2, 4, 2, 8);
   from.append<half_split>(x.view, x.view, moved_table, std::vector{5, 3});
@@ -169,7 +170,7 @@ TEST_CASE("a row that does not go with a cache is refused before anything change
   CHECK(to.size() == 0);
 }
 
-TEMPLATE_TEST_CASE("a cache that grows has the tokens that it had, and room for more", "[cache]", float,
+TEMPLATE_TEST_CASE("a cache that grows keeps its tokens, and has more free slots", "[cache]", float,
                    Eigen::bfloat16, std::int8_t) {
   const heads_for<TestType> x(6, 8);
   for (const bool on_axes : {false, true}) {

@@ -13,7 +13,7 @@
 #include "support/heads.hpp"
 #include "support/own_threads.hpp"
 
-// Keys that are normalised and rotated as they are written, into every kind of memory.
+// Keys that are normalised and rotated while they are written, into every kind of memory.
 
 using rope::frequency_table;
 using rope::half_split;
@@ -29,7 +29,7 @@ namespace {
 
 constexpr Index B = 2, L = 9, H = 3, D = 20;
 
-/// The channel types of new keys and of the cache that takes them.
+/// The channel types of new keys and of the cache that stores them.
 template <class K, class C>
 struct key_types {
   using given = K;
@@ -65,8 +65,8 @@ head_view<const K> view(const std::vector<K>& x) {
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("keys are normalised as they are appended, with the bits of doing it before",
-                        "[cache]", every_key) {
+TEMPLATE_LIST_TEST_CASE("keys normalised during an append have the bits of keys normalised before", "[cache]",
+                        every_key) {
   using K = typename TestType::given;
   using C = typename TestType::kept;
   const new_tokens<K> of;
@@ -80,7 +80,7 @@ TEMPLATE_LIST_TEST_CASE("keys are normalised as they are appended, with the bits
   }
   CHECK(testing::same_heads(one.keys(), two.keys()));
   CHECK(testing::same_heads(one.values(), two.values()));
-  // The cache knows the table of its keys: attention takes that one and no other.
+  // The cache is tied to the table of its keys: attention accepts only that table.
   one.template check_table<half_split>(of.table.at_channel(5));
   CHECK(throws_saying<std::invalid_argument>([&] { one.template check_table<half_split>(of.table); },
                                              "the right table at another channel"));
@@ -111,7 +111,7 @@ TEMPLATE_LIST_TEST_CASE("keys are normalised as they are appended, with the bits
   CHECK(testing::same_bits(value_pool, value_pool_two));
 }
 
-TEST_CASE("a norm that does not fit the keys is refused, and the cache is as it was", "[cache]") {
+TEST_CASE("a norm that does not fit the keys throws, and the cache does not change", "[cache]") {
   const new_tokens<float> of;
   kv_cache<float> cache(B, 3 * L, H, D);
   ring_cache<float> ring(B, {.sinks = 1, .window = 5, .chunk = 3}, H, D);

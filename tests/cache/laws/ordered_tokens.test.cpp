@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a cache knows of the order of its positions, by which attention takes them for ranges without a look
-// at each: after any operations it is what the positions themselves say.
+// A cache keeps track of the order of its positions, so that attention can treat them as ranges without
+// reading each one. After any calls this agrees with the positions themselves.
 #include <rope/cache/kv_cache.hpp>
 
 #include <cstdint>
@@ -27,10 +27,10 @@ void check_order(const kv_cache<float>& cache) {
 
 }  // namespace
 
-TEST_CASE("a cache knows how far its positions count and ascend, whatever was done to it", "[cache]") {
+TEST_CASE("a cache knows how far its positions count up and ascend after any calls", "[cache]") {
   testing::random random(11);
   const std::vector<float> data(3 * 4 * 4, 1.f);
-  kv_cache<float> cache(3, 24, 1, 4, 4, key_storage::raw);  // keys that no position turns
+  kv_cache<float> cache(3, 24, 1, 4, 4, key_storage::raw);  // keys that no position rotates
   const auto fits = [&](Index count) {
     for (Index b = 0; b < 3; ++b)
       if (cache.size(b) + count > cache.capacity()) return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What it computes: tests/cache/laws/pages.test.cpp.
+// tests/cache/laws/pages.test.cpp has the results.
 #include <rope/cache/page_calls.hpp>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ struct call {
 
 }  // namespace
 
-TEST_CASE("wrong calls of attention to pages are refused and write nothing", "[cache]") {
+TEST_CASE("invalid calls of attention to pages throw and write nothing", "[cache]") {
   call x;
   const frequency_table<float> table(frequencies(dim), 6), wide(frequencies(dim + 2), 9),
       short_table(frequencies(dim), 5);
@@ -121,7 +121,7 @@ TEST_CASE("wrong calls of attention to pages are refused and write nothing", "[c
   CHECK_FALSE(x.untouched());
 }
 
-TEST_CASE("sequences without queries or keys are no calls", "[cache]") {
+TEST_CASE("sequences without queries or keys write nothing", "[cache]") {
   call x;
   x.lengths = {0, 5};
   x.blocks = {-1, -1, 0, 2};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Keys and values in pages are those of caches in one piece, bit for bit: whatever pages the tokens are in, and
-// however prefill, chunks and steps of many sequences go together.
+// Keys and values in pages have the bits of contiguous caches: for any pages, and for any mix of prefill,
+// chunks and decoding steps of many sequences.
 #include <rope/cache/page_calls.hpp>
 
 #include <algorithm>
@@ -22,14 +22,14 @@ using namespace rope;
 
 namespace {
 
-/// A pool of pages of NaN, and an engine's books of who has which.
+/// A pool of pages of NaN, and the records of an engine: which sequence owns which pages.
 template <class C, class Id>
 struct engine {
   Index page_size, pages, kv_heads, head_dim, value_dim, blocks;
   bool heads_first;
   std::vector<C> keys, values;
   std::vector<float> key_scales, value_scales;  // of integers
-  std::vector<Id> table;                        // [sequences, blocks]; -1 where there is no page
+  std::vector<Id> table;                        // [sequences, blocks]; -1 for no page
   std::vector<int> lengths;
   std::vector<Id> free;
 
@@ -56,12 +56,12 @@ struct engine {
   }
   static C nan() {
     if constexpr (std::is_same_v<C, std::int8_t>)
-      return 99;  // whose scale is NaN
+      return 99;  // with a scale of NaN
     else
       return static_cast<C>(std::numeric_limits<float>::quiet_NaN());
   }
 
-  /// Gives sequence s pages for `count` more tokens.
+  /// Assigns sequence s pages for `count` more tokens.
   void grow(Index s, Index count) {
     int& length = lengths[static_cast<std::size_t>(s)];
     for (Index block = (length + page_size - 1) / page_size; block * page_size < length + count; ++block) {
@@ -87,7 +87,7 @@ struct engine {
 };
 
 using testing::same_heads;
-/// Whether one token is the same integers and scales in two views.
+/// Whether one token has the same integers and scales in two views.
 template <class A, class B>
 bool same_heads(const quantized_view<A>& a, const quantized_view<B>& b) {
   bool same = true;
@@ -102,7 +102,7 @@ bool same(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && testing::same_bits(a.data(), b.data(), static_cast<Index>(a.size()));
 }
 
-/// Sequences that grow by turns of different length, in pages and in a cache each.
+/// Sequences that grow by different numbers of tokens, each in pages and in a cache.
 template <class Layout, class T, class C, class Id>
 void check_growing(std::uint64_t seed, key_storage storage,
                    product_precision products = product_precision::full) {
@@ -130,7 +130,7 @@ void check_growing(std::uint64_t seed, key_storage storage,
     caches.emplace_back(1, longest, kv_heads, head_dim, value_dim, storage);
 
   for (int turn = 0; turn < 4; ++turn) {
-    // Some sequences have a prompt or a chunk of one, some one new token, some none.
+    // Some sequences have a prompt or a chunk of one, some have one new token, and some have none.
     std::vector<std::int64_t> offsets = {0};
     for (Index s = 0; s < sequences; ++s) {
       const Index room = longest - memory.lengths[static_cast<std::size_t>(s)];
@@ -177,7 +177,7 @@ void check_growing(std::uint64_t seed, key_storage storage,
               .subspan(static_cast<std::size_t>(first * heads), static_cast<std::size_t>(count * heads));
       attention<Layout>(part(queries), caches[at], part(thd(expected.data(), tokens, heads, value_dim)),
                         table, own);
-      // What is stored.
+      // The stored type.
       for (Index t = first; t < first + count; ++t) {
         const Index place = memory.lengths[at] - count + (t - first);
         const auto page = pages.keys().batch_range(pages.page(s, place), 1).token_range(pages.slot(place), 1);
@@ -191,15 +191,15 @@ void check_growing(std::uint64_t seed, key_storage storage,
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("sequences in pages attend as each would alone, bit for bit", "[cache]", float, double,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("sequences in pages attend as each would alone, with the same bits", "[cache]", float,
+                   double, Eigen::half, Eigen::bfloat16) {
   for (std::uint64_t seed = 900; seed < 912; ++seed) {
     check_growing<half_split, TestType, TestType, std::int32_t>(seed, key_storage::rotated);
     check_growing<interleaved, TestType, TestType, std::int64_t>(seed, key_storage::raw);
   }
 }
 
-TEST_CASE("with products in bfloat16 sequences in pages attend as each would alone", "[cache]") {
+TEST_CASE("bfloat16 products: sequences in pages attend as each would alone", "[cache]") {
   for (std::uint64_t seed = 930; seed < 950; ++seed) {
     check_growing<half_split, Eigen::bfloat16, Eigen::bfloat16, std::int32_t>(seed, key_storage::rotated,
                                                                               product_precision::bfloat16);
@@ -208,8 +208,9 @@ TEST_CASE("with products in bfloat16 sequences in pages attend as each would alo
   }
 }
 
-TEST_CASE("with products in bfloat16 the order of sums does not depend on pages", "[cache]") {
-  // Values that nearly cancel, with equal weights: what is left of their sum shows every rounding on the way.
+TEST_CASE("bfloat16 products: the order of sums does not depend on pages", "[cache]") {
+  // Values that nearly cancel, with equal weights: the small rest of their sum shows every rounding on the
+  // way.
   const std::uint64_t seed = 955;
   testing::random dice(seed);
   for (const Index page_size : {1, 3, 16, 25})
@@ -248,7 +249,7 @@ TEST_CASE("with products in bfloat16 the order of sums does not depend on pages"
       }
 }
 
-TEST_CASE("pages of 16 bits are widened as caches of 16 bits are", "[cache]") {
+TEST_CASE("16-bit pages are read as 16-bit caches are", "[cache]") {
   for (std::uint64_t seed = 950; seed < 960; ++seed) {
     check_growing<interleaved, float, Eigen::bfloat16, std::uint16_t>(seed, key_storage::rotated);
     check_growing<half_split, float, Eigen::half, std::int32_t>(seed, key_storage::raw);
@@ -266,7 +267,7 @@ TEST_CASE("a shared prefix is one page in two tables", "[cache]") {
   const Index page_size = 4, kv_heads = 2, heads = 4, dim = 8;
   std::vector<float> keys = testing::random_channels<float>(5 * page_size * kv_heads * dim, 3),
                      values = testing::random_channels<float>(5 * page_size * kv_heads * dim, 4);
-  // Sequences 0 and 1 share page 2 as tokens 0 .. 3; sequence 2 has what they have in pages of its own.
+  // Sequences 0 and 1 share page 2 as tokens 0 .. 3. Sequence 2 has the same tokens in its own pages.
   const int blocks[3][2] = {{2, 0}, {2, 4}, {3, 1}};
   const std::vector<std::size_t> lengths = {7, 6, 7};
   const auto copy = [&](std::vector<float>& memory, Index from, Index to) {
@@ -293,8 +294,8 @@ TEST_CASE("a shared prefix is one page in two tables", "[cache]") {
   CHECK_FALSE(same(row(0), row(1)));
 }
 
-TEST_CASE("a mask of a row per sequence hides keys in pages, as a tree of drafts needs", "[cache]") {
-  // Sequence 0: 5 tokens and a tree of 3 drafts after it, whose last two are alternatives.
+TEST_CASE("a mask with a row per sequence hides keys in pages, as a tree of drafts needs", "[cache]") {
+  // Sequence 0: 5 tokens and a tree of 3 drafts after it. The last two are alternatives.
   const Index page_size = 3, dim = 8, length = 8;
   const auto keys = testing::random_channels<float>(3 * page_size * dim, 3),
              values = testing::random_channels<float>(3 * page_size * dim, 4),
@@ -305,7 +306,7 @@ TEST_CASE("a mask of a row per sequence hides keys in pages, as a tree of drafts
       blocks, lengths);
   Eigen::Array<bool, 3, 8, Eigen::RowMajor> tree;
   tree.setConstant(true);
-  tree(2, 6) = false;  // the third draft does not see the second
+  tree(2, 6) = false;  // the second draft is hidden from the third
   std::vector<float> out(3 * dim, -9), expected(3 * dim, -9);
   attention(bshd(q.data(), 1, 3, 1, dim), pages, bshd(out.data(), 1, 3, 1, dim),
             {.mask = score_matrix(tree.data(), 1, 1, 3, length)});

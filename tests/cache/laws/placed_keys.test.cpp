@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A cache of keys whose window turns: what it stores and answers are the bits of a cache that was given keys
-// with the window rotated, and another place is another rotation.
+// A cache with a table placed in the head stores and returns the bits of a cache whose keys were rotated in
+// these channels before. Another first channel is another rotation.
 #include <rope/cache/attention.hpp>
 #include <rope/cache/kv_cache.hpp>
 #include <rope/cache/ring_cache.hpp>
@@ -39,7 +39,7 @@ struct tokens {
   head_view<T> keys() { return bshd(k.data(), batch, count, kv_heads, head_dim); }
   head_view<T> values() { return bshd(v.data(), batch, count, kv_heads, value_dim); }
   head_view<T> output() { return bshd(out.data(), batch, count, heads, value_dim); }
-  /// With the windows of queries and keys rotated from position `start` on.
+  /// Heads whose channels are rotated before, for queries and keys from position `start` on.
   template <class Layout, class S>
   tokens rotated(const placed_table<S>& by, std::int64_t start = 0) const {
     tokens y = *this;
@@ -56,7 +56,8 @@ bool same(const std::vector<T>& a, const std::vector<T>& b) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a kv_cache turns the window of its keys and of its queries", "[cache]", float, double) {
+TEMPLATE_TEST_CASE("a kv_cache rotates the placed channels of its keys and queries", "[cache]", float,
+                   double) {
   using T = TestType;
   const Index n = 11;
   const frequency_table<T> table(frequencies(rotary_dim, 50.0), -20, 40);
@@ -70,7 +71,7 @@ TEMPLATE_TEST_CASE("a kv_cache turns the window of its keys and of its queries",
           turned = given, at = given, raw(batch, n, kv_heads, head_dim, value_dim, key_storage::raw);
       given.append(y.keys(), y.values());
       attention(y.queries(), given, y.output());
-      // Rotated: at once, token by token, at positions of the caller's.
+      // Rotated: in one call, token by token, at positions of the caller.
       turned.template append<Layout>(x.keys(), x.values(), placed);
       CHECK(testing::same_heads(turned.keys(), given.keys()));
       attention<Layout>(x.queries(), turned, x.output(), placed);
@@ -84,13 +85,13 @@ TEMPLATE_TEST_CASE("a kv_cache turns the window of its keys and of its queries",
         attention<Layout>(x.queries().token_range(t, 1), growing, stepped.output().token_range(t, 1), placed);
       }
       CHECK(testing::same_heads(growing.keys(), given.keys()));
-      // Raw: rotated while they are read.
+      // Raw: rotated when they are read.
       raw.append(x.keys(), x.values());
       tokens<T> read(n);
       attention<Layout>(x.queries(), raw, read.output(), placed);
       CHECK(same(read.out, y.out));
 
-      // K-shift turns the window and nothing else.
+      // A context shift rotates these channels and nothing else.
       kv_cache<T> windowed(batch, n, kv_heads, rotary_dim, value_dim);
       windowed.template append<Layout>(x.keys().channels(first, rotary_dim), x.values(), table);
       turned.template shift<Layout>(2, n - 2, -2, placed);
@@ -99,7 +100,7 @@ TEMPLATE_TEST_CASE("a kv_cache turns the window of its keys and of its queries",
       CHECK(testing::same_heads(turned.keys().channels(0, first), given.keys().channels(0, first)));
       CHECK(testing::same_heads(turned.keys().channels(first + rotary_dim, head_dim - first - rotary_dim),
                                 given.keys().channels(first + rotary_dim, head_dim - first - rotary_dim)));
-      // So does the way to another table, which the cache then belongs to.
+      // So does a rebase to another table, to which the cache is then tied.
       const frequency_table<T> other(frequencies(rotary_dim, 80.0), -20, 40);
       turned.template rebase<Layout>(placed, other.at_channel(first));
       windowed.template rebase<Layout>(table, other);
@@ -109,7 +110,7 @@ TEMPLATE_TEST_CASE("a kv_cache turns the window of its keys and of its queries",
   });
 }
 
-TEST_CASE("caches of 16 bits round the turned window once", "[cache]") {
+TEST_CASE("16-bit caches round the rotated channels once", "[cache]") {
   const frequency_table<float> table(frequencies(rotary_dim, 50.0), 20);
   const Index n = 9;
   tokens<float> x(n), y = x.rotated<interleaved>(table.at_channel(12));
@@ -119,7 +120,7 @@ TEST_CASE("caches of 16 bits round the turned window once", "[cache]") {
   CHECK(testing::same_heads(turned.keys(), given.keys()));
 }
 
-TEST_CASE("a cache refuses its table at another channel and stays as it was", "[cache]") {
+TEST_CASE("a cache throws if its table is placed at another channel, and does not change", "[cache]") {
   const frequency_table<float> table(frequencies(rotary_dim, 50.0), 20);
   tokens<float> x(3);
   kv_cache<float> cache(batch, 9, kv_heads, head_dim, value_dim);
@@ -153,7 +154,8 @@ TEST_CASE("a cache refuses its table at another channel and stays as it was", "[
   CHECK(x.out == tokens<float>(3).out);
 }
 
-TEMPLATE_TEST_CASE("a ring_cache turns the window of its keys and of its queries", "[cache]", float, double) {
+TEMPLATE_TEST_CASE("a ring_cache rotates the placed channels of its keys and queries", "[cache]", float,
+                   double) {
   using T = TestType;
   const Index n = 23;
   const frequency_table<T> table(frequencies(rotary_dim, 50.0), n);
@@ -179,8 +181,8 @@ TEMPLATE_TEST_CASE("a ring_cache turns the window of its keys and of its queries
       CHECK(same(x.out, y.out));
       CHECK(same(read.out, y.out));
 
-      // By the positions in the cache: what the same ring gives when its heads are the window and the rest one
-      // after the other in another order.
+      // By the positions in the cache. The expected result is that of a ring whose heads have the rotated
+      // channels first and the others after them.
       ring_policy by_rank = policy;
       by_rank.positions = ring_positions::cache;
       ring_cache<T> ranked(batch, by_rank, kv_heads, head_dim, value_dim, key_storage::raw),

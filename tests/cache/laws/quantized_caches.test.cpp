@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A cache of integers is a cache of the numbers that `quantize` makes of its keys and values, whatever is done
-// to it; keys that turn once more are rounded once more.
+// A cache of integers is a cache of the numbers that `quantize` makes of its keys and values, after any
+// calls. Keys that are rotated again are rounded again.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -54,7 +54,7 @@ struct owned {
     for (X& x : memory) x = static_cast<X>(numbers.scaled(-5, 0));
   }
   head_view<X> view() { return rope::bshd(memory.data(), batch, tokens, count, dim); }
-  /// What `quantize` makes of it.
+  /// Its quantized values.
   owned<float> numbers() {
     std::vector<std::int8_t> integers(memory.size());
     std::vector<float> scales(memory.size() / static_cast<std::size_t>(dim));
@@ -73,7 +73,7 @@ struct owned {
   }
 };
 
-/// Whether row b of two caches holds the same numbers.
+/// Whether row b of two caches contains the same numbers.
 template <class Cache>
 bool same_numbers(const Cache& narrow, const kv_cache<float>& wide, Index b) {
   const auto same = [](const quantized_view<const std::int8_t>& x, const head_view<const float>& y) {
@@ -92,7 +92,8 @@ bool same_numbers(const kv_cache<std::int8_t>& narrow, const kv_cache<float>& wi
   return same_numbers(narrow, wide, 0) && same_numbers(narrow, wide, 1);
 }
 
-/// What attention to integers may be off from attention to their numbers: queries and keys are below 2.
+/// The bound of the difference between attention to integers and attention to their dequantized values:
+/// queries and keys are below 2.
 double bound(Index keys) {
   features::setting s;
   s.e = {batch, 1, keys, heads, kv_heads, head_dim, value_dim};
@@ -110,7 +111,7 @@ double distance(const owned<float>& a, const owned<float>& b) {
   return worst;
 }
 
-/// Attention of `queries` queries to a cache that reads them by the table where its keys are raw.
+/// Attention of `queries` queries to a cache, which reads raw keys through the table.
 template <class Cache>
 owned<float> attended(const Cache& cache, owned<float>& q, const rope::attention_options& options = {}) {
   owned<float> out(q.tokens, heads, value_dim);
@@ -120,7 +121,7 @@ owned<float> attended(const Cache& cache, owned<float>& q, const rope::attention
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a cache of integers holds what rounding makes of new keys and values", "[cache]", float,
+TEMPLATE_TEST_CASE("a cache of integers contains the quantized keys and values", "[cache]", float,
                    Eigen::half, Eigen::bfloat16) {
   const std::uint64_t seed = 5301;
   CAPTURE(seed);
@@ -209,7 +210,7 @@ TEST_CASE("a cache of integers changes as one of floats does", "[cache]") {
   CHECK(compared > 10);
 }
 
-TEST_CASE("keys of integers that turn are rounded once more", "[cache]") {
+TEST_CASE("quantized keys that are rotated again are rounded again", "[cache]") {
   const std::uint64_t seed = 5303;
   CAPTURE(seed);
   testing::random numbers(seed);
@@ -217,7 +218,7 @@ TEST_CASE("keys of integers that turn are rounded once more", "[cache]") {
   kv_cache<float> wide(batch, 40, kv_heads, head_dim, value_dim);
   owned<float> k(numbers, 30, kv_heads, head_dim), v(numbers, 30, kv_heads, value_dim);
   narrow.append<half_split>(k.view(), v.view(), table);
-  // The same numbers under the same table: turned back, and appended.
+  // The same numbers with the same table: rotated back, and appended.
   owned<float> before(30, kv_heads, head_dim);
   rope::dequantize(narrow.keys(), before.view());
   rope::unrotate<half_split>(before.view(), table);
@@ -233,7 +234,7 @@ TEST_CASE("keys of integers that turn are rounded once more", "[cache]") {
           const double scale = static_cast<double>(*x.scale_at(b, t, h));
           for (Index d = 0; d < head_dim; ++d) {
             const double number = scale * x.at(b, t, h)[d], exact = static_cast<double>(y.at(b, t, h)[d]);
-            // The first rotation back and forth is of floats: far below 2^-10 of a scale.
+            // The first rotation, there and back, is of floats: its error is far below 2^-10 of a scale.
             worst = (std::max)(worst, std::abs(number - exact) / (scale * (0.5 + 0x1p-10)));
           }
         }
@@ -245,7 +246,7 @@ TEST_CASE("keys of integers that turn are rounded once more", "[cache]") {
     wide.shift<half_split>(0, 30, -7, table);
     const double worst = check();
     CHECK(worst <= 1);
-    CHECK(worst > 0.5);  // it did turn
+    CHECK(worst > 0.5);  // the keys did rotate
   }
   SECTION("by another table") {
     const rope::frequency_table<float> other(rope::frequencies(16, 500.0), -300, 300);
@@ -258,7 +259,7 @@ TEST_CASE("keys of integers that turn are rounded once more", "[cache]") {
   CHECK(narrow.positions(1)[3] == wide.positions(1)[3]);
 }
 
-TEST_CASE("keys of integers in pages turn as those of a cache", "[cache]") {
+TEST_CASE("quantized keys in pages rotate as those of a cache", "[cache]") {
   const std::uint64_t seed = 5307;
   CAPTURE(seed);
   testing::random numbers(seed);
@@ -306,10 +307,11 @@ TEST_CASE("keys of integers in pages turn as those of a cache", "[cache]") {
       std::invalid_argument);
 }
 
-TEST_CASE("products of integers have the same bits wherever keys are", "[cache]") {
+TEST_CASE("integer products have the same bits for every source of keys", "[cache]") {
   const std::uint64_t seed = 5310;
   testing::random numbers(seed);
-  // As few queries as are not multiplied in full: how many these are goes by the registers.
+  // Few enough queries that they are not multiplied in full precision. The limit depends on the number of
+  // registers.
   const Index most = rope::detail::max_decode_rows<float, std::int8_t>({}) / (heads / kv_heads);
   const Index tokens = 300, queries = (std::min)(Index{2}, most), page_size = GENERATE(1, 3, 16, 130);
   CAPTURE(seed, page_size, queries);
@@ -345,7 +347,7 @@ TEST_CASE("products of integers have the same bits wherever keys are", "[cache]"
     options.products = rope::product_precision::integers;
     const auto got = attended_to(cache);
     CHECK(got != full);
-    if (window == 0) CHECK(attended_to(ring) == got);  // whose own window holds every token
+    if (window == 0) CHECK(attended_to(ring) == got);  // the window of the ring contains every token
     const std::int64_t offsets[] = {0, q.tokens};
     options.query_offsets = offsets;
     owned<float> out(q.tokens, heads, value_dim);
@@ -356,7 +358,7 @@ TEST_CASE("products of integers have the same bits wherever keys are", "[cache]"
   }
 }
 
-TEST_CASE("a ring of integers is a ring of their numbers", "[cache]") {
+TEST_CASE("a ring of integers is a ring of their dequantized values", "[cache]") {
   const std::uint64_t seed = 5304;
   CAPTURE(seed);
   testing::random numbers(seed);
@@ -378,7 +380,7 @@ TEST_CASE("a ring of integers is a ring of their numbers", "[cache]") {
   }
 }
 
-TEST_CASE("tokens of integers have coordinates", "[cache]") {
+TEST_CASE("quantized tokens have coordinates", "[cache]") {
   const std::uint64_t seed = 5305;
   CAPTURE(seed);
   testing::random numbers(seed);
@@ -399,7 +401,7 @@ TEST_CASE("tokens of integers have coordinates", "[cache]") {
   CHECK(distance(a, b) <= bound(4));
 }
 
-TEST_CASE("a cache of integers refuses what does not fit and stays as it is", "[cache]") {
+TEST_CASE("a cache of integers throws if an argument does not fit, and does not change", "[cache]") {
   const std::uint64_t seed = 5306;
   testing::random numbers(seed);
   kv_cache<std::int8_t> cache(batch, 5, kv_heads, head_dim, value_dim);
@@ -423,8 +425,8 @@ TEST_CASE("a cache of integers refuses what does not fit and stays as it is", "[
   CHECK(std::equal(before.begin(), before.end(), copy.keys().at(0, 0, 0)));
 }
 
-TEMPLATE_TEST_CASE("keys that are normalised on their way become integers once", "[cache]", float,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("keys normalised during an append are quantized once", "[cache]", float, Eigen::half,
+                   Eigen::bfloat16) {
   const std::uint64_t seed = 97;
   CAPTURE(seed);
   testing::random numbers(seed);

@@ -20,7 +20,7 @@
 #include "support/tolerance.hpp"
 #include "support/wide.hpp"
 
-/// A cache that rotates its own keys, holds on to one table and layout, and can move to another table.
+/// A cache that rotates its own keys is tied to one table and layout, and can be rebased to another table.
 
 namespace {
 
@@ -45,7 +45,7 @@ struct sequence {
 const char* const other_table =
     "rope::kv_cache: give the layout and the table that the keys were rotated by, got ";
 
-/// Whether `call` throws an Exception with this text and the cache is what it was.
+/// Whether `call` throws an Exception with this text and does not change the cache.
 template <class Exception = std::invalid_argument, class T, class Call>
 bool refuses(const kv_cache<T>& cache, const Call& call, const char* text = other_table) {
   const kv_cache<T> before = cache;
@@ -54,11 +54,11 @@ bool refuses(const kv_cache<T>& cache, const Call& call, const char* text = othe
          testing::same_heads(cache.values(), before.values());
 }
 
-/// What a key may be off by after it was rotated with `from` and rebased to `to`, against one rotation with
-/// `to`: three rotations of 3.13 u each in the 2-norm (tolerance::group_bound), and of each the rounding of m
-/// into its entries, and that of the quotient of both m, 4 u. 16-bit channels are rounded when they are
-/// stored in both ways, half an ulp each, and once more between the two rotations, at the magnitude of `from`
-/// and in both channels of the pair.
+/// The bound of the error of a key that was rotated with `from` and rebased to `to`, compared with one
+/// rotation with `to`: three rotations of 3.13 u each in the 2-norm (tolerance::group_bound), for each of
+/// them the rounding of m into its entries, and the rounding of the quotient of both m, 4 u. 16-bit channels
+/// are rounded when they are stored in both cases, half an ulp each, and once more between the two rotations,
+/// at the magnitude of `from` and in both channels of the pair.
 template <class T, class S>
 testing::wide rebase_bound(testing::wide pair, double from, double to) {
   const testing::wide u =
@@ -73,8 +73,8 @@ testing::wide rebase_bound(testing::wide pair, double from, double to) {
   return computed;
 }
 
-/// The largest difference of the rotated channels of two views of rotated `keys`, in units of the bound; the
-/// channels after them must be those of `keys`.
+/// The largest difference of the rotated channels of two views of rotated `keys`, in units of the bound. The
+/// channels after them must equal those of `keys`.
 template <class Layout, class S, class T>
 testing::wide worst_difference(const head_view<const T>& keys, const head_view<const T>& a,
                                const head_view<const T>& b, const frequency_table<S>& from,
@@ -101,7 +101,7 @@ testing::wide worst_difference(const head_view<const T>& keys, const head_view<c
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("appending with a table is rotating and appending, bit for bit", "[cache]",
+TEMPLATE_LIST_TEST_CASE("appending with a table is rotating and appending, with the same bits", "[cache]",
                         testing::all_types) {
   using T = typename TestType::channel;
   const frequency_table<typename TestType::entry> table(plain, 40);
@@ -122,7 +122,7 @@ TEMPLATE_LIST_TEST_CASE("appending with a table is rotating and appending, bit f
   });
 }
 
-TEST_CASE("a cache refuses keys and queries of another table or layout and stays as it is",
+TEST_CASE("a cache throws if keys or queries come with another table or layout, and does not change",
           "[cache][kv_cache]") {
   const sequence<float> tokens(5);
   const frequency_table<> table(plain, 40), other(longer, 40);
@@ -143,14 +143,14 @@ TEST_CASE("a cache refuses keys and queries of another table or layout and stays
   CHECK(refuses(
       cache, [&] { cache.append(tokens.k(), tokens.v()); },
       "rope::kv_cache::append: this cache rotates its keys, give the layout and the table"));
-  // The same table in another range and type is the same.
+  // A table with the same frequencies but another range and type is accepted.
   cache.check_table<half_split>(table);
   cache.check_table<half_split>(frequency_table<double>(plain, -3, 7));
   cache.append<half_split>(tokens.k(), tokens.v(), frequency_table<double>(plain, 4, 11));
   CHECK(cache.size() == 10);
 }
 
-TEST_CASE("keys that came rotated can be followed only by such, and are known by no table",
+TEST_CASE("keys that the caller rotated can only be followed by such keys, and are tied to no table",
           "[cache][kv_cache]") {
   const sequence<float> tokens(5);
   const frequency_table<> table(plain, 40);
@@ -163,7 +163,7 @@ TEST_CASE("keys that came rotated can be followed only by such, and are known by
   CHECK(cache.size() == 10);
 }
 
-TEST_CASE("an emptied cache takes any table and layout, a shortened one does not", "[cache][kv_cache]") {
+TEST_CASE("an emptied cache accepts any table and layout, a shortened one does not", "[cache][kv_cache]") {
   const sequence<float> tokens(5);
   const frequency_table<> table(plain, 40), other(longer, 40);
   kv_cache<float> cache(2, 40, 3, 10, 4);
@@ -179,7 +179,7 @@ TEST_CASE("an emptied cache takes any table and layout, a shortened one does not
   cache.clear();
   cache.append<half_split>(tokens.k(), tokens.v(), table);
   cache.check_table<half_split>(table);
-  // No tokens are no reason to hold on to a table.
+  // Appending no tokens does not tie a cache to a table.
   kv_cache<float> empty(2, 40, 3, 10, 4);
   const sequence<float> none(0);
   empty.append<half_split>(none.k(), none.v(), table);
@@ -187,7 +187,7 @@ TEST_CASE("an emptied cache takes any table and layout, a shortened one does not
   CHECK(empty.size() == 5);
 }
 
-TEST_CASE("a checked append that fails leaves the cache as it was", "[cache][kv_cache]") {
+TEST_CASE("an append that throws does not change the cache", "[cache][kv_cache]") {
   const sequence<float> tokens(5);
   kv_cache<float> cache(2, 12, 3, 10, 4);
   const frequency_table<> table(plain, 40), too_short(plain, 9), too_wide(frequencies(12), 40);
@@ -210,7 +210,7 @@ TEST_CASE("a checked append that fails leaves the cache as it was", "[cache][kv_
   cache.check_table<half_split>(table);
 }
 
-TEMPLATE_LIST_TEST_CASE("rebased keys are those that were rotated with the other table at once", "[cache]",
+TEMPLATE_LIST_TEST_CASE("rebased keys are those that were rotated with the other table", "[cache]",
                         testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
@@ -228,7 +228,7 @@ TEMPLATE_LIST_TEST_CASE("rebased keys are those that were rotated with the other
       cache.template append<Layout>(keys, keys, from);
       direct.template append<Layout>(keys, keys, to);
       const kv_cache<T> original = cache;
-      // Every position near 0, and those near 100000.
+      // All positions near 0, and those near 100000.
       const auto difference = [&](const kv_cache<T>& a, const kv_cache<T>& b, const auto& before,
                                   const auto& after) {
         testing::wide worst = 0;
@@ -242,14 +242,14 @@ TEMPLATE_LIST_TEST_CASE("rebased keys are those that were rotated with the other
       cache.template rebase<Layout>(from, to);
       CHECK(difference(cache, direct, from, to) <= 1);
       CHECK(testing::same_heads(cache.values(), keys));
-      // And back: two more rotations of what `original` holds.
+      // And back: two more rotations of the keys in `original`.
       cache.template rebase<Layout>(to, from);
       CHECK(difference(cache, original, to, from) <= 1);
     });
   }
 }
 
-TEST_CASE("every row and head is rebased, and the cache then belongs to the other table",
+TEST_CASE("every row and head is rebased, and the cache is then tied to the other table",
           "[cache][kv_cache]") {
   const sequence<double> tokens(9);
   const frequency_table<double> from(plain, 40), to(longer, 40);
@@ -265,7 +265,7 @@ TEST_CASE("every row and head is rebased, and the cache then belongs to the othe
   CHECK(testing::same_heads(cache.keys().token_range(9, 9), direct.keys().token_range(9, 9)));
   CHECK(worst_difference<half_split>(tokens.k(), cache.keys().token_range(0, 9),
                                      direct.keys().token_range(0, 9), from, to) <= 1);
-  // The tables need not reach as far as the cache: only their frequencies count.
+  // The tables need not cover the positions of the cache: only their frequencies count.
   cache.rebase<half_split>(frequency_table<double>(longer, 1), frequency_table<double>(plain, 1));
   cache.check_table<half_split>(from);
 }
@@ -280,7 +280,8 @@ TEST_CASE("rebasing to the same table changes no bit of a key", "[cache][kv_cach
   CHECK(testing::same_heads(cache.keys(), before.keys()));
 }
 
-TEST_CASE("a rebase from another table or layout, or to other pairs, is refused", "[cache][kv_cache]") {
+TEST_CASE("a rebase from another table or layout, or to another number of pairs, throws",
+          "[cache][kv_cache]") {
   const sequence<float> tokens(5);
   const frequency_table<> from(plain, 40), to(longer, 40), narrow(frequencies(6), 40);
   kv_cache<float> cache(2, 40, 3, 10, 4);
@@ -311,7 +312,7 @@ TEST_CASE("a rebase needs the exact angles of a range of positions on both sides
   }
 }
 
-TEST_CASE("an empty cache belongs to no table", "[cache][kv_cache]") {
+TEST_CASE("an empty cache is tied to no table", "[cache][kv_cache]") {
   kv_cache<float> cache(2, 40, 3, 10, 4);
   const frequency_table<> from(plain, 40), to(longer, 40);
   CHECK_NOTHROW(cache.check_table<half_split>(from));

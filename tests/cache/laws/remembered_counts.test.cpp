@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A call without counts asks for the tokens of the last append, as far as each row took and kept them,
-// whatever else happened to the cache; where rows have gone apart so that nobody can know which tokens are
-// meant, it is refused.
+// A call without counts refers to the tokens of the last append, as far as each row took and kept them,
+// whatever other calls changed the cache. If the rows changed so differently that the tokens are ambiguous,
+// it throws.
 #include <rope/block/multi_head_attention.hpp>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ namespace {
 
 constexpr Index capacity = 60, window = 6;
 
-/// A cache and, per row, the tokens that it holds, each with the column of `append` that it came in.
+/// A cache and, per row, its tokens, each with the column of `append` from which it came.
 template <class Cache>
 class decoder {
  public:
@@ -82,7 +82,7 @@ class decoder {
       cache_.template append<half_split>(now.keys(), now.values(), table_, counts);
   }
 
-  /// Forgets tokens of one row, or of all where they are equally long.
+  /// Drops tokens of one row, or of all rows if they are equally long.
   void forget() {
     const std::size_t one = up_to(rows_.size() - 1);
     const bool all = up_to(1) == 0 && std::all_of(rows_.begin(), rows_.end(), [&](const auto& row) {
@@ -99,7 +99,7 @@ class decoder {
       try {
         cache_.truncate(static_cast<std::int64_t>(first), row);
       } catch (const std::out_of_range&) {
-        return;  // what the next query would see is gone
+        return;  // the window of the next query is overwritten
       }
     } else if (last == size) {
       cache_.truncate(static_cast<Index>(first), row);
@@ -140,8 +140,8 @@ class decoder {
 
   void attend() {
     const std::size_t queries = up_to(2) == 0 ? up_to(6) : last_;
-    // Either the newest tokens of all rows came in the same columns, or what each row has of the last append
-    // is how its columns began.
+    // Either the newest tokens of all rows came from the same columns, or the tokens that each row has of the
+    // last append are the beginning of its columns.
     rows newest(rows_.size()), kept(rows_.size());
     bool aligned = true, begins = queries == last_;
     for (std::size_t b = 0; b < rows_.size(); ++b) {
@@ -230,7 +230,7 @@ void check_decoder(std::uint64_t seed, const Cache& cache, int& answered, int& r
 
 }  // namespace
 
-TEST_CASE("a call without counts means the tokens that the rows took last, or is refused", "[cache]") {
+TEST_CASE("a call without counts refers to the tokens of the last append, or throws", "[cache]") {
   int answered = 0, refused = 0;
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     const key_storage storage = seed % 2 == 0 ? key_storage::raw : key_storage::rotated;
@@ -239,7 +239,7 @@ TEST_CASE("a call without counts means the tokens that the rows took last, or is
     check_decoder(seed + 1000, ring_cache<float>(batch, {.window = window, .chunk = 12}, 2, 8, 5, storage),
                   answered, refused);
   }
-  // Both happen, so that neither of the two is the whole test.
+  // Both cases occur, so that the test covers both.
   CHECK(answered > 1000);
   CHECK(refused > 50);
 }
@@ -273,7 +273,7 @@ TEST_CASE("cached attention needs no counts after padded chunks", "[cache]") {
   }
 }
 
-TEST_CASE("a block leaves its counts with the cache", "[cache]") {
+TEST_CASE("a block passes its counts to the cache", "[cache]") {
   using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const std::vector<float> channels = testing::random_channels<float>(2 * 4 * 16, 3);
   const matrix w = matrix::Identity(16, 16);
@@ -293,7 +293,7 @@ TEST_CASE("a block leaves its counts with the cache", "[cache]") {
   // The weights are the identity, so the block is its attention.
   attention<half_split>(bshd(channels.data(), 2, 4, 2, 8), cache, bshd(out.data(), 2, 4, 2, 8), table);
   CHECK(testing::same_bits(out.data(), expected.data(), out.size()));
-  // Of fewer or more queries nobody knows which they are.
+  // With fewer or more queries it is ambiguous which tokens they are.
   const auto refused = [&](Index queries) {
     CHECK(testing::throws_saying<std::invalid_argument>(
         [&] { (void)cache.query_counts(queries); },

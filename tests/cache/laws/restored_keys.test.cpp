@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Keys that were rotated earlier, saved and appended again go on as if the cache had never ended: the same
-// bits as an uninterrupted cache, and attention by its definition.
+// Keys that were rotated, saved and appended again give the bits of an uninterrupted cache, and attention by
+// its definition.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -34,11 +34,11 @@ namespace {
 constexpr Index saved_batch = 2, saved_kv_heads = 2, saved_heads = 4, saved_dim = 8, saved_value_dim = 6,
                 saved_capacity = 40;
 const frequency_table<> saved_table(frequencies(6, 100.0), -50, 300);
-/// float, of which every other channel is made.
+/// Random floats, from which every other channel type is made.
 template <class C>
 using given_as = std::conditional_t<std::is_same_v<C, double>, double, float>;
 
-/// The bytes of stored heads [batch, tokens, heads, dim], as a file has them.
+/// The bytes of stored heads [batch, tokens, heads, dim], as in a file.
 template <class C>
 struct heads_on_disk {
   std::vector<C> channels;
@@ -91,7 +91,7 @@ struct saved_cache {
       if constexpr (requires { cache.slot(0); }) std::sort(tokens.begin(), tokens.end());
       for (Index t = 0; t < longest(); ++t) {
         const bool held = t < static_cast<Index>(tokens.size());
-        // Padding of ids follows the tokens.
+        // Ids of padding follow those of the tokens.
         positions.push_back(held ? tokens[static_cast<std::size_t>(t)].first : 0);
         if (!held) continue;
         keys.put(b, t, cache.keys(b), tokens[static_cast<std::size_t>(t)].second);
@@ -110,7 +110,7 @@ struct saved_cache {
   }
 };
 
-/// New tokens of every row, and what attention makes of them.
+/// New tokens of every row, and the outputs of attention for them.
 template <class G>
 struct next_step {
   std::vector<G> q, k, v, out;
@@ -209,19 +209,19 @@ void ring_goes_on() {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a cache of keys that come back goes on with the bits of one that never ended", "[cache]",
-                   float, double, Eigen::half, Eigen::bfloat16, std::int8_t) {
+TEMPLATE_TEST_CASE("a cache of restored keys has the bits of an uninterrupted one", "[cache]", float, double,
+                   Eigen::half, Eigen::bfloat16, std::int8_t) {
   go_on_as_uninterrupted<half_split, TestType>();
   go_on_as_uninterrupted<interleaved, TestType>();
 }
 
-TEMPLATE_TEST_CASE("a ring of keys that come back goes on with the bits of one that never ended", "[cache]",
-                   float, Eigen::bfloat16, std::int8_t) {
+TEMPLATE_TEST_CASE("a ring of restored keys has the bits of an uninterrupted one", "[cache]", float,
+                   Eigen::bfloat16, std::int8_t) {
   ring_goes_on<TestType>();
 }
 
-TEMPLATE_TEST_CASE("attention to keys that were rotated earlier is that of the definition", "[cache]", float,
-                   double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("attention to restored keys follows the definition", "[cache]", float, double, Eigen::half,
+                   Eigen::bfloat16) {
   using namespace decoder_step;
   using C = TestType;
   using T = given_as<C>;
@@ -261,7 +261,7 @@ TEMPLATE_TEST_CASE("attention to keys that were rotated earlier is that of the d
             [&](std::size_t b, std::size_t i) { return added[b][i].position; }) <= 1);
 }
 
-TEST_CASE("latents and rotated parts that come back go on", "[cache]") {
+TEST_CASE("latents and rotated parts can be restored", "[cache]") {
   latent_cache<Eigen::half> original(1, 20, 6, 4), restored(1, 20, 6, 4);
   const frequency_table<> table(frequencies(4, 100.0), 90);
   const auto c = testing::random_channels<Eigen::half>(7 * 6, 1),
@@ -284,7 +284,7 @@ TEST_CASE("latents and rotated parts that come back go on", "[cache]") {
   CHECK(out == again);
 }
 
-TEST_CASE("tokens with coordinates come back at coordinates or with the table of them", "[cache]") {
+TEST_CASE("tokens with coordinates are restored at coordinates or with a table of them", "[cache]") {
   const frequencies f = on_axes(frequencies(6, 100.0), contiguous_sections({1, 1, 1}));
   Eigen::ArrayXXi first(4, 3), image(3, 3);
   first << 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3;
@@ -329,7 +329,7 @@ TEST_CASE("tokens with coordinates come back at coordinates or with the table of
   CHECK(more.attended<half_split>(never_ended, next) == of_ring);
 }
 
-TEST_CASE("keys of another rotation are refused before anything is stored", "[cache]") {
+TEST_CASE("keys of another rotation throw before anything is stored", "[cache]") {
   next_step<float> x(2, 9);
   const frequency_table<> other(frequencies(6, 200.0), 90), wide(frequencies(10, 100.0), 90);
   kv_cache<float> cache(saved_batch, saved_capacity, saved_kv_heads, saved_dim, saved_value_dim);
@@ -376,7 +376,7 @@ TEST_CASE("keys of another rotation are refused before anything is stored", "[ca
   CHECK(ring.seen(0) == 2);
 }
 
-TEST_CASE("integers go out of a cache and come into another without another rounding", "[cache]") {
+TEST_CASE("quantized tokens move to another cache without another rounding", "[cache]") {
   next_step<float> x(9, 61);
   for (const key_storage storage : {key_storage::rotated, key_storage::raw}) {
     kv_cache<std::int8_t> cache(saved_batch, saved_capacity, saved_kv_heads, saved_dim, saved_value_dim,

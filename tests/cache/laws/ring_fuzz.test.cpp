@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A ring answers a call exactly when it still holds every key that a query of the call sees, and then answers
-// what attention over the whole history is.
+// A ring answers a call exactly if it still contains every key that is visible to a query of the call. The
+// result is that of attention over the whole history.
 #include <rope/cache/attention.hpp>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using namespace decoder_step;
 
 namespace {
 
-/// Which token the published rule of slots leaves in each slot of one row.
+/// The token in each slot of one row, by the published rule of slots.
 class slots {
  public:
   explicit slots(const ring_policy& policy)
@@ -31,7 +31,7 @@ class slots {
         owner_(static_cast<std::size_t>(policy.sinks + policy.window + policy.chunk - 1), -1) {}
 
   void write(long long token) { owner_[slot_of(token)] = token; }
-  /// Whether every key that the token's query sees is there.
+  /// Whether every key that is visible to the token's query is stored.
   bool hold_keys_of(long long token) const {
     for (long long key = 0; key <= token; ++key)
       if ((key < sinks_ || token - key < window_) && owner_[slot_of(key)] != key) return false;
@@ -48,7 +48,7 @@ class slots {
   std::vector<long long> owner_;
 };
 
-/// Rows of random length, appended in random pieces, of which any number of the newest tokens ask.
+/// Rows of random length, appended in random pieces. The queries are any number of the newest tokens.
 template <class Layout>
 void check_ring(std::uint64_t seed) {
   testing::random numbers(seed);
@@ -117,7 +117,7 @@ void check_ring(std::uint64_t seed) {
   const auto roll_back = [&] {
     const std::size_t b = static_cast<std::size_t>(up_to(static_cast<Index>(batch) - 1));
     const auto size = static_cast<std::size_t>(up_to(static_cast<Index>(all[b].size())));
-    // What the next query sees besides itself has to be there.
+    // The keys to which the next query attends besides itself must be stored.
     slots after = held[b];
     after.write(static_cast<long long>(size));
     const auto call = [&] {
@@ -141,14 +141,14 @@ void check_ring(std::uint64_t seed) {
 
 }  // namespace
 
-TEST_CASE("a ring answers as the whole history does, or says that keys are lost", "[cache]") {
+TEST_CASE("a ring gives the result of the whole history, or throws that keys are lost", "[cache]") {
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     check_ring<half_split>(seed);
     check_ring<interleaved>(seed + 1000);
   }
 }
 
-TEST_CASE("queries that begin among the sinks do not see the keys that wrote over theirs", "[cache]") {
+TEST_CASE("queries that begin among the sinks do not attend to keys that overwrote theirs", "[cache]") {
   const std::vector<float> ones(9 * 4, 1);
   std::vector<float> values(9 * 4), out(7 * 4, -77);
   for (std::size_t t = 0; t < 9; ++t) std::fill_n(values.begin() + static_cast<long>(4 * t), 4, float(t));
@@ -164,7 +164,7 @@ TEST_CASE("queries that begin among the sinks do not see the keys that wrote ove
   CHECK(out[4] == 0.5f);
   cache.append(tokens(ones, 2, 7), tokens(values, 2, 7));
   std::fill(out.begin(), out.end(), -77.0f);
-  // Token 8 is where token 4 was, which its own query, and those of 5 to 7, would see.
+  // Token 8 has the slot of token 4, to which its own query and those of 5 to 7 would attend.
   CHECK(testing::throws_saying<std::invalid_argument>([&] { attend(7); },
                                                       "rope::attention: the query at 4 needs keys that were "
                                                       "overwritten; attend with at most chunk = 1 queries "

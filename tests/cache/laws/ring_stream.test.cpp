@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A stream through a ring is attention with a window and sinks, or StreamingLLM, however long it is.
+// A stream through a ring is attention with a window and sinks, or StreamingLLM, for any length.
 #include <rope/cache/attention.hpp>
 
 #include <algorithm>
@@ -18,13 +18,13 @@ using namespace decoder_step;
 
 namespace {
 
-/// A stream through a ring: chunks, rollbacks, and a prefill of more tokens than there are slots.
+/// A stream through a ring: chunks, rollbacks, and a prefill of more tokens than slots.
 template <class Layout, class T, class C>
 void check_stream(std::uint32_t seed, const ring_policy& policy, key_storage storage) {
   std::mt19937 generator(seed);
   const reference::model m = model_of<Layout>(6, plain);
   const bool relative = policy.positions == ring_positions::cache;
-  // Positions in the cache need no more rows than the cache has, however long the stream.
+  // Positions in the cache need a table with as many rows as the cache, for a stream of any length.
   const frequency_table<entry<T>> table(plain, relative ? policy.sinks + policy.window : 200);
   ring_cache<C> cache(2, policy, 2, 8, 5, storage);
   CAPTURE(seed, testing::name_of<Layout>, policy.sinks, policy.window, policy.chunk, relative,
@@ -68,7 +68,8 @@ void check_stream(std::uint32_t seed, const ring_policy& policy, key_storage sto
     append(generator() % (chunk + 1), generator() % (chunk + 1), true);
     if (generator() % 4 == 0) {
       const std::size_t b = generator() % 2, back = (std::min)(all[b].size(), generator() % chunk);
-      // After a rollback the next query still has to find its window: give the row as many tokens again.
+      // After a rollback the window of the next query must be complete again, so the row gets as many new
+      // tokens.
       all[b].resize(all[b].size() - back);
       cache.truncate(static_cast<std::int64_t>(all[b].size()), batch_row{static_cast<Index>(b)});
     }
@@ -77,7 +78,7 @@ void check_stream(std::uint32_t seed, const ring_policy& policy, key_storage sto
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention to a ring follows the definition however long the stream", "[cache]",
+TEMPLATE_TEST_CASE("attention to a ring follows the definition for a stream of any length", "[cache]",
                    (testing::types<float, float>), (testing::types<double, double>),
                    (testing::types<float, Eigen::bfloat16>), (testing::types<Eigen::half, Eigen::half>)) {
   using T = typename TestType::channel;

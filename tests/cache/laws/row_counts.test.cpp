@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The counts of the rows of a batch are a list of any integers, wherever they are taken.
+// The counts of the rows of a batch are a list of any integer type, in every call that takes counts.
 #include <rope/block/multi_head_attention.hpp>
 
 #include <array>
@@ -26,7 +26,7 @@ struct channels {
   head_view<const float> view() const { return bshd(x.data(), batch, tokens, heads, dim); }
 };
 
-/// Everything that takes counts, with one list, in every cache; the outputs one behind the other.
+/// All functions that take counts, with one list, for every cache. The outputs are written one after another.
 template <class Counts>
 std::vector<float> outputs(const Counts& counts) {
   using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -69,7 +69,7 @@ std::vector<float> outputs(const Counts& counts) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("counts are a list of any integers", "[cache]", int, signed char, std::uint8_t, short,
+TEMPLATE_TEST_CASE("counts are a list of any integer type", "[cache]", int, signed char, std::uint8_t, short,
                    std::uint32_t, long, long long, std::uint64_t) {
   using I = TestType;
   const std::vector<Index> plain = {3, 0, 4};
@@ -91,7 +91,7 @@ TEMPLATE_TEST_CASE("counts are a list of any integers", "[cache]", int, signed c
   CHECK(testing::same_bits(outputs(std::vector<I>{}), outputs(std::vector<Index>{4, 4, 4})));
 }
 
-TEST_CASE("a count that is no number of tokens is refused with its value", "[cache]") {
+TEST_CASE("an invalid count throws with its value", "[cache]") {
   const channels of;
   kv_cache<float> cache(batch, 20, heads, dim);
   const auto refused = [&](const auto& counts, const char* got) {
@@ -110,7 +110,7 @@ TEST_CASE("a count that is no number of tokens is refused with its value", "[cac
       "counts: give a vector of integers, got a matrix [3, 2]"));
 }
 
-TEST_CASE("counts that are not a list of integers are no counts", "[cache]") {
+TEST_CASE("a list of counts must contain integers", "[cache]") {
   CHECK(std::is_convertible_v<std::vector<int>, detail::row_counts>);
   CHECK(std::is_convertible_v<Eigen::VectorXi, detail::row_counts>);
   CHECK_FALSE(std::is_convertible_v<std::vector<double>, detail::row_counts>);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Rows of caches that are copied and reordered against lists of tokens; trees of guessed tokens.
+// Rows of caches that are copied and reordered, compared with lists of tokens. Trees of guessed tokens.
 #include <rope/cache/attention.hpp>
 #include <rope/cache/kv_cache.hpp>
 #include <rope/cache/latent_cache.hpp>
@@ -27,7 +27,7 @@ namespace {
 
 constexpr Index capacity = 12;
 
-/// A token of a row: a number that all its channels are made of, and its position.
+/// A token of a row: a number from which all its channels are made, and its position.
 struct token {
   float id;
   std::int64_t position;
@@ -165,7 +165,7 @@ TEST_CASE("rows of rings are copied and reordered as histories are", "[cache]") 
     CAPTURE(seed, batch, on_axes);
     ring_cache<float> cache = on_axes ? ring_cache<float>(batch, policy, 1, 2, token_axes{3})
                                       : ring_cache<float>(batch, policy, 1, 2);
-    std::vector<std::vector<float>> rows(static_cast<std::size_t>(batch));  // all that each has seen
+    std::vector<std::vector<float>> rows(static_cast<std::size_t>(batch));  // all tokens that each row took
     float next_id = 1;
     for (int step = 0; step < 60; ++step) {
       if (up_to(2) > 0) {
@@ -210,7 +210,7 @@ TEST_CASE("rows of rings are copied and reordered as histories are", "[cache]") 
       }
       REQUIRE(same);
     }
-    // What a row goes on with when it forgets its newest token was copied too.
+    // The tokens that a row needs after it drops its newest one were copied too.
     for (Index b = 0; b < batch; ++b) {
       const auto seen = static_cast<std::int64_t>(rows[static_cast<std::size_t>(b)].size());
       if (seen == 0) continue;
@@ -220,7 +220,7 @@ TEST_CASE("rows of rings are copied and reordered as histories are", "[cache]") 
   }
 }
 
-TEST_CASE("the queries of reordered rows are those of the rows they were", "[cache]") {
+TEST_CASE("the queries of reordered rows are those of the original rows", "[cache]") {
   kv_cache<float> cache(3, capacity, 2, 3, 2);
   append(cache, {1, 2, 3, 4, 5, 6}, 2, {2, 1, 0});
   cache.reorder(std::vector<int>{1, 2, 0});
@@ -230,7 +230,7 @@ TEST_CASE("the queries of reordered rows are those of the rows they were", "[cac
   CHECK(cache.query_counts(2)[1] == 2);
 }
 
-TEST_CASE("orders of rows that are none are refused and nothing moves", "[cache]") {
+TEST_CASE("invalid orders of rows throw and no row moves", "[cache]") {
   kv_cache<float> cache(3, capacity, 2, 3, 2);
   latent_cache<float> latents(3, capacity, 3, 2);
   append(cache, {1, 2, 3}, 1, {1, 1, 0});
@@ -246,7 +246,7 @@ TEST_CASE("orders of rows that are none are refused and nothing moves", "[cache]
   refused([](auto& c) { c.copy_row(0, -1); }, "copy_row: row must be in [0, 3), got -1");
   refused([](auto& c) { c.reorder(std::vector<int>{1, 0, 3}); }, "reorder: row must be in [0, 3), got 3");
   refused([](auto& c) { c.reorder(std::vector<int>{1, -1, 0}); }, "reorder: row must be in [0, 3), got -1");
-  const std::vector<std::int64_t> far = {1, std::int64_t{1} << 40, 0};  // more than 32 bits hold
+  const std::vector<std::int64_t> far = {1, std::int64_t{1} << 40, 0};  // more than 32 bits can represent
   refused([&far](auto& c) { c.reorder(far); }, "reorder: row must be in [0, 3), got 1099511627776");
   for (const std::vector<int>& from :
        {std::vector<int>{}, std::vector<int>{1, 0}, std::vector<int>{1, 0, 0, 0}}) {
@@ -261,11 +261,11 @@ TEST_CASE("orders of rows that are none are refused and nothing moves", "[cache]
   CHECK_NOTHROW(none.reorder(std::vector<int>{}));
 }
 
-TEMPLATE_TEST_CASE("every branch of a tree of guesses is attended as if it were alone", "[cache]", float,
+TEMPLATE_TEST_CASE("every branch of a tree of guesses attends as if it were alone", "[cache]", float,
                    double) {
   using T = TestType;
   constexpr Index heads = 4, kv_heads = 2, head_dim = 8, prompt = 5, tree = 8;
-  // Parents of the guesses, -1 for the prompt. Of the first four each is the parent of the next.
+  // Parents of the guesses, -1 for the prompt. The first four are a chain.
   const std::vector<int> parents = {-1, 0, 1, 2, -1, 4, 0, 4};
   std::vector<int> depths;
   for (const int parent : parents)
@@ -297,8 +297,8 @@ TEMPLATE_TEST_CASE("every branch of a tree of guesses is attended as if it were 
   attention<half_split>(queries.token_range(prompt, tree), cache, out.token_range(prompt, tree), table,
                         {.mask = score_matrix(seen.get(), 1, 1, tree, all)});
 
-  // Each is within the bound of the exact result; turned channels are at most sqrt(2) of the largest, and off
-  // by 3 u of it, which counts as 6 u of the largest score.
+  // Each output is within the bound of the exact result. Rotated channels are at most sqrt(2) times the
+  // largest, with an error of 3 u of it, which counts as 6 u of the largest score.
   using reference::tensor;
   tensor turned_q = x.q, turned_k = x.k;
   for (double& value : turned_q.values) value *= std::sqrt(2.0);
@@ -325,7 +325,7 @@ TEMPLATE_TEST_CASE("every branch of a tree of guesses is attended as if it were 
   CHECK(worst <= 2 * bound);
   CHECK(bound < 1e3 * u);
 
-  // Without forks it is a chunk of a prompt, bit for bit.
+  // Without forks it is a chunk of a prompt, with the same bits.
   kv_cache<T> chain = prompted, chunk = prompted;
   const auto part = [&](const auto& of) { return of.token_range(prompt, 4); };
   const std::unique_ptr<bool[]> chained(new bool[4 * 9]());

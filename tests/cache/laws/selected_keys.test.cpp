@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Selected keys of queries to caches and pages: the entries of a list are the tokens of the row in the order in
-// which they came, whatever their positions, as plain loops in double have it.
+// Selected keys of queries to caches and pages: the entries of a list refer to the tokens of the row in the
+// order in which they were appended, whatever their positions. Compared with plain loops in double.
 #include <rope/cache/attention.hpp>
 
 #include <Eigen/Core>
@@ -50,7 +50,7 @@ double number(const quantized_view<C>& x, Index t, Index h, Index d) {
   return static_cast<double>(x.at(0, t, h)[d]) * static_cast<double>(*x.scale_at(0, t, h));
 }
 
-/// Lists [queries, kv_heads, listed] of different keys below `keys`, some of them empty.
+/// Lists [queries, kv_heads, listed] of different keys below `keys`. Some of them are empty.
 void add_lists(testing::random& dice, Index queries, Index keys, std::vector<int>& lists) {
   for (Index n = queries * kv_heads; n > 0; --n) {
     const Index count = dice.integer(0, 4) == 0 ? 0 : std::min(keys, dice.integer(0, listed));
@@ -64,7 +64,7 @@ void add_lists(testing::random& dice, Index queries, Index keys, std::vector<int
   }
 }
 
-/// The keys of one list that a causal query at `position` sees.
+/// The keys of one list that are visible to a causal query at `position`.
 template <class PositionOf>
 std::vector<Index> visible(const int* list, std::int64_t position, const PositionOf& position_of) {
   std::vector<Index> keys;
@@ -73,7 +73,7 @@ std::vector<Index> visible(const int* list, std::int64_t position, const Positio
   return keys;
 }
 
-/// The larger of the two; infinity where the difference is not a number.
+/// The larger of the two, or infinity if the difference is NaN.
 double larger(double worst, double difference) {
   return difference <= worst  ? worst
          : difference > worst ? difference
@@ -98,8 +98,9 @@ double error_of(const head_view<const T>& q, const Keys& k, const Values& v, con
   return worst;
 }
 
-/// Channels below 1 in magnitude: a score below 8 / sqrt(8) has 11 roundings, so a weight is off by less than
-/// 70 u of itself and 20 u of the sum, an output by twice that, and it is rounded to its type.
+/// Channels below 1 in magnitude: a score below 8 / sqrt(8) has 11 roundings, so a weight has an error of
+/// less than 70 u times itself and 20 u of the sum. The error of an output is twice that and one rounding to
+/// its type.
 template <class T>
 double bound() {
   using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
@@ -208,7 +209,7 @@ void check_pages(std::uint64_t seed, const std::vector<Index>& counts) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("selected keys in caches name tokens in the order of the row", "[cache]",
+TEMPLATE_TEST_CASE("selected keys in caches refer to tokens in the order of the row", "[cache]",
                    (testing::types<float, float>), (testing::types<double, double>),
                    (testing::types<Eigen::half, Eigen::half>),
                    (testing::types<Eigen::bfloat16, Eigen::bfloat16>), (testing::types<float, Eigen::half>),
@@ -223,7 +224,7 @@ TEMPLATE_TEST_CASE("selected keys in caches name tokens in the order of the row"
     }
 }
 
-TEMPLATE_TEST_CASE("selected keys in pages name tokens of the sequence", "[cache]",
+TEMPLATE_TEST_CASE("selected keys in pages refer to tokens of the sequence", "[cache]",
                    (testing::types<float, float>), (testing::types<double, double>),
                    (testing::types<Eigen::half, Eigen::half>),
                    (testing::types<Eigen::bfloat16, Eigen::bfloat16>)) {
@@ -235,8 +236,8 @@ TEMPLATE_TEST_CASE("selected keys in pages name tokens of the sequence", "[cache
 }
 
 TEST_CASE(
-    "a cache attends to selected keys as to a mask of them, rotated or raw, and its weights are those of the "
-    "mask",
+    "a cache attends to selected keys as with a mask of them, rotated or raw, and its weights are those of "
+    "the mask",
     "[cache]") {
   testing::random dice(920);
   const Index tokens = 90, queries = 3;
@@ -295,7 +296,7 @@ TEMPLATE_TEST_CASE("many query heads share the selected keys of their key head",
   using T = typename TestType::channel;
   using C = typename TestType::entry;
   testing::random dice(940);
-  const Index tokens = 300, many = 60;  // the kernel of a prefill
+  const Index tokens = 300, many = 60;  // the prefill kernel
   const auto k = random_numbers<T>(dice, tokens * head_dim), v = random_numbers<T>(dice, tokens * value_dim),
              q = random_numbers<T>(dice, many * head_dim);
   kv_cache<C> cache(1, tokens, 1, head_dim, value_dim);
@@ -317,7 +318,7 @@ TEMPLATE_TEST_CASE("many query heads share the selected keys of their key head",
     return worst;
   };
   CHECK(differ(product_precision::full) <= 2 * bound<T>());
-  // Weights are rounded to 2^-8 of themselves, or to 2^-15.9 of the largest one of 128 keys.
+  // The rounding error of a weight is 2^-8 of itself, or 2^-15.9 of the largest one of 128 keys.
   if constexpr (std::is_same_v<C, Eigen::bfloat16>) CHECK(differ(product_precision::bfloat16) <= 0x1p-6);
   if constexpr (std::is_same_v<C, std::int8_t>) CHECK(differ(product_precision::integers) <= 128 * 0x1p-15);
 }
@@ -347,7 +348,8 @@ TEST_CASE("latents are selected for all query heads at once", "[cache]") {
   }
 }
 
-TEST_CASE("a row of a cache refuses a key that only a longer row has, and a ring refuses all", "[cache]") {
+TEST_CASE("a row of a cache rejects a key that only a longer row has, and a ring rejects all lists",
+          "[cache]") {
   const std::vector<float> x(2 * 4 * heads * head_dim, 0.5f);
   std::vector<float> out(2 * heads * head_dim, -9);
   const auto tokens = bshd(x.data(), 2, 4, heads, head_dim);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A shifted key is the key rotated at its new position, however often it is shifted.
+// A shifted key is the key rotated at its new position, for any number of shifts.
 #include <rope/cache/kv_cache.hpp>
 
 #include <algorithm>
@@ -26,9 +26,9 @@ using testing::throws_saying;
 
 const frequencies plain(8, 1e4), loud(8, 1e4, yarn_scaling{.factor = 4, .original_max_position = 512});
 
-/// The largest difference of the keys of a cache from those of `direct`, in units of what `turns` rotations
-/// after the first may add: 3.13 u each in the 2-norm, an ulp for m, half an ulp of 16-bit storage in both
-/// channels of the pair each time.
+/// The largest difference of the keys of a cache from those of `direct`, in units of the allowed error of
+/// `turns` rotations after the first: 3.13 u each in the 2-norm, an ulp for m, and half an ulp of 16-bit
+/// storage in both channels of the pair each time.
 template <class Layout, class T>
 testing::wide worst(const kv_cache<T>& cache, const kv_cache<T>& direct, long turns) {
   const auto a = cache.keys(), b = direct.keys();
@@ -68,7 +68,7 @@ struct tokens_of {
   head_view<const T> view() const { return bshd(memory.data(), 2, count, 3, 10); }
 };
 
-/// A cache of keys that were rotated at `start`, `start` + 1, ... at once.
+/// A cache of keys that were rotated at `start`, `start` + 1, ... in one call.
 template <class Layout, class T, class S>
 kv_cache<T> at(std::int64_t start, const tokens_of<T>& tokens, const frequency_table<S>& table) {
   std::vector<T> memory = tokens.memory;
@@ -80,7 +80,7 @@ kv_cache<T> at(std::int64_t start, const tokens_of<T>& tokens, const frequency_t
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("a shift is the rotation at the new position, and keeps the attention factor",
+TEMPLATE_LIST_TEST_CASE("a shift gives the rotation at the new position, and keeps the attention factor",
                         "[cache]", testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
@@ -115,7 +115,7 @@ TEMPLATE_LIST_TEST_CASE("many shifts add their roundings and nothing else", "[ca
   CHECK(worst<half_split>(cache, at<half_split>(2000, tokens, table), 1000) <= 1);
 }
 
-TEST_CASE("a shift turns only the tokens and rows it is given", "[cache]") {
+TEST_CASE("a shift rotates only the given tokens and rows", "[cache]") {
   const tokens_of<float> tokens(6);
   const frequency_table<> table(plain, 100);
   kv_cache<float> cache(2, 6, 3, 10);
@@ -136,8 +136,8 @@ TEST_CASE("a shift turns only the tokens and rows it is given", "[cache]") {
   CHECK(testing::same_heads(cache.keys(), shifted.keys()));
 }
 
-TEST_CASE("a context shift goes on as if the removed tokens had never been", "[cache]") {
-  // llama.cpp keeps 4 tokens, discards 6 and moves the rest.
+TEST_CASE("after a context shift attention is as if the removed tokens had never existed", "[cache]") {
+  // llama.cpp keeps 4 tokens, discards 6 and moves the others.
   const tokens_of<double> tokens(20);
   const frequency_table<double> table(plain, 40);
   kv_cache<double> cache(2, 20, 3, 10), direct(2, 20, 3, 10);
@@ -153,7 +153,7 @@ TEST_CASE("a context shift goes on as if the removed tokens had never been", "[c
   CHECK(cache.next_positions()[0] == 14);
 }
 
-TEST_CASE("a rebase follows shifted positions", "[cache]") {
+TEST_CASE("a rebase uses the shifted positions", "[cache]") {
   const tokens_of<double> tokens(5);
   const frequency_table<double> from(plain, 100), to(frequencies(8, 5e5), 100);
   kv_cache<double> cache(2, 5, 3, 10);
@@ -163,7 +163,7 @@ TEST_CASE("a rebase follows shifted positions", "[cache]") {
   CHECK(worst<half_split>(cache, at<half_split>(30, tokens, to), 2) <= 1);
 }
 
-TEST_CASE("a shift by another table or layout, or of inexact angles, is refused", "[cache]") {
+TEST_CASE("a shift with another table or layout, or with inexact angles, throws", "[cache]") {
   const tokens_of<float> tokens(5);
   const frequency_table<> table(plain, 40),
       longer(frequencies(8, 1e4, dynamic_ntk_scaling{4, 1024, 3000}), 40);

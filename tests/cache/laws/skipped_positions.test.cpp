@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A ring whose tokens are at positions of the caller's: one that starts at token n, or that skips positions,
-// against lists of tokens that are never overwritten.
+// A ring whose tokens are at positions that the caller gives: one that starts at token n, or that skips
+// positions. Compared with lists of tokens that are never overwritten.
 #include <rope/cache/ring_cache.hpp>
 
 #include <algorithm>
@@ -25,14 +25,14 @@ using testing::throws_saying;
 
 namespace {
 
-/// A ring of two rows, and every token that they took.
+/// A ring of two rows, and every token that was appended to them.
 template <class C, key_storage storage>
 class skipping_ring {
  public:
   using T = std::conditional_t<std::is_same_v<C, double>, double, float>;
   static constexpr ring_policy policy = {.sinks = 2, .window = 5, .chunk = 3};
 
-  /// Appends a token of each row at each of these positions, and lets the newest `queries` attend.
+  /// Appends a token to each row at each of these positions, with attention of the newest `queries`.
   void append_at(const std::vector<std::int64_t>& positions, std::size_t queries) {
     decoder_step::rows added(2), asking(2);
     for (std::size_t b = 0; b < 2; ++b)
@@ -87,13 +87,14 @@ void skip_positions() {
     x.truncate(start + 18);
     x.append_at({start + 18}, 1);
   }
-  // Sinks and then a window, as a ring that comes back.
+  // Sinks and then a window, as in a restored ring.
   skipping_ring<C, storage> x;
   x.append_at({0, 1, 41, 42, 43, 44, 45, 46, 47}, 2);
   CHECK(x.ring.size(0) == 9);
   for (std::int64_t i = 48; i < 60; ++i) x.append_at({i}, 1);
   CHECK(x.ring.size(0) == 9);
-  // Skips of one and of many, shorter and longer than the ring, and more tokens than slots after one.
+  // Gaps of one and of many positions, shorter and longer than the ring, and after them more tokens than
+  // slots.
   x.append_at({61}, 1);
   x.append_at({64, 65}, 2);
   x.append_at({70}, 1);
@@ -108,13 +109,13 @@ void skip_positions() {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a ring that starts at token n or skips positions attends to the tokens that it took",
+TEMPLATE_TEST_CASE("a ring that starts at token n or skips positions attends to the tokens it took",
                    "[cache]", float, double, Eigen::half, Eigen::bfloat16) {
   skip_positions<TestType, key_storage::rotated>();
   skip_positions<TestType, key_storage::raw>();
 }
 
-TEST_CASE("the slots that a ring skips hold zeros and no token", "[cache]") {
+TEST_CASE("the slots that a ring skips contain zeros and no token", "[cache]") {
   for (int i = 0; i < 3; ++i) {
     ring_cache<std::int8_t> narrow(1, {.sinks = 2, .window = 5, .chunk = 3}, 1, 4);
     ring_cache<float> wide(1, {.sinks = 2, .window = 5, .chunk = 3}, 1, 4);
@@ -135,13 +136,13 @@ TEST_CASE("the slots that a ring skips hold zeros and no token", "[cache]") {
   }
 }
 
-TEST_CASE("a ring that skips positions drops the tokens that it would have overwritten", "[cache]") {
+TEST_CASE("a ring that skips positions drops the tokens that the skipped ones would overwrite", "[cache]") {
   ring_cache<float> ring(1, {.sinks = 0, .window = 3, .chunk = 3}, 1, 4);
   const std::vector<float> ones(5 * 4, 1.0f);
   const auto x = bshd(ones.data(), 1, 5, 1, 4);
   ring.append(x, x);
   ring.append_at(x.token_range(0, 1), x.token_range(0, 1), 8);
-  // Five slots hold the positions 4 to 8, of which two have tokens. Token 8 has the slot of token 3.
+  // Five slots are those of positions 4 to 8. Two of them have tokens. Token 8 has the slot of token 3.
   CHECK(ring.size(0) == 2);
   CHECK(ring.positions(0)[3] == 8);
   CHECK(ring.positions(0)[4] == 4);
@@ -150,7 +151,7 @@ TEST_CASE("a ring that skips positions drops the tokens that it would have overw
   CHECK_FALSE(ring.holds_window(0, 5));
 }
 
-TEST_CASE("a ring with random skips and rollbacks holds the tokens of a plain set", "[cache]") {
+TEST_CASE("a ring with random gaps and rollbacks contains the tokens of a plain set", "[cache]") {
   std::mt19937 generator(3);
   CAPTURE(3);
   const auto below = [&](int n) { return static_cast<int>(generator() % static_cast<unsigned>(n)); };
@@ -216,7 +217,8 @@ TEST_CASE("a ring with random skips and rollbacks holds the tokens of a plain se
   CHECK(same_rollbacks);
 }
 
-TEST_CASE("a ring takes positions in order, and says what it does not hold", "[cache]") {
+TEST_CASE("a ring takes positions in ascending order, and reports tokens that it does not contain",
+          "[cache]") {
   const std::vector<float> ones(16 * 4, 1.0f);
   const auto x = bshd(ones.data(), 1, 16, 1, 4);
   const frequency_table<> table(frequencies(4), 200);
@@ -249,7 +251,7 @@ TEST_CASE("a ring takes positions in order, and says what it does not hold", "[c
   CHECK(ring.size(0) == 1);
   CHECK(ring.holds_window(0, 52));
 
-  // Ranks are counted from the keys of the whole window.
+  // Ranks count from the first key of the whole window.
   ring_cache<float> ranked(1, {.sinks = 1, .window = 3, .positions = ring_positions::cache}, 1, 4, 0,
                            key_storage::raw);
   ranked.append_at(x.token_range(0, 2), x.token_range(0, 2), std::vector{20, 21});

@@ -12,7 +12,7 @@
 using namespace rope;
 using testing::throws_saying;
 
-TEST_CASE("coordinates of tokens are kept as doubles, whatever type and order they come in", "[cache]") {
+TEST_CASE("coordinates of tokens are stored as doubles, for any type and storage order", "[cache]") {
   const auto prompt = qwen_vl_positions({text_run{2}, vision_run{1, 2, 2}});
   const token_coordinates tokens(prompt.coordinates);
   CHECK(tokens.rows() == 6);
@@ -28,7 +28,7 @@ TEST_CASE("coordinates of tokens are kept as doubles, whatever type and order th
   CHECK(token_coordinates(Eigen::Array<std::int64_t, 1, 2>(most, -most)).coordinates()(0, 1) == -0x1p53);
 }
 
-TEST_CASE("coordinates of tokens that are no coordinates are refused", "[cache]") {
+TEST_CASE("invalid coordinates of tokens throw", "[cache]") {
   const char* rule =
       "rope::token_coordinates: a coordinate must be finite and at most 2^53 in magnitude, got ";
   constexpr std::int64_t beyond = (std::int64_t{1} << 53) + 1;

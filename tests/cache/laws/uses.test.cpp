@@ -13,7 +13,7 @@
 
 #include "support/catch.hpp"
 
-// What the comments of this module show, as they show it: tests/class_comments.cmake.
+// The code in the comments of this module, as it is written there: tests/class_comments.cmake.
 
 using namespace rope;
 
@@ -36,7 +36,7 @@ struct step {
 
 }  // namespace
 
-TEST_CASE("the comments of kv_cache show its use", "[cache]") {
+TEST_CASE("the examples in the comments of kv_cache work", "[cache]") {
   step s;
   const auto [q, k, v, out] = std::tie(s.q, s.k, s.v, s.out);
   const auto& table = s.table;
@@ -64,7 +64,7 @@ TEST_CASE("the comments of kv_cache show its use", "[cache]") {
   CHECK(cache.size(2) == 1);
 }
 
-TEST_CASE("the comments of caches show how tokens leave, move and come back", "[cache]") {
+TEST_CASE("the examples of moving, dropping and restoring tokens in caches work", "[cache]") {
   step s;
   const auto [q, k, v, out] = std::tie(s.q, s.k, s.v, s.out);
   const auto& table = s.table;
@@ -95,7 +95,7 @@ TEST_CASE("the comments of caches show how tokens leave, move and come back", "[
   CHECK(ring.next_positions()[0] == 1002);
 }
 
-TEST_CASE("the comment of latent_cache shows its use", "[cache]") {
+TEST_CASE("the example in the comment of latent_cache works", "[cache]") {
   step s;
   const Index latent_dim = 6, rotary_dim = 2, unrotated_dim = 6, expanded_dim = 8;
   const frequency_table<> table(frequencies(rotary_dim), 2000);
@@ -111,7 +111,7 @@ TEST_CASE("the comment of latent_cache shows its use", "[cache]") {
   CHECK(*expanded_out.at(0, 1, 1) == 1);
 }
 
-TEST_CASE("the comments of attention to a cache show its use", "[cache]") {
+TEST_CASE("the examples in the comments of attention to a cache work", "[cache]") {
   step s;
   const auto [q, k, v, out] = std::tie(s.q, s.k, s.v, s.out);
   const auto& table = s.table;
@@ -130,7 +130,7 @@ TEST_CASE("the comments of attention to a cache show its use", "[cache]") {
   CHECK(*out.at(0, 1, 0) == 1);
 }
 
-TEST_CASE("the comments of attention to a cache show rows and trees", "[cache]") {
+TEST_CASE("the examples of rows and trees in the comments of attention to a cache work", "[cache]") {
   step s;
   const auto [q, k, v, out] = std::tie(s.q, s.k, s.v, s.out);
   kv_cache<float> cache(batch, capacity, kv_heads, head_dim);
@@ -150,7 +150,7 @@ TEST_CASE("the comments of attention to a cache show rows and trees", "[cache]")
   CHECK(*out.at(2, 1, 1) == 1);
 }
 
-TEST_CASE("the comments of token_axes and token_coordinates show their use", "[cache]") {
+TEST_CASE("the examples in the comments of token_axes and token_coordinates work", "[cache]") {
   step s;
   const auto [q, k, v, out] = std::tie(s.q, s.k, s.v, s.out);
   const frequencies schedule(head_dim);
@@ -170,13 +170,13 @@ TEST_CASE("the comments of token_axes and token_coordinates show their use", "[c
   CHECK(cache.next_positions()[2] == 2);
 }
 
-TEST_CASE("the comment of describe shows its use", "[cache]") {
+TEST_CASE("the example in the comment of describe works", "[cache]") {
   const kv_cache<float> cache(2, 64, kv_heads, head_dim);
   std::puts(describe(cache).c_str());
   CHECK(describe(cache).size() > 100);
 }
 
-TEST_CASE("the comment of batch_row shows its use", "[cache]") {
+TEST_CASE("the example in the comment of batch_row works", "[cache]") {
   step s;
   kv_cache<float> cache(batch, capacity, kv_heads, head_dim);
   for (int i = 0; i < 3; ++i) cache.append(s.k, s.v);
@@ -185,7 +185,7 @@ TEST_CASE("the comment of batch_row shows its use", "[cache]") {
   CHECK(cache.size(1) == 6);
 }
 
-TEST_CASE("the comment of ring_policy shows its use", "[cache]") {
+TEST_CASE("the example in the comment of ring_policy works", "[cache]") {
   step s;
   const auto [q, k, v, out] = std::tie(s.q, s.k, s.v, s.out);
   const auto& table = s.table;
@@ -195,7 +195,8 @@ TEST_CASE("the comment of ring_policy shows its use", "[cache]") {
   CHECK(*out.at(0, 1, 0) == 1);
 }
 
-TEST_CASE("the comment of ring_cache::append shows a prompt longer than a chunk", "[cache]") {
+TEST_CASE("the example of a prompt longer than a chunk in the comment of ring_cache::append works",
+          "[cache]") {
   step s;
   const auto [q, k, v, out] = std::tie(s.q, s.k, s.v, s.out);
   const auto& table = s.table;
@@ -205,7 +206,7 @@ TEST_CASE("the comment of ring_cache::append shows a prompt longer than a chunk"
   CHECK(*out.at(0, 1, 0) == 1);
 }
 
-TEST_CASE("the comment of ring_cache shows its use", "[cache]") {
+TEST_CASE("the example in the comment of ring_cache works", "[cache]") {
   step s;
   const head_view<float> q = s.q.token_range(0, 1), k = s.k.token_range(0, 1), v = s.v.token_range(0, 1),
                          out = s.out.token_range(0, 1);
@@ -216,7 +217,7 @@ TEST_CASE("the comment of ring_cache shows its use", "[cache]") {
   CHECK(*out.at(0, 0, 0) == 1);
 }
 
-TEST_CASE("the comments of pages show their use", "[cache]") {
+TEST_CASE("the examples in the comments of pages work", "[cache]") {
   step s;
   const auto [q, k, v, out] = std::tie(s.q, s.k, s.v, s.out);
   const auto& table = s.table;
@@ -233,7 +234,7 @@ TEST_CASE("the comments of pages show their use", "[cache]") {
   const std::vector<std::int64_t> offsets = {0, 2, 3, 4};
 }
 
-TEST_CASE("the comment of attention to pages shows tokens laid end to end", "[cache]") {
+TEST_CASE("the example of packed tokens in the comment of attention to pages works", "[cache]") {
   std::vector<float> memory(4 * kv_heads * head_dim, 1.0f), result = memory;
   const auto q = thd(memory.data(), 4, kv_heads, head_dim), out = thd(result.data(), 4, kv_heads, head_dim);
   const std::vector<int> blocks = {1, 0}, lengths = {2, 2};
@@ -244,7 +245,7 @@ TEST_CASE("the comment of attention to pages shows tokens laid end to end", "[ca
   CHECK(*out.at(0, 0, 0) == 1);
 }
 
-TEST_CASE("the comments of turned keys show their use", "[cache]") {
+TEST_CASE("the examples in the comments of shift_keys and rebase_keys work", "[cache]") {
   step s;
   const auto& table = s.table;
   const auto keys = s.k;
@@ -265,7 +266,7 @@ TEST_CASE("the comments of turned keys show their use", "[cache]") {
   CHECK(pool[0] == 0);
 }
 
-TEST_CASE("the comments of weights of a cache show their use", "[cache]") {
+TEST_CASE("the examples in the comments of weights of a cache work", "[cache]") {
   step s;
   const auto [q, k, v] = std::tie(s.q, s.k, s.v);
   const auto& table = s.table;
