@@ -18,7 +18,7 @@
 #include "support/wide.hpp"
 
 // Published values, then every gradient against the derivative in long double, once in closed form and once
-// by finite differences of the rotation itself, and then the laws that tie the gradients together.
+// by finite differences of the rotation, and then the laws that relate the gradients.
 
 using rope::half_split;
 using rope::head_view;
@@ -70,7 +70,7 @@ struct problem {
     return sum;
   }
 
-  /// The loss with `added(row, h, i)` added to every angle; channels that do not rotate add a constant.
+  /// The loss with `added(row, h, i)` added to every angle. Channels that do not rotate add a constant.
   testing::wide loss(const std::function<testing::wide(Index, Index, Index)>& added) const {
     testing::wide sum = 0;
     for_each_pair([&](Index row, Index h, Index i, std::size_t u, std::size_t v) {
@@ -81,8 +81,8 @@ struct problem {
     return sum;
   }
 
-  /// The derivative of the loss along a direction in which angle (row, h, i) grows by `rate`: five points,
-  /// with an error of step^4 / 30 times the fifth derivative.
+  /// The derivative of the loss along a direction in which angle (row, h, i) grows by `rate`: the difference
+  /// of five points, with an error of step^4 / 30 times the fifth derivative.
   testing::wide difference(const std::function<testing::wide(Index, Index, Index)>& rate) const {
     const testing::wide step = 1e-4L;
     const auto at = [&](testing::wide x_) {
@@ -91,7 +91,7 @@ struct problem {
     return (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step);
   }
 
-  /// The same in closed form: the sum of rate * dy/dangle * w.
+  /// The closed form of this derivative: the sum of rate * dy/dangle * w.
   testing::wide derivative(const std::function<testing::wide(Index, Index, Index)>& rate) const {
     testing::wide sum = 0;
     for_each_pair([&](Index row, Index h, Index i, std::size_t u, std::size_t v) {
@@ -101,7 +101,7 @@ struct problem {
     return sum;
   }
 
-  /// The sum of the magnitudes of what is added in `derivative`.
+  /// The sum of the magnitudes of the terms in `derivative`.
   testing::wide size(const std::function<testing::wide(Index, Index, Index)>& rate) const {
     testing::wide sum = 0;
     for_each_pair([&](Index row, Index h, Index i, std::size_t u, std::size_t v) {
@@ -111,7 +111,7 @@ struct problem {
   }
 };
 
-/// The table of a problem, and its heads and gradients as the library takes them.
+/// The table of a problem, and its heads and gradients as arguments of the library.
 template <class T, class S>
 struct call {
   std::vector<T> x, d_y, y, d_x;
@@ -140,7 +140,7 @@ struct call {
   }
 };
 
-/// Channels that T holds exactly.
+/// Channels that T represents exactly.
 template <class T>
 problem random_problem(std::uint32_t seed, bool halves, Index axes) {
   problem p;
@@ -160,13 +160,13 @@ problem random_problem(std::uint32_t seed, bool halves, Index axes) {
   return p;
 }
 
-/// Of a derivative by finite differences in long double: step^4 / 30 = 4e-18 times the fifth derivative along
-/// rates up to 32, and rounding errors of 2^-64 of the loss over step.
+/// The error of a derivative by finite differences in long double: step^4 / 30 = 4e-18 times the fifth
+/// derivative along rates up to 32, and rounding errors of 2^-64 of the loss divided by the step.
 constexpr testing::wide difference_bound = 4e-18L * 32 * 32 * 32 * 32 * 32;
 
-/// What a gradient may be off by, as a part of the sum of the magnitudes of its terms. A rotated pair is off
-/// by 3.2 u of its norm and half an ulp of a 16-bit type (tolerance.hpp), and half a unit for the
-/// attention_factor in the entries; its products and sums are in double.
+/// The largest error of a gradient, as a share of the sum of the magnitudes of its terms. A rotated pair has
+/// an error of 3.2 u times its norm, half an ulp of a 16-bit type (tolerance.hpp), and half a unit for the
+/// attention_factor in the entries. Its products and sums are in double.
 template <class T>
 testing::wide gradient_bound() {
   using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
@@ -186,8 +186,8 @@ void for_each_problem(Check check) {
 
 }  // namespace
 
-// Golden vector G27: half_split, x = 1..8, base 10000, position 3, gradient 0.1
-// .. 0.8, evaluated in double by a script that shares no code with this library; printed with 9 digits.
+// Golden vector G27: half_split, x = 1..8, base 10000, position 3, gradient 0.1 .. 0.8, evaluated in double
+// by a script that shares no code with this library, and printed with 9 digits.
 TEST_CASE("the gradients of a head of 8 have the published values", "[rotation]") {
   const rope::frequency_table<double> table(rope::frequencies(8), 5);
   std::vector<double> x = {1, 2, 3, 4, 5, 6, 7, 8}, g = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8};
@@ -243,7 +243,7 @@ TEST_CASE("the gradient with respect to the heads is the derivative of the rotat
 }
 
 TEMPLATE_TEST_CASE(
-    "the gradients with respect to angles, frequencies and coordinates are derivatives, on both sides",
+    "gradients with respect to angles, frequencies and coordinates are derivatives, for q and k",
     "[rotation]", float, double, Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   using S = rope::detail::arithmetic<T>;
@@ -280,7 +280,7 @@ TEMPLATE_TEST_CASE(
           agrees(d_coordinates(r, a),
                  [&](Index row, Index, Index pair) { return row == r ? p.inv_freq(pair, a) : 0.0; });
       }
-      // Each head with frequencies of its own.
+      // Each head has its own frequencies.
       for (Index h = 0; h < p.heads; ++h) {
         const Eigen::ArrayXXd of_head =
             rope::inv_freq_gradient<L>(x.head_range(h, 1), d_x.head_range(h, 1), c.table, p.ids);
@@ -327,14 +327,14 @@ TEMPLATE_TEST_CASE("the gradient with respect to the entries of a table is a der
           static_cast<testing::wide>(p.w[v]) * p.x[u] - static_cast<testing::wide>(p.w[u]) * p.x[v];
       size(row, i) += testing::hypot(p.x[u], p.x[v]) * testing::hypot(p.w[u], p.w[v]);
     });
-    // No rotation enters, so only the sums in double are rounded.
+    // The gradient contains no rotation, so only the sums in double are rounded.
     const testing::wide part = 16 * tolerance::unit_roundoff<double>();
     CHECK(((d.cos.template cast<testing::wide>() - cos).abs() <= part * size).all());
     CHECK(((d.sin.template cast<testing::wide>() - sin).abs() <= part * size).all());
   });
 }
 
-TEST_CASE("positions of every form weigh the frequencies", "[rotation]") {
+TEST_CASE("positions of every form weight the frequencies", "[rotation]") {
   testing::random numbers(testing::seed());
   const Index batch = 2, tokens = 3, heads = 2, head_dim = 6;
   const rope::frequency_table<double> table(rope::frequencies(6), -5, 40);
@@ -397,7 +397,7 @@ TEST_CASE("gradients have the same bits on any number of threads", "[rotation]")
   }
 }
 
-TEST_CASE("entries that were given have a gradient, their frequencies and positions do not", "[rotation]") {
+TEST_CASE("given entries have a gradient, their frequencies and positions do not", "[rotation]") {
   testing::random numbers(testing::seed());
   Eigen::ArrayXXd angles(3, 4);
   for (Index n = 0; n < angles.size(); ++n) angles(n) = numbers.scaled(-2, 1);
@@ -430,7 +430,7 @@ TEST_CASE("entries that were given have a gradient, their frequencies and positi
       "rope::coordinate_gradient: ", "given entries"));
 }
 
-TEST_CASE("no token gives gradients of zero", "[rotation]") {
+TEST_CASE("without tokens the gradients are zero", "[rotation]") {
   const rope::frequency_table<float> table(rope::frequencies(8), 5);
   float* none = nullptr;
   for (const auto& x :
@@ -443,7 +443,7 @@ TEST_CASE("no token gives gradients of zero", "[rotation]") {
   }
 }
 
-TEST_CASE("a gradient that does not fit is refused by name, before anything is written", "[rotation]") {
+TEST_CASE("arguments of a gradient that do not fit throw by name, before anything is written", "[rotation]") {
   const rope::frequency_table<float> table(rope::frequencies(8), 5);
   guarded_memory<float> a(200), b(200);
   const auto x = rope::bshd(a.data(), 1, 2, 3, 8), longer = rope::bshd(a.data(), 1, 6, 3, 8),

@@ -17,7 +17,7 @@ using rope::head_view;
 using rope::Index;
 using testing::guarded_memory;
 
-TEMPLATE_LIST_TEST_CASE("the gradient with respect to the heads turns back and keeps the attention_factor",
+TEMPLATE_LIST_TEST_CASE("the gradient with respect to the heads rotates back and keeps the attention_factor",
                         "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;

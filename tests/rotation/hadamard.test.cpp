@@ -33,7 +33,7 @@ wide length(const T* x, Index dim) {
   return testing::sqrt(sum);
 }
 
-/// The largest error of `got` against the matrix times `x`, in units of what the comment allows.
+/// The largest error of `got` against the matrix times `x`, in units of the documented bound.
 template <class T>
 wide worst(const T* x, const T* got, Index dim) {
   const wide u = tolerance::unit_roundoff<std::conditional_t<std::is_same_v<T, double>, double, float>>();
@@ -54,8 +54,8 @@ wide worst(const T* x, const T* got, Index dim) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("heads are multiplied by the normalised matrix", "[rotation]", float, double, Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("heads are multiplied by the normalised Hadamard matrix", "[rotation]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
   const std::uint64_t seed = 5401;
   testing::random numbers(seed);
   for (Index dim = 1; dim <= 512; dim *= 2) {
@@ -74,7 +74,7 @@ TEMPLATE_TEST_CASE("heads are multiplied by the normalised matrix", "[rotation]"
   }
 }
 
-TEST_CASE("the matrix is its own inverse and keeps scores", "[rotation]") {
+TEST_CASE("the matrix is its own inverse and preserves scores", "[rotation]") {
   const std::uint64_t seed = 5402;
   CAPTURE(seed);
   testing::random numbers(seed);
@@ -95,7 +95,8 @@ TEST_CASE("the matrix is its own inverse and keeps scores", "[rotation]") {
   wide scores = 0, back = 0;
   for (Index i = 0; i < tokens; ++i)
     for (Index j = 0; j < tokens; ++j) {
-      // Each operand is off by 9 u of its length in every channel: sqrt(dim) times that in the 2-norm.
+      // Each operand has an error of 9 u times its length in every channel: sqrt(dim) times that in the
+      // 2-norm.
       const wide allowed = 2.01L * 9 * u * testing::sqrt(static_cast<wide>(dim)) *
                            length(q_before.data() + i * dim, dim) * length(k_before.data() + j * dim, dim);
       scores = (std::max)(scores, testing::abs(dot(q, k, i, j) - dot(q_before, k_before, i, j)) / allowed);
@@ -110,7 +111,7 @@ TEST_CASE("the matrix is its own inverse and keeps scores", "[rotation]") {
   CHECK(back <= 1);
 }
 
-TEST_CASE("an outlier no longer decides how coarsely the other channels are rounded", "[rotation]") {
+TEST_CASE("an outlier no longer determines the rounding of the other channels", "[rotation]") {
   const std::uint64_t seed = 5403;
   CAPTURE(seed);
   testing::random numbers(seed);
@@ -129,7 +130,7 @@ TEST_CASE("an outlier no longer decides how coarsely the other channels are roun
   CHECK(largest_scale() < before / 5);
 }
 
-TEST_CASE("a head_dim that is no power of two is refused", "[rotation]") {
+TEST_CASE("a head_dim that is not a power of two throws", "[rotation]") {
   std::vector<float> x(96, 1);
   CHECK_THROWS_WITH(
       rope::hadamard_transform(rope::thd(x.data(), 1, 1, 96)),

@@ -38,8 +38,8 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-/// What a normalised channel may be off by, in parts of itself: 1 / rms, the gain and both products are each
-/// rounded once. In double the mean square is not exact either.
+/// The relative error of a normalised channel: 1 / rms, the weight and both products are each rounded once.
+/// In double the mean square is not exact either.
 template <class T>
 wide norm_bound(Index channels) {
   const wide u = tolerance::unit_roundoff<rope::detail::arithmetic<T>>();
@@ -72,7 +72,7 @@ std::vector<wide> normed(const head_view<const T>& x, const head_norm<W>& norm, 
   return heads;
 }
 
-/// The largest error of `after` in units of what is allowed. `table` may be null: nothing turns.
+/// The largest error of `after` in units of the allowed error. `table` may be null: then nothing rotates.
 template <class Layout, class T, class W, class PositionOf>
 wide worst(const head_view<const T>& before, const head_view<const T>& after, const head_norm<W>& norm,
            const frequencies* turns, Index first, PositionOf position_of) {
@@ -134,7 +134,7 @@ head_view<T> view_of(std::vector<T>& x, int order, Index B, Index L, Index H, In
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("a normalised head is the formula's, to the bound", "[rotation][head_norm]",
+TEMPLATE_LIST_TEST_CASE("a normalised head follows the formula within its bound", "[rotation][head_norm]",
                         testing::native_types) {
   using T = typename TestType::channel;
   for (const Index D : {1, 5, 16, 50, 128})
@@ -152,7 +152,7 @@ TEMPLATE_LIST_TEST_CASE("a normalised head is the formula's, to the bound", "[ro
         rope::normalize_heads(view, norm);
         const auto was = rope::bshd(before.data(), B, L, H, D);
         CHECK(worst<half_split, T>(was, view, norm, nullptr, 0, [](Index, Index) { return 0; }) <= 1);
-        // Another array of weights than the one asked for is another result.
+        // Another array of weights gives another result.
         if (per_head && D > 1) {
           const head_norm<T> shared = {.weight = std::span<const T>(weight).first(std::size_t(D)),
                                        .epsilon = 0.125,
@@ -163,7 +163,7 @@ TEMPLATE_LIST_TEST_CASE("a normalised head is the formula's, to the bound", "[ro
       }
 }
 
-TEMPLATE_LIST_TEST_CASE("a normalised and rotated head is the formulas', to the bound",
+TEMPLATE_LIST_TEST_CASE("a normalised and rotated head follows the formulas within its bound",
                         "[rotation][head_norm]", testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
@@ -182,7 +182,7 @@ TEMPLATE_LIST_TEST_CASE("a normalised and rotated head is the formulas', to the 
     const auto position_of = [&](Index b, Index t) { return ids[static_cast<std::size_t>(b * L + t)]; };
     CHECK(worst<Layout, T>(rope::bshd(before.data(), B, L, H, D), view, norm, &turns, first, position_of) <=
           1);
-    // The norm is that of the whole head, not of the window, and comes before the rotation.
+    // The norm is that of the whole head, not of the rotated channels, and comes before the rotation.
     std::vector<T> other = before;
     const auto wrong = rope::bshd(other.data(), B, L, H, D);
     rope::rotate<Layout>(wrong, table.at_channel(first), ids);
@@ -192,8 +192,8 @@ TEMPLATE_LIST_TEST_CASE("a normalised and rotated head is the formulas', to the 
   });
 }
 
-TEMPLATE_TEST_CASE("one pass has the bits of the norm and then the rotation", "[rotation][head_norm]", float,
-                   double) {
+TEMPLATE_TEST_CASE("one pass has the bits of the norm followed by the rotation", "[rotation][head_norm]",
+                   float, double) {
   using T = TestType;
   const Index B = 2, L = 70, H = 11, D = 24;
   const frequency_table<float> table(frequencies(16, 50.0), -5, 200);
@@ -248,19 +248,20 @@ TEMPLATE_TEST_CASE("16-bit channels are computed in float and rounded once", "[r
       rope::normalize_and_rotate<Layout>(view_of(exact, order, B, L, H, D), wide_norm, table, 4);
       for (const float channel : exact) rounded.push_back(static_cast<T>(channel));
       CHECK(same_bits(x, rounded));
-      // A norm of its own rounds once more.
+      // A separate norm rounds once more.
       rope::normalize_heads(view_of(y, order, B, L, H, D), norm);
       rope::rotate<Layout>(view_of(y, order, B, L, H, D), table, 4);
       CHECK_FALSE(same_bits(x, y));
-      // Weights of float that are these 16-bit ones are the same weights.
+      // Float weights with the values of these 16-bit weights give the same result.
       std::vector<T> z = before;
       rope::normalize_and_rotate<Layout>(view_of(z, order, B, L, H, D), wide_norm, table, 4);
       CHECK(same_bits(x, z));
     });
 }
 
-TEMPLATE_LIST_TEST_CASE("queries and keys in one call are two calls, out of place is in place",
-                        "[rotation][head_norm]", testing::native_types) {
+TEMPLATE_LIST_TEST_CASE(
+    "one call for queries and keys has the bits of two, and out of place those of in place",
+    "[rotation][head_norm]", testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   const Index B = 2, L = 40, H = 6, K = 2, D = 16, E = 24;
@@ -336,8 +337,8 @@ TEST_CASE("squares beyond the range of float do not overflow", "[rotation][head_
   }
 }
 
-TEMPLATE_LIST_TEST_CASE("what is wrong with a norm is refused before anything is written",
-                        "[rotation][head_norm]", testing::native_types) {
+TEMPLATE_LIST_TEST_CASE("an invalid norm throws before anything is written", "[rotation][head_norm]",
+                        testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   const Index B = 2, L = 3, H = 4, D = 8;

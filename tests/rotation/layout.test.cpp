@@ -12,7 +12,7 @@ namespace {
 
 using rope::Index;
 
-/// Pair i in the mirror: a policy a user could write.
+/// Reversed order of pairs: a policy that a user could write.
 struct mirrored {
   static constexpr Index first(Index i, Index /*pairs*/) { return i; }
   static constexpr Index second(Index i, Index pairs) { return 2 * pairs - 1 - i; }
@@ -33,7 +33,7 @@ struct of_pointers {
   static const char* second(Index /*i*/, Index /*pairs*/) { return ""; }
 };
 
-/// How often each of the channels [0, 2 * pairs) is named; a channel outside counts as a fault in element 0.
+/// How often each of the channels [0, 2 * pairs) is named. A channel outside counts as an error in element 0.
 template <class Layout>
 std::vector<int> uses_of_channels(Index pairs) {
   std::vector<int> uses(static_cast<std::size_t>(2 * pairs), 0);
@@ -45,7 +45,7 @@ std::vector<int> uses_of_channels(Index pairs) {
 
 }  // namespace
 
-// Golden: the two pictures of layout.hpp, which are those of `rotate_every_two` and `rotate_half` in Hugging
+// Golden: the two diagrams of layout.hpp, which are those of `rotate_every_two` and `rotate_half` in Hugging
 // Face transformers (gptj and llama).
 TEST_CASE("interleaved pairs neighbours and half_split pairs the halves", "[rotation][layout]") {
   constexpr Index pairs = 4;
@@ -99,6 +99,6 @@ TEST_CASE("a user's policy is a layout if it maps a pair to two channels", "[rot
   STATIC_REQUIRE_FALSE(rope::pair_layout<int>);
 }
 
-TEST_CASE("a layout that was not named is none", "[rotation][layout]") {
+TEST_CASE("calls without a layout have no default", "[rotation][layout]") {
   STATIC_REQUIRE_FALSE(rope::pair_layout<rope::detail::unnamed_layout>);
 }

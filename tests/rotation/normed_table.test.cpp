@@ -20,7 +20,7 @@ concept rotates = requires(rope::head_view<float> x, const Table& table) {
 
 }  // namespace
 
-TEST_CASE("a normed table keeps the norm, the table and its place", "[rotation][head_norm]") {
+TEST_CASE("a normed table keeps the norm, the table and its first channel", "[rotation][head_norm]") {
   const std::vector<double> weight(8, 2.0);
   const rope::frequency_table<float> table(rope::frequencies(4), 10);
   const head_norm<double> norm = {.weight = weight, .epsilon = 0.5};
@@ -33,7 +33,7 @@ TEST_CASE("a normed table keeps the norm, the table and its place", "[rotation][
   CHECK(placed.table().first_channel() == 4);
 }
 
-TEST_CASE("what would rotate without the norm does not take a normed table", "[rotation][head_norm]") {
+TEST_CASE("calls that would rotate without the norm do not accept a normed table", "[rotation][head_norm]") {
   using table = rope::frequency_table<float>;
   using normed = normed_table<float, float>;
   static_assert(rope::key_table<table> && rope::key_table<rope::placed_table<float>> &&

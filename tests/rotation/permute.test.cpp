@@ -21,7 +21,7 @@ using namespace rope;
 using testing::throws_saying;
 using matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic>;
 
-/// Two that are none: channel 0 twice, and a channel too far.
+/// Two invalid layouts: channel 0 twice, and a channel beyond the head.
 struct repeated {
   static constexpr Index first(Index /*i*/, Index /*pairs*/) { return 0; }
   static constexpr Index second(Index i, Index pairs) { return i + pairs; }
@@ -46,7 +46,7 @@ TEST_CASE("permute_rows from half_split to interleaved is what the GGUF converte
         CHECK(after.row(h * head_dim + 2 * i + j) == before.row(h * head_dim + j * half + i));
 }
 
-TEST_CASE("rows of a window move within it and the other rows stay", "[rotation][permute]") {
+TEST_CASE("rows of the rotated channels are permuted and the other rows do not move", "[rotation][permute]") {
   Eigen::VectorXi rows(16);
   std::iota(rows.begin(), rows.end(), 0);
   const auto permuted = [&](Index heads, Index rotary_dim, Index first) {
@@ -61,8 +61,8 @@ TEST_CASE("rows of a window move within it and the other rows stay", "[rotation]
   CHECK(permuted(1, 6, 10) == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 11, 13, 15});
 }
 
-TEMPLATE_TEST_CASE("the same call with the layouts swapped brings every bit back", "[rotation]", float,
-                   double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("a second call with the layouts swapped restores every bit", "[rotation]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
   using array = Eigen::Matrix<TestType, Eigen::Dynamic, Eigen::Dynamic>;
   std::vector<TestType> memory(24 * 5);
   testing::fill_with_nan(memory);
@@ -137,7 +137,7 @@ TEST_CASE("permute_channels without a rotary_dim takes the whole head", "[rotati
   CHECK(x == std::vector<double>{0, 3, 1, 4, 2, 5});
 }
 
-TEST_CASE("heads and windows that do not fit are refused and nothing is moved", "[rotation][permute]") {
+TEST_CASE("heads and rotated channels that do not fit throw and no row moves", "[rotation][permute]") {
   const matrix before = matrix::Random(24, 3);
   matrix x = before;
   const auto says = [&](const char* text, Index heads, Index rotary_dim = 0, Index first = 0) {
@@ -170,7 +170,7 @@ TEST_CASE("heads and windows that do not fit are refused and nothing is moved", 
   CHECK(heads == heads_before);
 }
 
-TEST_CASE("a layout that names a channel twice or one outside is refused", "[rotation][permute]") {
+TEST_CASE("a layout with a channel twice or outside the head throws", "[rotation][permute]") {
   std::vector<double> x = {0, 1, 2, 3, 4, 5};
   const std::vector<double> before = x;
   const auto view = thd(x.data(), 1, 1, 6);

@@ -28,12 +28,12 @@ using testing::throws_saying;
 
 using matrix = Eigen::ArrayXXd;
 
-/// log(1 + e^x), of which the first form loses digits for small e^x and the second none that long double has.
+/// log(1 + e^x) in two forms. The first loses digits for small e^x, and the second loses none in long double.
 testing::wide exact_softplus(testing::wide x) {
   return x > 0 ? x + testing::log1p(testing::exp(-x)) : testing::log1p(testing::exp(x));
 }
 
-/// What a pope channel may be off by, for a magnitude with exact phase: see the documentation of `pope`.
+/// The bound of a pope channel for a magnitude with exact phase: see the documentation of `pope`.
 template <class T>
 testing::wide pope_bound(testing::wide magnitude) {
   const testing::wide in_u = std::is_same_v<T, double> ? 8 : 1.75L;
@@ -56,7 +56,7 @@ std::array<testing::wide, 2> exact(testing::wide x, testing::wide position, doub
 
 }  // namespace
 
-TEST_CASE("softplus keeps its digits from one end of double to the other", "[rotation][pope]") {
+TEST_CASE("softplus keeps its accuracy over the range of double", "[rotation][pope]") {
   testing::random numbers(testing::seed());
   testing::wide worst = 0;
   for (int n = 0; n < 20000; ++n) {
@@ -128,7 +128,7 @@ TEST_CASE("a pope channel is its softplus at the phase of its position and head"
     using Layout = decltype(layout);
     const frequency_table<tolerance::detail::wide<T>> table(schedule, 1001);
     const std::vector<T> x = testing::random_channels<T>(batch * tokens * heads * head_dim, testing::seed());
-    // Heads of the output in another order of axes, with room between them.
+    // Heads of the output in another order of axes, with gaps between them.
     std::vector<T> memory(static_cast<std::size_t>(batch * tokens * heads * (doubled + 2)));
     testing::fill_with_nan(memory);
     const std::vector<T> before = memory;
@@ -171,7 +171,7 @@ TEST_CASE("a pope channel is its softplus at the phase of its position and head"
   });
 }
 
-TEST_CASE("a pope score depends on the distance and the bias alone", "[rotation][pope]") {
+TEST_CASE("a pope score depends only on the distance and the bias", "[rotation][pope]") {
   const Index n = 16;
   const frequencies schedule = pope_frequencies(n);
   const frequency_table<double> table(schedule, -100, 5000);
@@ -194,7 +194,7 @@ TEST_CASE("a pope score depends on the distance and the bias alone", "[rotation]
       testing::wide score = 0;
       for (std::size_t i = 0; i < 32; ++i)
         score += static_cast<testing::wide>(pope_q[i]) * static_cast<testing::wide>(pope_k[i]);
-      // 8 u of each side, in the 2-norm of its two channels.
+      // 8 u for each operand, in the 2-norm of its two channels.
       CHECK(testing::abs(score - exact_score) <= 2 * 8 * testing::sqrt(2.0L) * 0x1p-53L * size);
     }
   }
@@ -233,7 +233,8 @@ TEST_CASE("axial PoPE is a table of two axes", "[rotation][pope]") {
     }
 }
 
-// What a decoder does: keys in the cache are pope, values as they are, and the scale stays that of head_dim.
+// Calls of a decoder: keys in the cache are pope, values are unchanged, and the scale is still that of
+// head_dim.
 TEST_CASE("attention of pope queries and keys follows the formula", "[rotation][pope]") {
   const Index tokens = 9, heads = 4, kv_heads = 2, n = 6, value_dim = 3;
   const matrix bias = random_bias(kv_heads, n);
@@ -277,7 +278,7 @@ TEST_CASE("attention of pope queries and keys follows the formula", "[rotation][
       }
     return worst;
   };
-  // Scores reach about 100, so weights carry 100 * 8 u each way, and values are below 4.
+  // Scores are at most about 100, so weights have an error of 100 * 8 u for each operand. Values are below 4.
   const double bound = 4 * 2 * 100 * 16 * 0x1p-53;
   attention(queries, keys, thd(v.data(), tokens, kv_heads, value_dim), result, options);
   CHECK(check() <= bound);
@@ -300,7 +301,7 @@ TEST_CASE("pope gives the same bits on two threads", "[rotation][pope]") {
   CHECK(testing::same_bits(one, two));
 }
 
-TEST_CASE("pope refuses what does not fit before it writes", "[rotation][pope]") {
+TEST_CASE("pope throws before it writes if an argument does not fit", "[rotation][pope]") {
   const frequency_table table(pope_frequencies(4), 10);
   std::vector<float> x(2 * 3 * 6, 1.0f), out(2 * 3 * 10);
   testing::fill_with_nan(out);

@@ -15,7 +15,8 @@ using rope::quantized_view;
 
 namespace {
 
-/// The offset of every channel and scale in memory of [2, 3, 4, 5] as the letters of a factory say.
+/// Whether every channel and scale in memory of [2, 3, 4, 5] has the offset that the letters of a factory
+/// describe.
 template <class Place>
 void check_places(const quantized_view<std::int8_t>& x, const std::int8_t* data, const float* scales,
                   const Place& place) {
@@ -44,7 +45,7 @@ TEST_CASE("the letters of a factory name the axes of integers and scales", "[rot
   CHECK((ragged.at(0, 5, 3) == data.data() + 115 && ragged.scale_at(0, 5, 3) == scales.data() + 23));
 }
 
-TEST_CASE("windows of integers are windows of their scales", "[rotation]") {
+TEST_CASE("token ranges of integers have the same ranges of scales", "[rotation]") {
   std::vector<std::int8_t> data(120);
   std::vector<float> scales(24);
   const auto x = rope::bhsd(data.data(), scales.data(), 2, 4, 3, 5);
@@ -59,7 +60,7 @@ TEST_CASE("windows of integers are windows of their scales", "[rotation]") {
   CHECK_THROWS_AS(x.head_range(0, 5), std::out_of_range);
 }
 
-TEST_CASE("factories of quantized views refuse extents as those of heads do", "[rotation]") {
+TEST_CASE("factories of quantized views throw for the extents for which those of heads throw", "[rotation]") {
   std::int8_t data[1] = {};
   float scales[1] = {};
   CHECK_THROWS_AS(rope::bshd(data, scales, 1, -1, 1, 1), std::invalid_argument);

@@ -89,7 +89,7 @@ TEST_CASE("a factor of one changes no bit", "[rotation][query_scaling]") {
   CHECK(testing::same_bits(q, before));
 }
 
-TEST_CASE("positions that no table holds have no factor", "[rotation][query_scaling]") {
+TEST_CASE("positions outside every table have no factor", "[rotation][query_scaling]") {
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
   std::vector<float> q(3 * 4, 1.0f);
   const auto view = thd(q.data(), 3, 1, 4);
@@ -106,7 +106,7 @@ TEST_CASE("positions that no table holds have no factor", "[rotation][query_scal
   CHECK(testing::same_bits(q, std::vector<float>(12, 2.0f)));
 }
 
-TEST_CASE("a rule that makes no sense is refused before it is applied", "[rotation][query_scaling]") {
+TEST_CASE("an invalid rule throws before it is applied", "[rotation][query_scaling]") {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   std::vector<float> q(3 * 4, 1.0f);
   const std::vector<float> before = q;
@@ -132,7 +132,7 @@ TEST_CASE("a rule that makes no sense is refused before it is applied", "[rotati
           scale_queries(view, llama4_query_scaling{8192, 0.1, bad});
         },
         "offset must be finite and not negative"));
-  // The last token is the bad one: nothing is scaled.
+  // The last token is invalid: nothing is scaled.
   CHECK(throws_saying<std::invalid_argument>(
       [&] {
         scale_queries(view, llama4_query_scaling{1, 1}, std::vector<int>{5, 6, -1});

@@ -14,7 +14,7 @@
 #include "support/own_threads.hpp"
 #include "support/wide.hpp"
 
-// Values from other programs, then the meaning of each form of a call. The laws that hold for all inputs are
+// Values from other programs, then the result of each form of a call. The laws that hold for all inputs are
 // in tests/laws/rotate_*.test.cpp.
 
 using rope::half_split;
@@ -26,7 +26,7 @@ namespace {
 
 const std::vector<double> x8 = {1, 2, 3, 4, 5, 6, 7, 8};
 
-/// What writing a decimal number with `digits` significant digits loses.
+/// The error of a decimal number that is printed with `digits` significant digits.
 testing::wide printed(testing::wide value, int digits) {
   return 0.5L * testing::pow(10.0L, testing::floor(testing::log10(testing::abs(value))) -
                                         static_cast<testing::wide>(digits) + 1);
@@ -39,7 +39,7 @@ std::vector<T> as(const std::vector<double>& values) {
   return result;
 }
 
-/// One head, rotated at position 0 of a table of one coordinate: a position can then be 0.5.
+/// One head, rotated at position 0 of a table of one coordinate, so that a position can be 0.5.
 template <class Layout, class T, class S>
 std::vector<T> rotated(const std::vector<double>& head, const rope::frequencies& frequencies, double position,
                        Index offset = 0) {
@@ -55,7 +55,7 @@ struct golden {
   std::vector<double> head;
 };
 
-/// A user's layout: the first channel with the last, the second with the last but one, ...
+/// A user-defined layout: the first channel with the last, the second with the last but one, ...
 struct mirrored {
   static constexpr Index first(Index i, Index /*pairs*/) { return i; }
   static constexpr Index second(Index i, Index pairs) { return 2 * pairs - 1 - i; }
@@ -66,7 +66,7 @@ struct half_split_backwards {
   static constexpr Index second(Index i, Index /*pairs*/) { return i; }
 };
 
-/// Layouts that name a channel they must not.
+/// Layouts that name an invalid channel.
 struct past_the_window {
   static Index first(Index i, Index /*pairs*/) { return i; }
   static Index second(Index i, Index pairs) { return i + pairs + 1; }
@@ -84,7 +84,7 @@ struct one_channel_twice {
 
 // tests/rotation/rotate.test.cpp, golden vector G4: x = 1..8, base 10000, evaluated in double from equation 34
 // and from `rotate_half` by a script that shares no code with this library; printed with 9 digits.
-TEMPLATE_LIST_TEST_CASE("a head of 8 turns to the published values", "[rotation]", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("a head of 8 rotates to the published values", "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   const auto agrees = [](const std::vector<T>& got, const std::vector<double>& head, double factor) {
@@ -160,7 +160,7 @@ TEMPLATE_LIST_TEST_CASE("a head of 8 turns to the published values", "[rotation]
            {-1.27223251, 1.68392864, 4.81777717, 6.97596854, -1.83886499, 4.70790658, 6.1472777, 8.02096397},
            1);
   }
-  SECTION("frequencies of zero leave their pairs where they are") {
+  SECTION("frequencies of zero do not change their pairs") {
     agrees(rotated<half_split, T, S>(x8, rope::frequencies::custom(Eigen::Array4d(1, 0.1, 0, 0)), 3),
            {-1.69559254, 0.137551738, 3, 4, -4.80884247, 6.32305935, 7, 8}, 1);
   }
@@ -180,8 +180,8 @@ TEST_CASE("a position in a range of positions gives the golden head of that posi
 }
 
 // Golden vector G22: onnxruntime/test/contrib_ops/rotary_embedding_op_test.cc. Input, cos and sin have 4
-// decimals there, so a channel below 2 is off by 2e-4 at most: 2 * 0.5e-4 of the input, 2 * 0.5e-4 * |x| of
-// cos and sin, and 0.5e-4 of the output.
+// decimals there, so a channel below 2 has an error of at most 2e-4: 2 * 0.5e-4 of the input, 2 * 0.5e-4 *
+// |x| of cos and sin, and 0.5e-4 of the output.
 TEST_CASE("ONNX Runtime's interleaved case gives its values", "[rotation]") {
   constexpr double decimals = 3.5e-4;
   std::vector<float> x = {-1.0408f, 0.9166f, -1.3042f, -1.1097f, -0.1320f, -0.2751f, -0.2350f, 0.0937f,
@@ -254,7 +254,8 @@ TEST_CASE("CTranslate2's case gives its values in both layouts", "[rotation]") {
   for (std::size_t i = 0; i < y.size(); ++i) CHECK(y[i] == x[i / 6 * 6 + sorted[i % 6]]);
 }
 
-TEMPLATE_LIST_TEST_CASE("a user's layout rotates the pairs it names", "[rotation]", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("a user-defined layout rotates the pairs it names", "[rotation]",
+                        testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   const std::vector<T> x = rotated<mirrored, T, S>(x8, rope::frequencies(8), 3);
@@ -262,7 +263,7 @@ TEMPLATE_LIST_TEST_CASE("a user's layout rotates the pairs it names", "[rotation
   CHECK(testing::same_bits(x, {same[0], same[1], same[2], same[3], same[7], same[6], same[5], same[4]}));
 }
 
-TEST_CASE("exchanging first and second of a layout turns the other way", "[rotation]") {
+TEST_CASE("exchanging first and second of a layout rotates in the opposite direction", "[rotation]") {
   const rope::frequency_table<double> table(rope::frequencies(8), 10);
   std::vector<double> x = x8, y = x8;
   rope::rotate<half_split_backwards>(rope::thd(x.data(), 1, 1, 8), table, 7);
@@ -270,7 +271,8 @@ TEST_CASE("exchanging first and second of a layout turns the other way", "[rotat
   CHECK(x == y);
 }
 
-TEST_CASE("a layout that leaves the rotating channels is refused before anything is written", "[rotation]") {
+TEST_CASE("a layout with a channel outside the rotated ones throws before anything is written",
+          "[rotation]") {
   const rope::frequency_table<double> table(rope::frequencies(6), 10);
   std::vector<double> x = x8;
   const auto view = rope::thd(x.data(), 1, 1, 8);
@@ -284,9 +286,9 @@ TEST_CASE("a layout that leaves the rotating channels is refused before anything
   CHECK(x == x8);
 }
 
-// `rotate(q, k, table)` once was the form out of place, which wrote the rotated queries over the keys.
-TEMPLATE_TEST_CASE("queries and keys given together both turn, and neither is written over the other",
-                   "[rotation]", half_split, interleaved) {
+// `rotate(q, k, table)` was once the form out of place, which wrote the rotated queries over the keys.
+TEMPLATE_TEST_CASE("queries and keys given together both rotate, and neither is overwritten", "[rotation]",
+                   half_split, interleaved) {
   const rope::frequency_table<float> table(rope::frequencies(8), 20);
   const Index batch = 2, tokens = 3;
   const auto check = [&](const auto& positions, Index batches) {
@@ -317,7 +319,7 @@ TEMPLATE_TEST_CASE("queries and keys given together both turn, and neither is wr
   check(rope::segments{offsets}, 1);
 }
 
-TEST_CASE("ids may stand in braces", "[rotation]") {
+TEST_CASE("ids may be written in braces", "[rotation]") {
   const rope::frequency_table<float> table(rope::frequencies(8), 20);
   const std::vector<int> ids = {3, 0, 19};
   std::vector<float> listed = testing::random_channels<float>(3 * 2 * 8, 21), braced = listed,
@@ -336,7 +338,7 @@ TEST_CASE("ids may stand in braces", "[rotation]") {
   rope::unrotate<interleaved>(heads(listed), table, ids);
   rope::unrotate<interleaved>(heads(braced), table, {3, 0, 19});
   CHECK(braced == listed);
-  rope::rotate<half_split>(heads(listed), table);  // and nothing in them is the start that is left out
+  rope::rotate<half_split>(heads(listed), table);  // and empty braces are the default start
   rope::rotate<half_split>(heads(braced), table, {});
   CHECK(braced == listed);
   CHECK(throws_saying<std::invalid_argument>(
@@ -352,7 +354,7 @@ TEST_CASE("ids may stand in braces", "[rotation]") {
   CHECK(braced == listed);
 }
 
-TEST_CASE("queries and keys that share channels are refused, or they would turn twice", "[rotation]") {
+TEST_CASE("queries and keys that overlap throw, because shared channels would rotate twice", "[rotation]") {
   const rope::frequency_table<float> table(rope::frequencies(8), 20);
   testing::guarded_memory<float> memory(2 * 3 * 6 * 8);
   const auto packed = rope::bshd(memory.data(), 2, 3, 6, 8);
@@ -367,7 +369,7 @@ TEST_CASE("queries and keys that share channels are refused, or they would turn 
   CHECK(refused(packed.head_range(2, 4), packed.head_range(0, 3)));
   CHECK(refused(rope::thd(memory.data(), 3, 2, 8), rope::thd(memory.data() + 47, 3, 2, 8)));
   CHECK(memory.untouched());
-  // One after the other in a token, in a head's channels, and in memory; and views of nothing.
+  // Adjacent in a token, in a head's channels, and in memory. Empty views too.
   CHECK_NOTHROW(rope::rotate<half_split>(packed.head_range(0, 4), packed.head_range(4, 2), table));
   const auto wide = rope::bshd(memory.data(), 2, 3, 3, 16);
   CHECK_NOTHROW(rope::rotate<half_split>(wide.channels(0, 8), wide.channels(8, 8), table));
@@ -376,8 +378,8 @@ TEST_CASE("queries and keys that share channels are refused, or they would turn 
   CHECK_NOTHROW(rope::rotate<half_split>(packed.head_range(0, 0), packed.head_range(0, 2), table));
 }
 
-// As buffers of a process of 32 bits may lie: farther apart than an Index can count.
-TEST_CASE("queries and keys at the two ends of the address space share no channels", "[rotation]") {
+// As buffers of a 32-bit process may be: farther apart than an Index can count.
+TEST_CASE("queries and keys at the two ends of the address space do not overlap", "[rotation]") {
   constexpr std::uintptr_t page = 4096, last_page = (std::numeric_limits<std::uintptr_t>::max)() - page + 1;
   const auto at = [](std::uintptr_t address) {
     return rope::bshd(reinterpret_cast<float*>(address), 2, 3, 2, 8);

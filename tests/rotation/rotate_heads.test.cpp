@@ -23,7 +23,7 @@ using testing::throws_saying;
 
 constexpr Index B = 2, H = 3, L = 6, D = 20;
 
-/// RoPE-Mixed: every head of its own angle, on a grid of 2 x 3 patches.
+/// RoPE-Mixed: every head has its own angles, on a grid of 2 x 3 patches.
 const std::vector<frequency_table<float>>& tables() {
   static const std::vector<frequency_table<float>> list = [] {
     std::vector<frequency_table<float>> made;
@@ -52,7 +52,7 @@ TEMPLATE_TEST_CASE("every head rotates by its own table", "[rotation][rotate_hea
           rope::rotate<Layout>(view(y).head_range(h, 1), tables()[static_cast<std::size_t>(h)], positions);
         CHECK(same_bits(x, y));
         CHECK_FALSE(same_bits(x, before));
-        // Heads differ: the table of the first one alone gives something else.
+        // Heads differ: the table of the first head alone gives another result.
         std::vector<TestType> z = before;
         rope::rotate<Layout>(view(z), tables()[0], positions);
         CHECK_FALSE(same_bits(x, z));
@@ -79,7 +79,7 @@ TEST_CASE("a head may rotate fewer channels than another", "[rotation][rotate_he
   CHECK(same_bits(x, y));
 }
 
-TEST_CASE("a call that is wrong for one head changes no head", "[rotation][rotate_heads]") {
+TEST_CASE("a call that is invalid for one head changes no head", "[rotation][rotate_heads]") {
   const std::vector<float> before = testing::random_channels<float>(L * H * D, 73);
   const auto refuses = [&](auto error, const auto& list, const auto& positions, const auto&... parts) {
     using exception = decltype(error);
@@ -102,7 +102,7 @@ TEST_CASE("a call that is wrong for one head changes no head", "[rotation][rotat
   CHECK(refuses(range, list{{frequencies(8), 9}, {frequencies(8), 9}, {frequencies(8), 5}}, 0, "position 5"));
   CHECK(refuses(argument, list(3, {frequencies(8), 9}), std::vector<int>{1, 2}, "ids must be [tokens] = 6"));
 
-  // The factor of the last table has no inverse that is a number of its type.
+  // The factor of the last table has no inverse in its type.
   std::vector<float> x = before;
   const frequencies growing = frequencies::custom(frequencies(8).inv_freq(), 0x1p127);
   const list without_inverse = {{frequencies(8), 9}, {frequencies(8), 9}, {growing, 9}};
@@ -120,7 +120,7 @@ TEST_CASE("a call that is wrong for one head changes no head", "[rotation][rotat
   CHECK(same_bits(x, before));
 }
 
-TEST_CASE("heads_as_batch makes a row of the heads of every key head", "[rotation]") {
+TEST_CASE("heads_as_batch makes a batch row of the heads of every key head", "[rotation]") {
   std::vector<float> memory(2 * 3 * 6 * 4);
   const auto checked = [](const head_view<float>& x, Index kv_heads) {
     const head_view<float> rows = rope::heads_as_batch(x, kv_heads);
@@ -144,7 +144,7 @@ TEST_CASE("heads_as_batch makes a row of the heads of every key head", "[rotatio
   CHECK(rope::heads_as_batch(head_view<const float>(rope::bshd(memory.data(), 2, 3, 0, 4)), 2).batch == 4);
 }
 
-TEST_CASE("heads_as_batch refuses strides that lead to no row", "[rotation]") {
+TEST_CASE("heads_as_batch throws if no row stride fits", "[rotation]") {
   std::vector<float> memory(2 * 3 * 6 * 4);
   const auto refused = [](const head_view<float>& x, Index kv_heads, const char* text) {
     return throws_saying<std::invalid_argument>([&] { (void)rope::heads_as_batch(x, kv_heads); },

@@ -25,7 +25,7 @@ void count_up(Tensor& x) {
 
 }  // namespace
 
-TEST_CASE("a tensor of any rank is seen by a letter for each of its indices", "[rotation]") {
+TEST_CASE("a tensor of any rank is described by a letter for each of its indices", "[rotation]") {
   constexpr Index T = 2, Y = 3, X = 5, N = T * Y * X;
   Eigen::Tensor<float, 5, Eigen::RowMajor> rows(B, T, Y, X, D);
   Eigen::Tensor<float, 5> columns(D, X, Y, T, B);
@@ -80,7 +80,7 @@ TEST_CASE("a staged tensor has the numbers of the tensor by index, in every stor
   CHECK(same);
 }
 
-TEST_CASE("indices with equal letters are tokens in the order of memory of the tensor", "[rotation]") {
+TEST_CASE("indices with equal letters are tokens in the memory order of the tensor", "[rotation]") {
   Eigen::Tensor<float, 3> columns(S, 5, D);
   Eigen::Tensor<float, 3, Eigen::RowMajor> rows(S, 5, D);
   count_up(columns);
@@ -97,7 +97,7 @@ TEST_CASE("indices with equal letters are tokens in the order of memory of the t
   CHECK(same);
 }
 
-TEST_CASE("a rotation of the copy that is stored back is a rotation by index", "[rotation]") {
+TEST_CASE("rotating the copy and storing it back rotates the tensor by index", "[rotation]") {
   Eigen::Tensor<float, 4> columns(B, S, H, D);
   Eigen::Tensor<float, 4, Eigen::RowMajor> rows(B, S, H, D);
   for (Index r = 0; r < B; ++r)
@@ -107,7 +107,7 @@ TEST_CASE("a rotation of the copy that is stored back is a rotation by index", "
   const rope::frequency_table table(rope::frequencies(D), 10);
   auto copy = rope::staged<"bshd">(columns);
   rope::rotate<rope::half_split>(copy.view(), table, 3);
-  CHECK(columns(1, 2, 3, 4) == rows(1, 2, 3, 4));  // not before it is stored
+  CHECK(columns(1, 2, 3, 4) == rows(1, 2, 3, 4));  // unchanged before it is stored
   copy.store(columns);
   rope::rotate<rope::half_split>(rope::bshd(rows), table, 3);
   bool same = true;

@@ -74,7 +74,7 @@ TEST_CASE("size counts the channels of a view", "[rotation]") {
   CHECK(rope::bshd<float>(nullptr, B, 0, H, D).size() == 0);
 }
 
-TEST_CASE("a row-major tensor is seen in the order of its dimensions", "[rotation]") {
+TEST_CASE("a row-major tensor is viewed in the order of its dimensions", "[rotation]") {
   using tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
   tensor x(B, S, H, D), y(B, H, S, D), z(S, B, H, D);
   Eigen::Tensor<float, 3, Eigen::RowMajor> w(S, H, D);
@@ -85,7 +85,7 @@ TEST_CASE("a row-major tensor is seen in the order of its dimensions", "[rotatio
       rope::thd(w), [&](Index, Index s, Index h, Index d) { return &w(s, h, d); }, 1));
 }
 
-TEST_CASE("a column-major tensor is named by its own order, the fastest index first", "[rotation]") {
+TEST_CASE("the factory of a column-major tensor names the fastest index first", "[rotation]") {
   using tensor = Eigen::Tensor<double, 4>;
   tensor x(D, H, S, B), y(D, S, H, B), z(D, H, B, S);
   Eigen::Tensor<double, 3> w(D, H, S);
@@ -96,7 +96,7 @@ TEST_CASE("a column-major tensor is named by its own order, the fastest index fi
       rope::dht(w), [&](Index, Index s, Index h, Index d) { return &w(d, h, s); }, 1));
 }
 
-TEST_CASE("a tensor map is seen like the tensor it stands for", "[rotation]") {
+TEST_CASE("a tensor map is viewed like its tensor", "[rotation]") {
   std::vector<Eigen::half> memory(B * S * H * D);
   using row_major = Eigen::Tensor<Eigen::half, 4, Eigen::RowMajor>;
   using column_major = Eigen::Tensor<Eigen::half, 4>;
@@ -122,7 +122,7 @@ TEST_CASE("a const tensor and a map of const memory are read only", "[rotation]"
   CHECK(is_at(rope::bshd(map), [&](Index b, Index s, Index h, Index d) { return &x(b, s, h, d); }));
 }
 
-TEST_CASE("a row-major matrix holds the heads of a token side by side in its row", "[rotation]") {
+TEST_CASE("a row-major matrix contains the heads of a token next to each other in its row", "[rotation]") {
   using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   matrix x(S, H * D);
   const auto in_x = [&](Index, Index s, Index h, Index d) { return &x(s, h * D + d); };
@@ -160,8 +160,8 @@ TEST_CASE("a const matrix is read only", "[rotation]") {
       rope::thd(x, H), [&](Index, Index s, Index h, Index d) { return &x(s, h * D + d); }, 1));
 }
 
-TEST_CASE("matrices and vectors of either storage order are seen by index", "[rotation]") {
-  // Also where Eigen's default storage order is another one.
+TEST_CASE("matrices and vectors of either storage order are viewed by index", "[rotation]") {
+  // Also if Eigen's default storage order is changed.
   using column_major = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;
   column_major m(H * D, S);
   const auto in_m = [&](Index, Index s, Index h, Index d) { return &m(h * D + d, s); };
@@ -199,7 +199,7 @@ TEST_CASE("matrices and vectors of either storage order are seen by index", "[ro
                                                "got " + std::to_string(wrong)));
 }
 
-TEST_CASE("a matrix whose columns the heads do not divide is refused", "[rotation]") {
+TEST_CASE("a matrix whose columns are not a multiple of the heads throws", "[rotation]") {
   Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> x(3, 10);
   for (const Index heads : {Index{3}, Index{0}, Index{-5}, Index{11}, largest})
     CHECK(throws_saying<std::invalid_argument>([&] { rope::thd(x, heads); },
@@ -209,7 +209,7 @@ TEST_CASE("a matrix whose columns the heads do not divide is refused", "[rotatio
   CHECK(rope::thd(x.leftCols(0), 5).size() == 0);
 }
 
-TEST_CASE("negative extents are refused by every factory", "[rotation]") {
+TEST_CASE("negative extents throw in every factory", "[rotation]") {
   float* p = nullptr;
   const auto refuses = [](const char* name, const char* extents, auto call) {
     return throws_saying<std::invalid_argument>(
@@ -224,8 +224,8 @@ TEST_CASE("negative extents are refused by every factory", "[rotation]") {
   CHECK(refuses("thd", "-4", [p] { rope::thd(p, 2, 3, -4); }));
 }
 
-TEST_CASE("extents whose product overflows are refused by every factory", "[rotation]") {
-  // root^2 is 2^62, or 2^30 where an Index has 32 bits.
+TEST_CASE("extents whose product overflows throw in every factory", "[rotation]") {
+  // root^2 is 2^62, or 2^30 if an Index has 32 bits.
   constexpr Index most = (std::numeric_limits<Index>::max)(),
                   root = Index{1} << std::numeric_limits<Index>::digits / 2;
   float* p = nullptr;
@@ -242,13 +242,13 @@ TEST_CASE("extents whose product overflows are refused by every factory", "[rota
   CHECK(refuses("sbhd", {2 * root, 2 * root, 2 * root, 1},
                 [p] { rope::sbhd(p, 2 * root, 2 * root, 2 * root, 1); }));
   CHECK(refuses("thd", {1, most, 1, 1}, [p] { rope::thd(p, most, 1, 1); }));  // elements, but not bytes
-  // Nothing to reach, but strides and counts of tokens are computed.
+  // Empty, but strides and counts of tokens are computed.
   CHECK(refuses("bshd", {0, root, root, 2}, [p] { rope::bshd(p, 0, root, root, 2); }));
   CHECK(rope::thd(p, most / 4, 1, 1).tokens == most / 4);
   CHECK(rope::bshd(p, root, root / 4, 1, 1).batch_stride == root / 4);
 }
 
-TEST_CASE("a window is the asked part of its view", "[rotation]") {
+TEST_CASE("channels, head_range and token_range give the requested part of a view", "[rotation]") {
   std::vector<float> memory(B * S * H * D);
   const auto x = rope::bhsd(memory.data(), B, H, S, D);
   const auto window = x.channels(2, 3).head_range(1, 2).token_range(1, 2);
@@ -266,7 +266,7 @@ TEST_CASE("a window is the asked part of its view", "[rotation]") {
               [&](Index b, Index s, Index h, Index d) { return x.at(b, s, h) + d; }));
 }
 
-TEST_CASE("windows cut the query and key parts out of a packed buffer", "[rotation]") {
+TEST_CASE("head_range and channels cut the query and key parts out of a packed buffer", "[rotation]") {
   constexpr Index q_heads = 4, kv_heads = 2, packed_heads = q_heads + 2 * kv_heads;
   std::vector<float> memory(S * packed_heads * D);
   const auto packed = rope::thd(memory.data(), S, packed_heads, D);
@@ -274,14 +274,14 @@ TEST_CASE("windows cut the query and key parts out of a packed buffer", "[rotati
   CHECK(k.at(0, 2, 1) == memory.data() + (2 * packed_heads + q_heads + 1) * D);
 }
 
-TEST_CASE("a window of a read-only view is read only", "[rotation]") {
+TEST_CASE("a part of a read-only view is read only", "[rotation]") {
   const std::vector<float> memory(D);
   const auto x = rope::thd(memory.data(), 1, 1, D);
   STATIC_REQUIRE(is_view_of<decltype(x.channels(0, 2)), const float>);
   CHECK(x.channels(4, 2).at(0, 0, 0) == memory.data() + 4);
 }
 
-TEST_CASE("a window may be empty, also at the end", "[rotation]") {
+TEST_CASE("a part of a view may be empty, also at the end", "[rotation]") {
   std::vector<float> memory(B * S * H * D);
   const auto x = rope::bshd(memory.data(), B, S, H, D);
   CHECK(x.channels(D, 0).size() == 0);
@@ -290,7 +290,7 @@ TEST_CASE("a window may be empty, also at the end", "[rotation]") {
   CHECK(x.batch_range(B, 0).size() == 0);
 }
 
-TEST_CASE("a window outside of its view is refused", "[rotation]") {
+TEST_CASE("a part outside its view throws", "[rotation]") {
   std::vector<float> memory(B * S * H * D);
   const auto x = rope::bshd(memory.data(), B, S, H, D);
   struct window {

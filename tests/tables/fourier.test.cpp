@@ -35,7 +35,7 @@ matrix random_mixture(Index kept, Index mixed, std::uint32_t seed) {
 
 }  // namespace
 
-TEST_CASE("frequencies that never complete a turn are dropped", "[tables][fourier]") {
+TEST_CASE("frequencies that never complete a full turn are dropped", "[tables][fourier]") {
   const frequencies schedule(64, 1e4);
   for (const double length : {7.0, 512.0, 4096.0}) {
     const frequencies kept = fourier_frequencies(schedule, length);
@@ -45,7 +45,7 @@ TEST_CASE("frequencies that never complete a turn are dropped", "[tables][fourie
     REQUIRE(kept.pairs() == count);
     CHECK((kept.inv_freq().col(0) == schedule.inv_freq().col(0).head(count)).all());
   }
-  // Exactly one turn is not enough, as in vLLM.
+  // Exactly one full turn is not enough, as in vLLM.
   CHECK(fourier_frequencies(frequencies::custom(Eigen::Array2d(2 * std::numbers::pi / 64, 1), 1.5), 64)
             .pairs() == 1);
   CHECK(fourier_frequencies(frequencies::custom(Eigen::Array2d(0.5, 1), 1.5), 64).attention_factor() == 1.5);
@@ -132,8 +132,8 @@ TEST_CASE("an entry is the mixture of its cosines or sines", "[tables][fourier]"
   check(double{});
 }
 
-// FourierRotaryEmbedding of vLLM: query head h turns by the mixture of key head h / group.
-TEST_CASE("each group of query heads turns by the mixture of its key head", "[tables][fourier]") {
+// FourierRotaryEmbedding of vLLM: query head h rotates by the mixture of key head h / group.
+TEST_CASE("each group of query heads rotates by the mixture of its key head", "[tables][fourier]") {
   const Index tokens = 6, kv_heads = 2, group = 3, kept = 3, pairs = 4;
   const frequencies schedule = frequencies::custom(Eigen::Array3d(1, 0.3, 0.05));
   std::vector<matrix> cos_mix, sin_mix;
@@ -164,18 +164,18 @@ TEST_CASE("each group of query heads turns by the mixture of its key head", "[ta
         worst = (std::max)({worst, testing::abs(x[u] - (before[u] * c - before[v] * s)),
                             testing::abs(x[v] - (before[v] * c + before[u] * s))});
       }
-  CHECK(worst <= 4 * 2 * 16 * 0x1p-53);  // channels below 4, entries below 2, some ten roundings
+  CHECK(worst <= 4 * 2 * 16 * 0x1p-53);  // channels below 4, entries below 2, about ten roundings
   for (Index h = 0; h < kv_heads; ++h)
     unrotate<half_split>(q.head_range(h * group, group),
                          fourier_table<double>(schedule, cos_mix[static_cast<std::size_t>(h)],
                                                sin_mix[static_cast<std::size_t>(h)], pairs, 0, tokens));
-  // A mixture may shrink a pair; every radius here is far above 2^-10.
+  // A mixture may shrink a pair. Every radius here is far above 2^-10.
   double off = 0;
   for (std::size_t d = 0; d < x.size(); ++d) off = (std::max)(off, testing::abs(x[d] - before[d]));
   CHECK(off <= 0x1p10 * 4 * 16 * 0x1p-53);
 }
 
-TEST_CASE("mixtures that do not fit are refused", "[tables][fourier]") {
+TEST_CASE("mixtures that do not fit throw", "[tables][fourier]") {
   const frequencies schedule = frequencies::custom(Eigen::Array3d(1, 0.3, 0.05));
   const matrix mix = Eigen::MatrixXd::Identity(3, 3).array();
   const auto refused = [&](const matrix& c, const matrix& s, Index pairs, auto... parts) {

@@ -102,11 +102,12 @@ struct float_tables {
 
 }  // namespace
 
-TEST_CASE("a table of angles has their cos and sin to the bound of every table", "[tables][given_table]") {
-  // A double is a long double exactly, and the C library reduces long double angles exactly.
+TEST_CASE("a table of angles has their cos and sin within the bound of every table",
+          "[tables][given_table]") {
+  // A double is exact as a long double, and the C library reduces long double angles exactly.
   const matrix angles = random_angles(40, 24, -30, testing::angle_exponent);
   const auto angle = [&](Index r, Index i) { return static_cast<testing::wide>(angles(r, i)); };
-  // 64 bits of oracle: an ulp of double is 2^11 of its units.
+  // The reference has 64 bits: an ulp of double is 2^11 of its units.
   CHECK(worst_error(table_of_angles(angles, table_form::half_width), angle) <=
         tolerance::table_entry<float>());
   CHECK(worst_error(table_of_angles<double>(angles, table_form::half_width, -7), angle) <=
@@ -149,7 +150,7 @@ TEST_CASE("learned rotations turn every pair of their range", "[tables][given_ta
                      table_of_angles<double>(rotations, table_form::half_width)));
 }
 
-TEST_CASE("rows of a batch of learned rotations are met by row_starts", "[tables][given_table]") {
+TEST_CASE("row_starts addresses the rows of a batch of learned rotations", "[tables][given_table]") {
   const Index batch = 2, tokens = 3, heads = 2, head_dim = 6;
   const matrix angles = random_angles(batch * tokens, 3, -3, 3);
   const auto table = table_of_angles<double>(angles, table_form::half_width);
@@ -173,7 +174,7 @@ TEST_CASE("rows of a batch of learned rotations are met by row_starts", "[tables
   CHECK(worst <= 1);
 }
 
-TEST_CASE("every form of one table is the same table", "[tables][given_table]") {
+TEST_CASE("every form of one table gives the same table", "[tables][given_table]") {
   const matrix angles = random_angles(9, 5, -10, 10);
   const auto table = table_of_angles(angles, table_form::half_width);
   const float_tables entries(9, 5, 1);
@@ -191,7 +192,7 @@ TEST_CASE("every form of one table is the same table", "[tables][given_table]") 
     }
 }
 
-TEST_CASE("a form that is not the matrix's is seen", "[tables][given_table]") {
+TEST_CASE("a form that does not match the matrix throws", "[tables][given_table]") {
   const float_tables x(4, 6, 1);
   const auto read = [&](table_form is, table_form as) {
     table_of_cos_sin(widened(x.cos, is), widened(x.sin, is), as);
@@ -233,12 +234,12 @@ TEST_CASE("the m of a table is measured, and every pair must have it", "[tables]
   swapped.sin.row(5) = swapped.sin.row(4).eval();
   CHECK(throws_saying<std::invalid_argument>(
       [&] { table_of_cos_sin(swapped.cos, swapped.sin, table_form::half_width); }, "row 5, pair 0"));
-  // cos where sin belongs.
+  // cos in place of sin.
   CHECK(throws_saying<std::invalid_argument>(
       [&] { table_of_cos_sin(swapped.cos, swapped.cos, table_form::half_width); }, "cos^2 + sin^2"));
 }
 
-TEST_CASE("entries of 16 bits are verified to their own precision", "[tables][given_table]") {
+TEST_CASE("16-bit entries are verified to their own precision", "[tables][given_table]") {
   const float_tables x(256, 16, 1.2f);
   const auto check = [&](auto zero, float wrong) {
     using entry = decltype(zero);
@@ -254,7 +255,7 @@ TEST_CASE("entries of 16 bits are verified to their own precision", "[tables][gi
   check(Eigen::bfloat16{}, 1.03f);
 }
 
-TEST_CASE("a pair is verified to the stated units of its type and no more", "[tables][given_table]") {
+TEST_CASE("a pair is verified to the documented units of its type and no more", "[tables][given_table]") {
   const auto check = [](auto one, double limit) {
     using entry = decltype(one);
     Eigen::Array<entry, Eigen::Dynamic, Eigen::Dynamic> cos(40, 3), sin(40, 3);
@@ -267,11 +268,13 @@ TEST_CASE("a pair is verified to the stated units of its type and no more", "[ta
     CHECK(table_of(0.97 * limit).rows() == 40);
     CHECK(throws_saying<std::invalid_argument>([&] { table_of(1.03 * limit); }, "row 7, pair 1"));
   };
-  // In 8 bits an entry is rounded by up to 2^-9 of itself, its square by twice that: less than the 3 % on each side.
+  // In 8 bits the relative rounding error of an entry is up to 2^-9, and that of its square twice as much:
+  // less than 3 % on each side.
   check(1.0f, 16 * 0x1p-24);
   check(Eigen::half(1), 8 * 0x1p-11);
   check(Eigen::bfloat16(1), 8 * 0x1p-8);
-  // The sum of squares is formed in double, whose neighbours below 1 are u = 2^-53 apart: 1 - 16 u and 1 - 17 u.
+  // The sum of squares is computed in double, whose neighbours below 1 differ by u = 2^-53: 1 - 16 u and 1 -
+  // 17 u.
   matrix cos = matrix::Ones(40, 3), sin = matrix::Zero(40, 3);
   cos(7, 1) = 1 - 8 * 0x1p-53;
   CHECK(table_of_cos_sin(cos, sin, table_form::half_width).rows() == 40);
@@ -281,7 +284,7 @@ TEST_CASE("a pair is verified to the stated units of its type and no more", "[ta
                                              "row 7, pair 1"));
 }
 
-TEST_CASE("a value that is no number is refused by its place", "[tables][given_table]") {
+TEST_CASE("an entry that is NaN throws with its row and column", "[tables][given_table]") {
   for (const double bad : {not_a_number, infinity, -infinity, 0x1p64}) {
     matrix angles = matrix::Constant(3, 4, 0.5);
     angles(2, 1) = bad;
@@ -312,7 +315,7 @@ TEST_CASE("a value that is no number is refused by its place", "[tables][given_t
       "exceed int64"));
 }
 
-TEST_CASE("entries without an inverse are refused", "[tables][given_table]") {
+TEST_CASE("entries without an inverse throw", "[tables][given_table]") {
   matrix cos = matrix::Ones(2, 3), sin = matrix::Zero(2, 3);
   for (const double bad : {0.0, 1e-39, 1e38, 1e300}) {
     cos(1, 2) = bad;
@@ -330,7 +333,7 @@ TEST_CASE("entries without an inverse are refused", "[tables][given_table]") {
                                              "sqrt(cos^2 + sin^2) within [2^-500, 2^500], "));
 }
 
-TEST_CASE("vLLM's cache is two half-width tables side by side", "[tables][given_table]") {
+TEST_CASE("vLLM's cache is two half-width tables next to each other", "[tables][given_table]") {
   const float_tables x(40, 8, 1);
   float_matrix cos_sin_cache(40, 16);
   cos_sin_cache << x.cos, x.sin;
@@ -339,9 +342,9 @@ TEST_CASE("vLLM's cache is two half-width tables side by side", "[tables][given_
       table_of_cos_sin(x.cos, x.sin, table_form::half_width)));
 }
 
-// Golden vector G22: the MRotaryEmbedding cases of onnxruntime/test/contrib_ops. Its tables are no rotations:
-// cos rows {1, 1.01, 1.02}, {1.1, 1.11, 1.12}, ...; pair i reads the row of the token's position on axis i
-// (time 0, 1; height 1, 2; width 2, 3). The values are exact in decimals.
+// Golden vector G22: the MRotaryEmbedding cases of onnxruntime/test/contrib_ops. Its tables are not
+// rotations: cos rows {1, 1.01, 1.02}, {1.1, 1.11, 1.12}, ... Pair i reads the row of the token's position on
+// axis i (time 0, 1; height 1, 2; width 2, 3). The values are exact in decimals.
 TEST_CASE("ONNX Runtime's MRotaryEmbedding gives its values", "[tables][given_table]") {
   matrix cos(2, 3), sin(2, 3);
   for (Index t = 0; t < 2; ++t)
@@ -383,7 +386,7 @@ TEST_CASE("unrotate inverts every pair of any entries", "[tables][given_table]")
     const auto table = table_of_entries<S>(cos, sin, 100);
     std::vector<T> rotated = testing::random_channels<T>(tokens * heads * head_dim, testing::seed());
     const std::vector<T> before = rotated;
-    // Both orders of axes pass through memory in an order of their own.
+    // Both orders of axes, each with its own order in memory.
     for (const auto& view : {bshd(rotated.data(), 1, tokens, heads, head_dim),
                              bhsd(rotated.data(), 1, heads, tokens, head_dim)}) {
       rotate<Layout>(view, table, 100);
@@ -426,7 +429,7 @@ TEST_CASE("unrotate inverts every pair of any entries", "[tables][given_table]")
   });
 }
 
-TEST_CASE("a row of given entries is the identity only if it says so", "[tables][given_table]") {
+TEST_CASE("a row of given entries is the identity only if its entries are", "[tables][given_table]") {
   matrix angles = matrix::Constant(4, 3, 0.25);
   angles.row(2) = 0;
   const auto table = table_of_angles(angles, table_form::half_width, -2);
@@ -439,7 +442,7 @@ TEST_CASE("a row of given entries is the identity only if it says so", "[tables]
   const std::vector<float> before = x;
   rotate<half_split>(thd(x.data() + 12, 1, 1, 6), table, 0);
   CHECK(testing::same_bits(x, before));
-  // Position 0 turns where the given row turns.
+  // Position 0 rotates if the given row rotates.
   const auto turned = table_of_angles(matrix::Constant(1, 1, 1.0), table_form::half_width);
   std::vector<double> y = {1, 0};
   rotate<half_split>(thd(y.data(), 1, 1, 2), turned);
@@ -448,7 +451,7 @@ TEST_CASE("a row of given entries is the identity only if it says so", "[tables]
   CHECK(!table_of_angles(matrix::Zero(1, 1), table_form::half_width, 0, 1.5).is_identity(0));
 }
 
-TEST_CASE("a given table is told apart, and a cache cannot rebase it", "[tables][given_table]") {
+TEST_CASE("a given table is recognised, and a cache cannot rebase it", "[tables][given_table]") {
   const matrix angles = random_angles(6, 4, -4, 4);
   const auto table = table_of_angles(angles, table_form::half_width);
   CHECK(table.source() == table_source::entries);

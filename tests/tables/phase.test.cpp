@@ -56,7 +56,7 @@ phase random_phase(testing::random& random) {
   return {{upper.hi, upper.lo, random.bits()}};
 }
 
-/// a * b by the schoolbook in base 2^32, the least significant digit first.
+/// a * b by schoolbook multiplication in base 2^32, the least significant digit first.
 std::array<std::uint64_t, 8> product_digits(uint128 a, uint128 b) {
   constexpr std::uint64_t digit = 0xffffffffu;
   const std::array<std::uint64_t, 4> x = {a.lo & digit, a.lo >> 32, a.hi & digit, a.hi >> 32};
@@ -78,7 +78,7 @@ uint128 from_digits(const std::array<std::uint64_t, 8>& digits, std::size_t firs
   return {digits[first + 3] << 32 | digits[first + 2], digits[first + 1] << 32 | digits[first]};
 }
 
-/// How far two phases are apart on the circle, in units of 2^-192 turn, if that is less than 2^63.
+/// The distance of two phases on the circle, in units of 2^-192 full turns, if it is less than 2^63.
 std::int64_t distance(phase a, phase b) {
   for (const uint192 apart : {(a + -b).turn, (b + -a).turn})
     if (apart.hi == 0 && apart.mid == 0 && apart.lo <= all_ones >> 1)
@@ -104,7 +104,7 @@ TEST_CASE("adding and negating 128-bit integers carries between the words", "[ta
     }
 }
 
-TEST_CASE("multiplying in halves gives the bits of the native product and of the schoolbook",
+TEST_CASE("multiplying in halves gives the bits of the native product and of schoolbook multiplication",
           "[tables][phase]") {
   const auto check = [](std::uint64_t a, std::uint64_t b) {
     CAPTURE(a, b);
@@ -167,7 +167,7 @@ TEST_CASE("adding and negating 192-bit integers carries between the words", "[ta
       }
 }
 
-TEST_CASE("differences, shifts and quotients of wide integers are those of their digits", "[tables][phase]") {
+TEST_CASE("differences, shifts and quotients of wide integers follow from their digits", "[tables][phase]") {
   using rope::detail::divide;
   const std::uint64_t seed = 12;
   CAPTURE(seed);
@@ -200,7 +200,8 @@ TEST_CASE("differences, shifts and quotients of wide integers are those of their
   }
 }
 
-TEST_CASE("the upper 64 bits of the phases of a row are off by four units per axis", "[tables][phase]") {
+TEST_CASE("the upper 64 bits of the phases of a row have an error of four units per axis",
+          "[tables][phase]") {
   const std::uint64_t seed = 13;
   CAPTURE(seed);
   testing::random random(seed);
@@ -234,7 +235,7 @@ TEST_CASE("the upper 64 bits of the phases of a row are off by four units per ax
   }
 }
 
-TEST_CASE("steps add up exactly, modulo one turn", "[tables][phase]") {
+TEST_CASE("steps add exactly, modulo one full turn", "[tables][phase]") {
   const std::uint64_t seed = 4;
   CAPTURE(seed);
   testing::random random(seed);
@@ -273,7 +274,7 @@ TEST_CASE("every 64-bit position is a valid number of steps", "[tables][phase]")
     CHECK(p * 1 == p);
     CHECK(p * -1 == -p);
   }
-  // 2^63 steps move the 192 bits up by 63 places.
+  // 2^63 steps shift the 192 bits left by 63.
   CHECK(phase{{0, 2, 0}} * smallest == phase{{all_ones, 0, 0}});
   CHECK(phase{{0, 0, 2}} * smallest == phase{{all_ones, all_ones, 0}});
   CHECK(phase{{0, 0, 3}} * smallest == phase{{all_ones, 0xfffffffffffffffeu, 0x8000000000000000u}});
@@ -289,7 +290,7 @@ TEST_CASE("whole turns vanish", "[tables][phase]") {
 
 // Golden: round(2^192 frac(x c / (2 pi))) in mpmath 1.3.0 with 4000 bits. 1 / (2 pi) =
 // 0x0.28be60db9391054a7f09d5f47d4d3770...
-TEST_CASE("phase_of is the exact fraction of a turn, rounded once", "[tables][phase]") {
+TEST_CASE("phase_of is the exact fraction of a full turn, rounded once", "[tables][phase]") {
   struct golden {
     double inv_freq, coordinate;
     uint192 turn;
@@ -347,12 +348,12 @@ TEST_CASE("phases at integers are steps up to 2^31 and exact products beyond", "
   }
   for (const std::int64_t p : {reach + 1, std::int64_t{1} << 40, (std::int64_t{1} << 53) - 1}) {
     CAPTURE(p);
-    // Two roundings to 2^-192 turn instead of one.
+    // Two roundings to 2^-192 full turns instead of one.
     CHECK(distance(phase_at(step, inv_freq, p), phase_of(inv_freq, static_cast<double>(p))) <= 1);
     CHECK(phase_at(step, inv_freq, -p) == -phase_at(step, inv_freq, p));
     CHECK_FALSE(phase_at(step, inv_freq, p) == step * p);
   }
-  // The most negative integer has no opposite: one step before it must still be one step away.
+  // The most negative integer has no opposite, so its successor must differ from it by one step.
   constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min();
   CHECK(distance(phase_at(step, inv_freq, least) + step, phase_at(step, inv_freq, least + 1)) <= 3);
   // A pair whose step has few bits is never counted in steps.
@@ -361,7 +362,7 @@ TEST_CASE("phases at integers are steps up to 2^31 and exact products beyond", "
   CHECK_FALSE(phase_of(slow) * 1000003 == phase_of(slow, 1000003));
 }
 
-TEST_CASE("steps and coordinates lead to the same phase, up to the rounding of the step", "[tables][phase]") {
+TEST_CASE("steps and coordinates give the same phase, up to the rounding of the step", "[tables][phase]") {
   const std::uint64_t seed = 6;
   CAPTURE(seed);
   testing::random random(seed);
@@ -385,19 +386,20 @@ TEST_CASE("the float nearest to a product is that of its digits, down to subnorm
   CAPTURE(seed);
   testing::random random(seed);
   for (int sample = 0; sample < 20000; ++sample) {
-    // 40 bits times 53, which testing::wide of 64 bits does not hold: rounded by the digits of the product.
+    // 40 bits times 53, more than the 64 bits of testing::wide, so it is rounded from the digits of the
+    // product.
     const std::uint64_t a = random.bits() >> 24 | 1, b = random.bits() >> 11 | std::uint64_t{1} << 52;
     const auto exponent = static_cast<int>(random.integer(-250, 20));
     const uint128 product = from_digits(product_digits({0, a}, {0, b}), 0);
     const int bits = 128 - rope::detail::leading_zeros(product);
-    const int dropped = std::max(bits - 24, -149 - (exponent - 52));  // b stands for b 2^-52
+    const int dropped = std::max(bits - 24, -149 - (exponent - 52));  // b is b 2^-52
     double expected = 0;
     if (dropped <= 127) {
       const uint128 unit = uint128{0, 1} << dropped, kept = product >> dropped,
                     rest = product - (kept << dropped);
       const bool up = (unit - (rest + rest)).hi >> 63 != 0;
       expected = std::ldexp(static_cast<double>(kept.lo + (up ? 1 : 0)), dropped + exponent - 52);
-      if (rest + rest == unit) continue;  // the middle, which no entry is
+      if (rest + rest == unit) continue;  // the midpoint, which is no entry
     }
     CAPTURE(a, b, exponent);
     REQUIRE(nearest_float({0, a}, exponent, static_cast<double>(b) * 0x1p-52) == expected);
@@ -420,7 +422,7 @@ TEMPLATE_TEST_CASE("cos and sin keep the symmetries of the circle in every bit",
   CAPTURE(seed);
   testing::random random(seed);
   for (int sample = 0; sample < 20000; ++sample) {
-    // Small angles too; none of them is an odd number of eighths, where the two neighbouring octants meet.
+    // Small angles too. None of them is an odd number of eighths, at which two octants meet.
     const std::int64_t zeros = random.integer(0, 63);
     const phase p = {{random.bits() >> zeros, random.bits(), random.bits() | 1}};
     CAPTURE(p.turn.hi, p.turn.mid, p.turn.lo);
@@ -434,7 +436,8 @@ TEMPLATE_TEST_CASE("cos and sin keep the symmetries of the circle in every bit",
 }
 
 TEMPLATE_TEST_CASE("cos and sin of a phase agree with testing::wide", "[tables][phase]", float, double) {
-  // The angle below has 64 bits: pi * 2^-64 for its representation, and as much for pi and for the product.
+  // The angle below has 64 bits: an error of pi * 2^-64 for its representation, and as much for pi and for
+  // the product.
   const testing::wide angle_error = 0x1p-60L;
   const std::uint64_t seed = 8;
   CAPTURE(seed);
@@ -456,7 +459,7 @@ TEMPLATE_TEST_CASE("cos and sin of a phase agree with testing::wide", "[tables][
 }
 
 TEST_CASE("the sine of a tiny phase is the angle itself", "[tables][phase]") {
-  for (int bit = 0; bit < 160; ++bit) {  // beyond, x^3 / 6 begins to show
+  for (int bit = 0; bit < 160; ++bit) {  // beyond this, x^3 / 6 is significant
     const std::uint64_t word = std::uint64_t{1} << (bit % 64);
     const uint192 turn = bit < 64    ? uint192{0, 0, word}
                          : bit < 128 ? uint192{0, word, 0}
@@ -465,7 +468,7 @@ TEST_CASE("the sine of a tiny phase is the angle itself", "[tables][phase]") {
     CAPTURE(bit);
     const volatile double s = rope::cos_sin_of<double>({turn}).sin;
     CHECK(tolerance::error_in_ulp<double>(s, angle) <= tolerance::table_entry<double>());
-    if (bit < 66) continue;  // not a normal float
+    if (bit < 66) continue;  // a subnormal float
     const volatile float f = static_cast<float>(rope::cos_sin_of<float>({turn}).sin);
     CHECK(tolerance::error_in_ulp<float>(f, angle) <= tolerance::table_entry<float>());
   }

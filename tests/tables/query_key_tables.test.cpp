@@ -28,7 +28,7 @@ using rope::Index;
 
 namespace {
 
-/// What queries and keys that are rotated by `rotate` give.
+/// The result of rotating queries and keys with `rotate`.
 template <class T, class S>
 tensor rotated_before(operands x, const rope::frequency_table<S>& queries,
                       const rope::frequency_table<S>& keys, Index first_query) {
@@ -49,7 +49,7 @@ static_assert(rope::attention_tables<rope::xpos<float>>);
 static_assert(!rope::attention_tables<rope::attention_options>);
 static_assert(!rope::attention_tables<rope::frequencies>);
 
-TEMPLATE_TEST_CASE("queries and keys rotate by tables of their own", "[tables]", float, double, Eigen::half) {
+TEMPLATE_TEST_CASE("queries and keys rotate with different tables", "[tables]", float, double, Eigen::half) {
   using S = std::conditional_t<std::is_same_v<TestType, double>, double, float>;
   const std::uint32_t seed = testing::seed();
   std::mt19937 generator(seed);
@@ -70,7 +70,7 @@ TEMPLATE_TEST_CASE("queries and keys rotate by tables of their own", "[tables]",
   CHECK(with(rope::query_key_tables(of_keys, of_keys)).values == with(of_keys).values);
 }
 
-TEST_CASE("weights of attention take tables of queries and of keys", "[tables]") {
+TEST_CASE("weights of attention accept tables of queries and of keys", "[tables]") {
   std::mt19937 generator(testing::seed());
   const operands x = random_operands<float>(generator, {1, 3, 7, 2, 1, 8, 8});
   const rope::frequency_table<float> of_queries(rope::frequencies(8), 7),
@@ -86,7 +86,7 @@ TEST_CASE("weights of attention take tables of queries and of keys", "[tables]")
   CHECK(got == expected);
 }
 
-TEST_CASE("a position outside either table is refused before anything is written", "[tables]") {
+TEST_CASE("a position outside either table throws before anything is written", "[tables]") {
   std::mt19937 generator(testing::seed());
   const operands x = random_operands<float>(generator, {1, 3, 7, 1, 1, 8, 8});
   const rope::frequency_table<float> enough(rope::frequencies(8), 7),

@@ -23,7 +23,7 @@ using rope::Index;
 using rope::row_maker;
 using testing::throws_saying;
 
-/// 37 pairs, which are two blocks and a part of one, some of which do not turn along every axis.
+/// 37 pairs, which are two blocks and a part of one. Some of them do not rotate along every axis.
 frequencies on_axes(Index axes, double attention_factor) {
   Eigen::ArrayXXd inv_freq(37, axes);
   for (Index i = 0; i < 37; ++i)
@@ -34,7 +34,7 @@ frequencies on_axes(Index axes, double attention_factor) {
   return frequencies::custom(inv_freq, attention_factor);
 }
 
-/// Whether two tables answer every question alike.
+/// Whether every function of two tables returns the same.
 template <class S>
 bool same(const frequency_table<S>& a, const frequency_table<S>& b) {
   if (a.rows() != b.rows() || a.pairs() != b.pairs() || a.axes() != b.axes() || a.first() != b.first() ||
@@ -111,8 +111,7 @@ TEMPLATE_TEST_CASE("a row at a position is that of a frequency_table", "[tables]
   }
 }
 
-TEST_CASE("a table of a row_maker is in the memory it was given, and a copy of it is not",
-          "[tables][row_maker]") {
+TEST_CASE("a table of a row_maker uses the given memory, and a copy of it does not", "[tables][row_maker]") {
   const frequencies of = on_axes(2, 1);
   const row_maker<> maker(of);
   const Eigen::Array2Xd places = (Eigen::Array2Xd(2, 2) << 3, 4.5, -2, 8).finished();
@@ -133,13 +132,13 @@ TEST_CASE("a table of a row_maker is in the memory it was given, and a copy of i
   CHECK(same(table, at_second));
   CHECK(same(copy, at_first));
   CHECK(same(assigned, at_first));
-  // A table may be of memory that is gone when it is assigned another one.
+  // The memory of a table may be gone when another table is assigned to it.
   table = at_first;
   std::fill(memory.begin(), memory.end(), std::byte{});
   CHECK(same(table, at_first));
 }
 
-TEST_CASE("what a row_maker cannot write throws before it writes", "[tables][row_maker]") {
+TEST_CASE("invalid rows of a row_maker throw before anything is written", "[tables][row_maker]") {
   const row_maker<> one(frequencies(8)), maker(on_axes(2, 1));
   const auto untouched = std::vector<float>(2 * 74, 5);
   std::vector<float> rows = untouched, row(7, 5);

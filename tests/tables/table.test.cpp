@@ -55,8 +55,7 @@ frequencies two_axes() {
   return frequencies::custom(inv_freq);
 }
 
-// Double -> float -> double of two neighbouring values, as a function of its own so that both stay in
-// registers.
+// Double -> float -> double of two neighbouring values, in its own function so that both stay in registers.
 #if defined(__GNUC__)
 __attribute__((noinline))
 #endif
@@ -68,12 +67,11 @@ void through_float(const double* x, double* rounded) {
 
 }  // namespace
 
-// GCC 12 at -O2 replaces the two round trips by a copy (its SLP vectoriser). A test that rounds in registers
+// GCC 12 at -O2 replaces the two conversions by a copy (its SLP vectoriser). A test that rounds in registers
 // would then compare an unrounded value with itself, so all tests read entries back from the memory of a
 // table.
-TEST_CASE("a note is printed where the compiler loses the rounding of neighbouring floats",
-          "[tables][table]") {
-  const volatile double source[2] = {0.1, 0.7};  // unknown to the optimiser
+TEST_CASE("a note is printed if the compiler drops the rounding of neighbouring floats", "[tables][table]") {
+  const volatile double source[2] = {0.1, 0.7};  // not known to the optimiser
   const double x[2] = {source[0], source[1]};
   double rounded[2] = {};
   through_float(x, rounded);
@@ -106,7 +104,7 @@ TEST_CASE("a table entry is the cosine or sine of position times inv_freq", "[ta
 
 // Golden: cos and sin of position * inv_freq for these doubles, in mpmath 1.3.0 with 600 bits, rounded to
 // double.
-TEST_CASE("far positions are as accurate as near ones", "[tables][table]") {
+TEST_CASE("distant positions are as accurate as near ones", "[tables][table]") {
   const Eigen::Array4d inv_freq(1.0, 0.1, 0.01, 1e-4);
   struct golden {
     std::int64_t position;
@@ -140,7 +138,7 @@ TEST_CASE("far positions are as accurate as near ones", "[tables][table]") {
       {1099511627777,
        {-0x1.38377325300fcp-3, 0x1.2165574915cdcp-3, -0x1.fac7f7e085f0bp-1, 0x1.e1fa71f6e064fp-1},
        {-0x1.fa03eef64f6d7p-1, -0x1.fadccef2febd2p-1, 0x1.23ab048a830fbp-3, 0x1.597d8fb5ec5dcp-2}}};
-  // The golden value is half an ulp from the truth itself.
+  // The golden value itself has an error of half an ulp.
   const testing::wide of_double = tolerance::table_entry<double>() + 0.5L,
                       of_float = tolerance::table_entry<float>();
   for (const auto& [position, cos, sin] : list) {
@@ -158,7 +156,7 @@ TEST_CASE("far positions are as accurate as near ones", "[tables][table]") {
   }
 }
 
-TEMPLATE_TEST_CASE("a table of a count holds the positions from 0 on", "[tables][table]", float, double) {
+TEMPLATE_TEST_CASE("a table of a count contains the positions from 0 on", "[tables][table]", float, double) {
   const frequency_table<TestType> table(frequencies(6, 1e4), 5);
   STATIC_REQUIRE(std::is_same_v<typename frequency_table<TestType>::scalar, TestType>);
   CHECK(table.rows() == 5);
@@ -180,7 +178,7 @@ TEST_CASE("a table is of float by default", "[tables][table]") {
   CHECK(table.rows() == 2);
 }
 
-TEST_CASE("counts and bounds are any integers", "[tables][table]") {
+TEST_CASE("counts and bounds may have any integer type", "[tables][table]") {
   const frequencies schedule(8);
   const frequency_table<float> table(schedule, 3);
   CHECK(frequency_table<float>(schedule, 3u).last() == 3);
@@ -216,7 +214,7 @@ TEMPLATE_TEST_CASE("a range of positions may begin anywhere and has the bits of 
   }
 }
 
-TEMPLATE_TEST_CASE("a table of positions around a million has their rows alone", "[tables][table]", float,
+TEMPLATE_TEST_CASE("a table of positions around a million contains only their rows", "[tables][table]", float,
                    double) {
   const frequencies schedule(8, 1e4);
   const std::int64_t first = 999'990, last = 1'000'010;
@@ -300,17 +298,17 @@ TEMPLATE_TEST_CASE("integer coordinates give the bits of the same positions in a
   check(-map);
 }
 
-TEST_CASE("integer coordinates give the bits of a range also where a step has few of them",
+TEST_CASE("integer coordinates give the bits of a range even if the step has only a few bits",
           "[tables][table]") {
-  // The step is 2^-112 turn, so 16 bits are left of it, and one that was not rounded would show in every
-  // entry.
+  // The step is 2^-112 full turns, so 16 of its bits remain, and a step that was not rounded would change
+  // every entry.
   const frequencies slow = frequencies::custom(Eigen::Array<double, 1, 1>(0x1.921fb5p-110));
   const std::int64_t p = (std::int64_t{1} << 40) + 1;
   const frequency_table<double> table(slow, Eigen::Array<std::int64_t, 1, 1>(p));
   CHECK(same_row(table, 0, frequency_table<double>(slow, p, p + 1), p));
 }
 
-TEMPLATE_TEST_CASE("real coordinates turn by their exact value", "[tables][table]", float, double) {
+TEMPLATE_TEST_CASE("real coordinates rotate by their exact value", "[tables][table]", float, double) {
   const frequencies schedule(64, 1e4);
   const Eigen::Array<TestType, 5, 1> coordinates(TestType(0.5), TestType(-0.25), TestType(3.7),
                                                  TestType(-1e-3), TestType(1000.125));
@@ -324,7 +322,7 @@ TEMPLATE_TEST_CASE("real coordinates turn by their exact value", "[tables][table
     }
 }
 
-TEST_CASE("a fraction of any size turns by its product with inv_freq", "[tables][table]") {
+TEST_CASE("a fraction of any size rotates by its product with inv_freq", "[tables][table]") {
   const Eigen::Array2d inv_freq(1.0, 0.37);
   const Index rows = 120;
   Eigen::ArrayXd coordinates(rows);
@@ -367,8 +365,8 @@ TEMPLATE_TEST_CASE("an attention_factor multiplies every cosine and sine", "[tab
   const double factor = 1.2302585092994046;
   const frequency_table<TestType> table(frequencies::custom(inv_freq, factor), -20, 20);
   CHECK(table.attention_factor() == factor);
-  // A float is rounded once, after the product. A double is rounded before it too: 0.51 ulp, which the
-  // product can make 1.02, and half an ulp more.
+  // A float is rounded once, after the product. A double is also rounded before it: 0.51 ulp, which the
+  // product can make 1.02, plus half an ulp.
   const testing::wide ulps = std::is_same_v<TestType, float> ? tolerance::table_entry<float>()
                                                              : 2 * tolerance::table_entry<double>() + 0.5L;
   const testing::wide angle_error = 0x1p-58L;  // 20 rad in 64 bits
@@ -395,7 +393,7 @@ TEST_CASE("only position 0 without an attention_factor is the identity", "[table
   CHECK_FALSE(scaled_rows.is_identity(0));
 }
 
-TEST_CASE("a row of coordinates is the identity where all of them are zero", "[tables][table]") {
+TEST_CASE("a row of coordinates is the identity if all of them are zero", "[tables][table]") {
   Eigen::ArrayXXd coordinates(5, 2);
   coordinates << 1, 2, 0, 0, 0, 1, 1, 0, -0.0, 0;
   const frequency_table<float> table(two_axes(), coordinates);
@@ -443,7 +441,7 @@ TEST_CASE("a count must not be negative and a range must not be reversed", "[tab
       [&] { frequency_table<float> table(schedule, largest, smallest); }, "last must not be below first"));
 }
 
-TEST_CASE("frequencies that were moved from make no table", "[tables][table]") {
+TEST_CASE("frequencies that were moved from cannot make a table", "[tables][table]") {
   frequencies f(8);
   const frequencies taken = std::move(f);
   for (const Index count : {Index{0}, Index{4}})
@@ -461,7 +459,7 @@ TEST_CASE("a table larger than the address space is a length error", "[tables][t
       [&] { frequency_table<float> table(schedule, largest); },
       sizeof(Index) > 4 ? std::to_string(largest) + " rows of 4 pairs exceed the address space"
                         : "too many positions in [0, " + std::to_string(largest) + ")"));
-  // The smallest count that is refused: rows * 2 pairs * sizeof(S) = 2^63.
+  // The smallest count that throws: rows * 2 pairs * sizeof(S) = 2^63.
   CHECK_THROWS_AS(frequency_table<double>(schedule, std::int64_t{1} << 57), std::length_error);
 }
 
@@ -530,15 +528,15 @@ TEMPLATE_TEST_CASE("float angles are those of float32 pipelines", "[tables][tabl
   }
 }
 
-TEST_CASE("float angles lose what the exact table keeps", "[tables][table]") {
+TEST_CASE("float angles lose accuracy that the exact table keeps", "[tables][table]") {
   const frequencies schedule(128, 1e4);
   const auto floats = frequency_table<float>::with_float_angles(schedule, 131071, 131072);
   const frequency_table<float> exact(schedule, 131071, 131072);
   float error = 0;
   for (Index i = 0; i < exact.pairs(); ++i)
     error = std::max(error, testing::abs(floats.cos(131071)[i] - exact.cos(131071)[i]));
-  // A float angle of 2^17 is a multiple of 2^-7, so half of that is lost, and as much through the rounding of
-  // inv_freq.
+  // A float angle of 2^17 is a multiple of 2^-7, so its error is half of that, and as much through the
+  // rounding of inv_freq.
   CHECK(error > 0x1p-10f);
   CHECK(error < 0x1p-7f);
   // Float positions are even from 2^24 on.
@@ -552,7 +550,7 @@ TEST_CASE("float angles lose what the exact table keeps", "[tables][table]") {
                                            "last must not be below first", "got [4, 3)"));
 }
 
-TEST_CASE("a fingerprint tells whether two tables rotate alike, whatever their range", "[tables][table]") {
+TEST_CASE("a fingerprint shows whether two tables rotate equally, for any range", "[tables][table]") {
   const frequencies schedule(64, 1e4);
   const auto of = [](const frequencies& f) { return frequency_table<float>(f, 3).fingerprint(); };
   const std::uint64_t fingerprint = of(schedule);
@@ -581,7 +579,7 @@ TEST_CASE("the coordinates of a table are part of its fingerprint", "[tables][ta
   CHECK(of(coordinates) != of(coordinates.topRows(1)));
 }
 
-TEST_CASE("a table tells what its entries come from", "[tables][table]") {
+TEST_CASE("a table reports the source of its entries", "[tables][table]") {
   const frequencies schedule(8);
   using rope::table_source;
   CHECK(frequency_table<float>(schedule, 4).source() == table_source::positions);
@@ -591,9 +589,8 @@ TEST_CASE("a table tells what its entries come from", "[tables][table]") {
         table_source::coordinates);
 }
 
-// Every inv_freq times a power of two: the difference is in the exponents alone, as with linear scaling by 2,
-// 4, 8.
-TEST_CASE("fingerprints differ where only signs or exponents do", "[tables][table]") {
+// Every inv_freq times a power of two: only the exponents differ, as with linear scaling by 2, 4, 8.
+TEST_CASE("fingerprints differ if only signs or exponents do", "[tables][table]") {
   const frequencies schedule(128);
   std::set<std::uint64_t> fingerprints;
   for (int k = -60; k <= 60; ++k)
@@ -604,8 +601,8 @@ TEST_CASE("fingerprints differ where only signs or exponents do", "[tables][tabl
   CHECK(fingerprints.size() == 2 * 121);
 }
 
-// 2^53 + 1 is the first integer that a double cannot hold.
-TEST_CASE("an integer coordinate above 2^53 is refused before it is rounded", "[tables][table]") {
+// 2^53 + 1 is the first integer that a double cannot represent.
+TEST_CASE("an integer coordinate above 2^53 throws before it is rounded", "[tables][table]") {
   const std::int64_t limit = std::int64_t{1} << 53;
   const auto table_at = [](auto coordinate) {
     return frequency_table<float>(frequencies(8), Eigen::Array<decltype(coordinate), 1, 1>(coordinate));
@@ -621,7 +618,7 @@ TEST_CASE("an integer coordinate above 2^53 is refused before it is rounded", "[
                                              "got 18446744073709551615 at row 0, axis 0"));
 }
 
-TEST_CASE("an unsigned position above the range of int64 is refused, not wrapped", "[tables][table]") {
+TEST_CASE("an unsigned position above the range of int64 throws and does not wrap", "[tables][table]") {
   const frequencies schedule(8);
   const std::uint64_t beyond = std::numeric_limits<std::uint64_t>::max() - 9;
   const auto refused = [](const auto& make) {
@@ -636,7 +633,7 @@ TEST_CASE("an unsigned position above the range of int64 is refused, not wrapped
   CHECK(frequency_table<float>(schedule, last - 1, last).first() == largest - 1);
 }
 
-TEMPLATE_TEST_CASE("an attention_factor that the entries cannot hold is refused", "[tables][table]", float,
+TEMPLATE_TEST_CASE("an attention_factor beyond the range of the entries throws", "[tables][table]", float,
                    double) {
   const auto of = [](double factor) { return frequencies::custom(Eigen::Array2d(1.0, 0.1), factor); };
   const double least = std::numeric_limits<TestType>::min(), most = std::numeric_limits<TestType>::max();
@@ -657,14 +654,14 @@ TEMPLATE_TEST_CASE("an attention_factor that the entries cannot hold is refused"
     CHECK(throws_saying<std::invalid_argument>(
         [&] { frequency_table<TestType>(of(factor), Eigen::Array2d(0, 1)); }, rule));
   }
-  // Float angles are multiplied in float, whatever the entries are.
+  // Float angles are multiplied in float, for every type of entries.
   CHECK(throws_saying<std::invalid_argument>(
       [&] { frequency_table<TestType>::with_float_angles(of(0x1p128), 0, 2); }, "attention_factor",
       "got 3.4028236692093846e+38"));
 }
 
-// The sine of a pair this slow is its angle, and the cosine is 1, to all the digits of a double.
-TEMPLATE_TEST_CASE("a pair that hardly turns keeps all the digits of its sine", "[tables][table]", float,
+// The sine of so low a frequency is its angle, and the cosine is 1, to full double precision.
+TEMPLATE_TEST_CASE("a pair with a tiny frequency keeps the accuracy of its sine", "[tables][table]", float,
                    double) {
   Eigen::ArrayXd inv_freq(2 * 40);
   for (Index k = 0; k < 40; ++k) {
@@ -689,7 +686,7 @@ TEMPLATE_TEST_CASE("a pair that hardly turns keeps all the digits of its sine", 
   CHECK((frequency_table<TestType>(schedule, 1).sin(0) == TestType(0)).all());
 }
 
-TEST_CASE("the coordinates of a pair that hardly turns may cancel", "[tables][table]") {
+TEST_CASE("the coordinates of a pair with a tiny frequency may cancel", "[tables][table]") {
   const double f = testing::ldexp(1.1, -80);
   Eigen::ArrayXXd inv_freq(1, 2), coordinates(3, 2);
   inv_freq << f, -f;
@@ -700,15 +697,14 @@ TEST_CASE("the coordinates of a pair that hardly turns may cancel", "[tables][ta
     CHECK(tolerance::error_in_ulp(table.sin(r)[0], static_cast<testing::wide>(difference[r]) * f) <= 1);
 }
 
-TEST_CASE("a magnitude lifts an angle below the smallest normal number with all of its digits",
-          "[tables][table]") {
+TEST_CASE("a magnitude raises a subnormal angle with full accuracy", "[tables][table]") {
   const double m = 8192, f = testing::ldexp(3.0, -1074), g = testing::ldexp(5.0, -1074);
   Eigen::ArrayXXd inv_freq(1, 2), coordinates(3, 2);
   inv_freq << f, g;
   coordinates << 0.5, 0, 0.25, 0.125, -0.5, 0.375;
   const frequency_table<double> table(frequencies::custom(inv_freq, m), coordinates);
   for (Index r = 0; r < 3; ++r) {
-    // m first: where `wide` is two doubles, the angle alone has no digits.
+    // m first: if `wide` is two doubles, the angle alone loses its digits.
     const testing::wide exact = static_cast<testing::wide>(m * coordinates(r, 0)) * f +
                                 static_cast<testing::wide>(m * coordinates(r, 1)) * g;
     CAPTURE(r);

@@ -39,7 +39,7 @@ double printed(double value, int digits) {
   return 0.5 * testing::pow(10.0, testing::floor(testing::log10(testing::abs(value))) + 1 - digits);
 }
 
-/// exp(sign rate (position - center) / scale_base), straight from the paper's zeta.
+/// exp(sign rate (position - center) / scale_base), as in the paper's zeta.
 testing::wide growth(Index i, Index rotary_dim, testing::wide position, testing::wide center,
                      testing::wide scale_base, int sign) {
   const auto d = static_cast<testing::wide>(rotary_dim);
@@ -48,7 +48,7 @@ testing::wide growth(Index i, Index rotary_dim, testing::wide position, testing:
   return testing::pow(zeta, sign * (position - center) / scale_base);
 }
 
-/// Every head rotated and grown in long double, then rounded to double: token t is at start + t.
+/// Every head rotated and scaled in long double, then rounded to double: token t is at start + t.
 tensor exactly_rotated(tensor x, long start, long rotary_dim, double center, double scale_base, int sign) {
   const rope::frequencies frequencies(rotary_dim);
   const std::vector<double> inv_freq(frequencies.inv_freq().data(),
@@ -93,7 +93,7 @@ TEMPLATE_TEST_CASE("a head of 8 has the published values", "[tables]", float, do
     std::vector<TestType> x = {1, 2, 3, 4, 5, 6, 7, 8};
     rope::rotate<interleaved>(rope::thd(x.data(), 1, 1, 8), table, position);
     for (std::size_t d = 0; d < 8; ++d) {
-      // |(7, 8)| times a growth of at most 1.005; an entry has one rounding more than a table of angles.
+      // |(7, 8)| times a growth of at most 1.005. An entry has one rounding more than in a table of angles.
       const double bound = 3.75 * static_cast<double>(tolerance::unit_roundoff<TestType>()) *
                                testing::hypot(7.0, 8.0) * 1.005 +
                            printed(head[d], 9);
@@ -117,7 +117,7 @@ TEMPLATE_TEST_CASE("a head of 8 has the published values", "[tables]", float, do
 TEMPLATE_TEST_CASE("an entry is cos or sin times the growth", "[tables]", float, double) {
   using S = TestType;
   // 0.51 ulp, or 3 ulp of double: cos and sin, the growth, and their product, of a magnitude up to 2 ulp of
-  // the entry each; and the long double exponent of up to 40, 2^-59 off.
+  // the entry each, plus the long double exponent of up to 40 with an error of 2^-59.
   const testing::wide allowed = std::is_same_v<S, float> ? 0.51L : 3.0L;
   const Index d = 64;
   const rope::frequencies frequencies(d);
@@ -131,7 +131,7 @@ TEMPLATE_TEST_CASE("an entry is cos or sin times the growth", "[tables]", float,
       for (Index i = 0; i < d / 2; ++i)
         for (const int sign : {1, -1}) {
           const auto& table = sign > 0 ? tables.queries() : tables.keys();
-          // The library's growth is that of the double rate it reports.
+          // The growth is computed from the double rate that the library reports.
           const testing::wide size = testing::exp(static_cast<testing::wide>(sign * tables.rates()(i)) *
                                                   ((static_cast<testing::wide>(p) - center) / scale_base));
           const auto angle = static_cast<testing::wide>(p);
@@ -159,7 +159,7 @@ TEST_CASE("a length below 1 grows faster", "[tables]") {
   }
 }
 
-TEST_CASE("a score depends on the distance alone and fades with it", "[tables]") {
+TEST_CASE("a score depends only on the distance and decays with it", "[tables]") {
   testing::random numbers(testing::seed());
   const rope::xpos<double> tables(rope::frequencies(32), -3000, 3000, {.center = 100});
   std::vector<double> q(32), k(32);
@@ -199,7 +199,7 @@ TEST_CASE("a score depends on the distance alone and fades with it", "[tables]")
     }
 }
 
-TEMPLATE_TEST_CASE("unrotate undoes the growth, and the gradient with respect to the heads keeps it",
+TEMPLATE_TEST_CASE("unrotate divides by the growth, and the gradient with respect to the heads keeps it",
                    "[tables]", float, double) {
   using T = TestType;
   testing::random numbers(testing::seed());
@@ -228,7 +228,7 @@ TEMPLATE_TEST_CASE("unrotate undoes the growth, and the gradient with respect to
     }
 }
 
-TEST_CASE("cached keys stay valid, token by token and when the tables grow", "[tables]") {
+TEST_CASE("cached keys stay valid, token by token and with longer tables", "[tables]") {
   std::mt19937 generator(testing::seed());
   const long tokens = 40, dim = 16;
   const operands x = random_operands<float>(generator, {1, tokens, tokens, 4, 2, dim, dim});
@@ -252,7 +252,7 @@ TEST_CASE("cached keys stay valid, token by token and when the tables grow", "[t
           rope::rotate_to<half_split>(q.token_range(t, 1), one, tables.queries(), t);
           rope::attention(one, cache.keys(), cache.values(), out.token_range(t, 1));
         }
-        // A table of another center, base, rate or side has other keys.
+        // A table of another center, base, rate or side makes other keys.
         const auto other = [&](const rope::xpos_growth& growth) {
           return rope::xpos<float>(rope::frequencies(dim), 64, growth);
         };
@@ -270,7 +270,7 @@ TEST_CASE("cached keys stay valid, token by token and when the tables grow", "[t
                             other({.center = 20, .scale_base = 30, .rates = rates}).keys()),
                         std::invalid_argument);
       });
-  // Both are within the bound of exact arithmetic on grown queries and keys, of up to 3.8 u each more.
+  // Both are within the bound of exact arithmetic on scaled queries and keys, of up to 3.8 u each more.
   const operands exact = {exactly_rotated(x.q, 0, dim, 20, 30, 1), exactly_rotated(x.k, 0, dim, 20, 30, -1),
                           x.v};
   const double bound = 3 * reference::attention_bound<float>(exact.q, exact.k, exact.v, {});
@@ -280,7 +280,7 @@ TEST_CASE("cached keys stay valid, token by token and when the tables grow", "[t
         1);
 }
 
-TEST_CASE("attention takes the positions of the options", "[tables]") {
+TEST_CASE("attention uses the positions of the options", "[tables]") {
   std::mt19937 generator(testing::seed());
   const operands x = random_operands<double>(generator, {2, 5, 9, 2, 2, 8, 4});
   const rope::xpos<double> tables(rope::frequencies(8), -20, 60, {.center = 11, .scale_base = 40});
@@ -302,7 +302,7 @@ TEST_CASE("attention takes the positions of the options", "[tables]") {
   CHECK(expected.largest() > 0);
 }
 
-TEST_CASE("xPos without a causal mask, or beyond the range of its entries, is refused", "[tables]") {
+TEST_CASE("xPos without a causal mask, or beyond the range of its entries, throws", "[tables]") {
   std::mt19937 generator(1);
   const operands x = random_operands<float>(generator, {1, 3, 3, 1, 1, 8, 8});
   const rope::frequencies frequencies(8);

@@ -30,7 +30,7 @@ namespace {
 template <class T>
 using arithmetic = rope::detail::arithmetic<T>;
 
-/// Heads, their weights and the gradient with respect to what the norm makes of them.
+/// Heads, their weights and the gradient with respect to the output of the norm.
 template <class T>
 struct problem {
   Index B = 2, L = 3, H = 4, D = 10;
@@ -76,8 +76,8 @@ struct problem {
 TEMPLATE_TEST_CASE("the gradients of a norm are the derivatives of its formula", "[rotation][head_norm]",
                    float, double, Eigen::half, Eigen::bfloat16) {
   using T = TestType;
-  // Central differences of long double with this step are exact to about 1e-12 of the loss, which is of order
-  // 100; that is below what a rounding to any of the types but double leaves.
+  // Central differences of long double with this step have an error of about 1e-12 of the loss, which is of
+  // order 100. That is below the rounding of every type except double.
   const wide step = 1e-5;
   const double differences = 1e-8;
   for (const bool across : {false, true})
@@ -99,7 +99,7 @@ TEMPLATE_TEST_CASE("the gradients of a norm are the derivatives of its formula",
         const wide exact = (p.loss(none, 0, w, step) - p.loss(none, 0, w, -step)) / (2 * step);
         CHECK(testing::abs(static_cast<wide>(d_weight[w]) - exact) <= differences + 100 * u);
       }
-      // Without memory for it the gradient with respect to the weights is left out, and the other is the
+      // Without memory for it the gradient with respect to the weights is not written, and the other is the
       // same.
       std::vector<T> alone = p.d;
       rope::normalize_heads_gradient(rope::bshd(p.x.data(), p.B, p.L, p.H, p.D), p.norm(),
@@ -108,7 +108,7 @@ TEMPLATE_TEST_CASE("the gradients of a norm are the derivatives of its formula",
     }
 }
 
-TEST_CASE("the gradient of the norm and the rotation is that of the rotation and then that of the norm",
+TEST_CASE("the gradient of norm and rotation is that of the rotation followed by that of the norm",
           "[rotation][head_norm]") {
   const problem<double> p(false, false);
   const rope::frequency_table<double> table(rope::frequencies(8), 20);
@@ -156,8 +156,7 @@ TEST_CASE("the gradients of a norm do not depend on threads or strides", "[rotat
   CHECK(same_bits(d_weight, others));
 }
 
-TEST_CASE("what is wrong with the gradient of a norm is refused before anything is written",
-          "[rotation][head_norm]") {
+TEST_CASE("an invalid gradient of the norm throws before anything is written", "[rotation][head_norm]") {
   const problem<float> p(false, false);
   testing::guarded_memory<float> memory(p.B * p.L * p.H * p.D);
   const auto x = rope::bshd(p.x.data(), p.B, p.L, p.H, p.D);

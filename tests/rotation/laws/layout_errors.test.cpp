@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A layout of a caller's own that names a channel in two pairs would turn it twice: every call that takes a
-// layout refuses it before anything is written.
+// A user-defined layout with a channel in two pairs would rotate it twice: every call with a layout throws
+// before anything is written.
 #include <rope/rope.hpp>
 
 #include <stdexcept>
@@ -23,12 +23,12 @@ struct two_pairs_in_one {
   static Index first(Index i, Index pairs) { return i % (pairs / 2); }
   static Index second(Index i, Index pairs) { return i % (pairs / 2) + pairs; }
 };
-/// The last pair takes the first channel of pair 0 and leaves its own.
+/// The last pair names the first channel of pair 0 instead of its own.
 struct last_at_first {
   static Index first(Index i, Index pairs) { return i + 1 == pairs ? 0 : i; }
   static Index second(Index i, Index pairs) { return i + pairs; }
 };
-/// The first channel with the last, the second with the last but one: a layout.
+/// The first channel with the last, the second with the last but one: a valid layout.
 struct mirrored {
   static constexpr Index first(Index i, Index /*pairs*/) { return i; }
   static constexpr Index second(Index i, Index pairs) { return 2 * pairs - 1 - i; }
@@ -36,8 +36,7 @@ struct mirrored {
 
 }  // namespace
 
-TEST_CASE("a layout that names a channel in two pairs is refused, however many channels there are",
-          "[rotation]") {
+TEST_CASE("a layout with a channel in two pairs throws, for any number of channels", "[rotation]") {
   for (const Index pairs : {4, 512, 514, 2000}) {
     CAPTURE(pairs);
     const frequency_table<float> table(frequencies(2 * pairs), 10);
@@ -57,7 +56,7 @@ TEST_CASE("a layout that names a channel in two pairs is refused, however many c
   }
 }
 
-TEST_CASE("a layout that names a channel in two pairs is refused by every call", "[rotation]") {
+TEST_CASE("a layout with a channel in two pairs throws in every call", "[rotation]") {
   using bad = two_pairs_in_one;
   const frequency_table<float> table(frequencies(8), 20);
   guarded_memory<float> memory(200), other(400);

@@ -11,8 +11,8 @@
 #include "support/catch.hpp"
 #include "support/heads.hpp"
 
-// Tables whose entries are of another type than the channels turn in: each entry is converted once, to what a
-// table of that type has, or is multiplied in double where it would leave the range of float.
+// Tables whose entries have another type than the arithmetic: each entry is converted once, to the value in a
+// table of that type, or is multiplied in double if it would exceed the range of float.
 
 using namespace rope;
 using testing::for_each_layout;
@@ -50,7 +50,7 @@ constexpr bool fuses =
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("entries of doubles turn float channels as a table of floats does", "[rotation]", float,
+TEMPLATE_TEST_CASE("entries of double rotate float channels as a table of float does", "[rotation]", float,
                    Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   CAPTURE(seed);
@@ -66,7 +66,7 @@ TEMPLATE_TEST_CASE("entries of doubles turn float channels as a table of floats 
         for (Index i = 0; i < pairs; ++i)
           rounded_alike = rounded_alike && static_cast<float>(doubles.cos(p)(i)) == floats.cos(p)(i) &&
                           static_cast<float>(doubles.sin(p)(i)) == floats.sin(p)(i);
-      REQUIRE(rounded_alike);  // of these positions no entry is rounded twice to another number
+      REQUIRE(rounded_alike);  // at these positions double rounding changes no entry
       const std::vector<T> x = random_channels<T>(tokens * heads * head_dim, seed);
       std::vector<T> by_doubles = x, by_floats = x;
       rotate<Layout>(bshd(by_doubles.data(), 1, tokens, heads, head_dim), doubles, 30);
@@ -83,7 +83,7 @@ TEMPLATE_TEST_CASE("entries of doubles turn float channels as a table of floats 
   });
 }
 
-TEST_CASE("entries of floats turn double channels as what they are", "[rotation]") {
+TEST_CASE("entries of float rotate double channels exactly as doubles of their value", "[rotation]") {
   CAPTURE(seed);
   for_each_layout([&]<class Layout>(Layout) {
     for (const Index head_dim : {2, 6, 36, 128}) {
@@ -103,7 +103,7 @@ TEST_CASE("entries of floats turn double channels as what they are", "[rotation]
   });
 }
 
-TEST_CASE("turning back by a table of doubles divides by the square of its magnitude", "[rotation]") {
+TEST_CASE("unrotating with a table of double divides by the square of its magnitude", "[rotation]") {
   CAPTURE(seed);
   for_each_layout([&]<class Layout>(Layout) {
     constexpr Index head_dim = 72;
@@ -122,7 +122,7 @@ TEST_CASE("turning back by a table of doubles divides by the square of its magni
   });
 }
 
-TEST_CASE("entries beyond the range of float turn small float channels to what they are", "[rotation]") {
+TEST_CASE("entries beyond the range of float rotate small float channels", "[rotation]") {
   for_each_layout([&]<class Layout>(Layout) {
     constexpr Index head_dim = 16, pairs = head_dim / 2;
     const double m = 0x1p150;
@@ -139,8 +139,8 @@ TEST_CASE("entries beyond the range of float turn small float channels to what t
   });
 }
 
-TEMPLATE_TEST_CASE("entries beyond the range of float turn 16-bit channels to what they are", "[rotation]",
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("entries beyond the range of float rotate 16-bit channels", "[rotation]", Eigen::half,
+                   Eigen::bfloat16) {
   using T = TestType;
   for_each_layout([&]<class Layout>(Layout) {
     constexpr Index head_dim = 16, pairs = head_dim / 2;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a rotation does once for all heads of a token, and in packets for either layout. That cos and sin stay in
-// registers from head to head shows in no result: bench/ measures it.
+// Work that a rotation does once for all heads of a token, and the use of packets for either layout. No
+// result shows that cos and sin stay in registers from head to head: bench/ measures it.
 #include <rope/rotation/rotate.hpp>
 
 #include <algorithm>  // std::count
@@ -18,7 +18,7 @@ using testing::name_of;
 
 namespace {
 
-/// Positions that count how often each is asked for.
+/// Positions that count how often each is read.
 struct counted_positions {
   std::vector<int>* times;  // [batch * tokens]
   Index tokens;
@@ -31,7 +31,7 @@ struct counted_positions {
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("the position of a token is asked for once, however many heads it has", "[rotation]",
+TEMPLATE_LIST_TEST_CASE("the position of a token is read once for all its heads", "[rotation]",
                         testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
@@ -57,7 +57,7 @@ TEMPLATE_LIST_TEST_CASE("the position of a token is asked for once, however many
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("either layout rotates in packets wherever there are packets", "[rotation]",
+TEMPLATE_LIST_TEST_CASE("either layout rotates in packets if the channel type has packets", "[rotation]",
                         testing::native_types) {
   using namespace rope::detail;
   using T = typename TestType::channel;

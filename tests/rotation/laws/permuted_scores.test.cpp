@@ -20,7 +20,7 @@ namespace {
 using namespace rope;
 using matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic>;
 
-/// Pair i in the mirror: a policy a user could write.
+/// Reversed order of pairs: a policy that a user could write.
 struct mirrored {
   static constexpr Index first(Index i, Index /*pairs*/) { return i; }
   static constexpr Index second(Index i, Index pairs) { return 2 * pairs - 1 - i; }
@@ -82,8 +82,8 @@ struct projection {
   }
 };
 
-/// Channels of a head, those of pair 0 first, then those of pair 1 and so on, then the others: an order that
-/// no layout changes.
+/// Channels of a head in an order that does not depend on the layout: those of pair 0, those of pair 1 and so
+/// on, then the others.
 template <class Layout>
 std::vector<Index> order_of_sum(Index head_dim, window w) {
   std::vector<Index> order;
@@ -133,7 +133,7 @@ void check_scores(window w) {
   CHECK(scores<To>(q, k, inputs, w) == before);
   CHECK(scores<From>(q, k, inputs, w) != before);
 
-  // The head count of the other projection is not an error where it divides, and not right either.
+  // The head count of the other projection is not an error if it divides the rows, but it gives wrong scores.
   permute_rows<To, From>(k.weight, k.heads, w.rotary_dim, w.first);
   permute_rows<From, To>(k.weight, 1, w.rotary_dim, w.first);
   CHECK(scores<To>(q, k, inputs, w) != before);
@@ -141,7 +141,7 @@ void check_scores(window w) {
 
 }  // namespace
 
-TEST_CASE("scores are the same bits after weights, biases and norms are permuted to the other layout",
+TEST_CASE("scores have the same bits after weights, biases and norms are permuted to the other layout",
           "[rotation][permute]") {
   for (const window w : {window{0, 12}, window{0, 8}, window{4, 8}, window{2, 6}}) {
     check_scores<interleaved, half_split>(w);

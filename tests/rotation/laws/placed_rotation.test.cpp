@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A table placed in the head turns the window that it names: the bits of the same call on x.channels(first,
-// rotary_dim), and no other channel is touched, but copied where the call is out of place.
+// A table placed in the head rotates the channels that it names, with the bits of the same call on
+// x.channels(first, rotary_dim). Other channels do not change, and are copied if the call is out of place.
 #include <rope/rotation/angle_gradient.hpp>
 #include <rope/rotation/gradient.hpp>
 #include <rope/rotation/pope.hpp>
@@ -33,7 +33,7 @@ testing::tensor<T> drawn() {
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("a placed table turns its window and nothing else", "[rotation]",
+TEMPLATE_LIST_TEST_CASE("a placed table rotates its channels and nothing else", "[rotation]",
                         testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
@@ -85,7 +85,7 @@ TEMPLATE_LIST_TEST_CASE("a placed table turns its window and nothing else", "[ro
   });
 }
 
-TEST_CASE("every head turns the window of its own table", "[rotation]") {
+TEST_CASE("every head rotates the channels of its own table", "[rotation]") {
   const frequency_table<float> slow(frequencies(8, 1e6), 20), fast(frequencies(6, 10.0), 20);
   const std::vector<placed_table<float>> tables = {slow.at_channel(15), fast.at_channel(2), slow};
   auto got = drawn<float>(), expected = got;
@@ -105,8 +105,7 @@ TEST_CASE("every head turns the window of its own table", "[rotation]") {
   CHECK(same_bits(got, expected));
 }
 
-TEST_CASE("gradients with respect to what a placed table is made from are those of its window",
-          "[rotation]") {
+TEST_CASE("gradients with respect to the source of a placed table are those of its channels", "[rotation]") {
   auto x = drawn<float>();
   auto d_x = drawn<double>();
   const frequencies axial = on_axes(frequencies(rotary_dim, 50.0), contiguous_sections({1, 3}));
@@ -134,7 +133,7 @@ TEST_CASE("gradients with respect to what a placed table is made from are those 
   }
 }
 
-TEST_CASE("PoPE of a placed table copies what is before its channels", "[rotation]") {
+TEST_CASE("PoPE with a placed table copies the channels before it", "[rotation]") {
   auto x = drawn<float>();
   const frequency_table<float> table(pope_frequencies(4), 20);
   std::vector<float> out(2 * 5 * 3 * (head_dim + 4), -99.0f), expected(out);
@@ -148,7 +147,7 @@ TEST_CASE("PoPE of a placed table copies what is before its channels", "[rotatio
   CHECK(out == expected);
 }
 
-TEST_CASE("a window that leaves the head is refused before anything turns", "[rotation]") {
+TEST_CASE("rotated channels beyond the head throw before anything is written", "[rotation]") {
   const frequency_table<float> table(frequencies(rotary_dim), 20);
   const auto before = drawn<float>();
   auto x = before, out = before;

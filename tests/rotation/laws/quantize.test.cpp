@@ -21,7 +21,7 @@ using rope::Index;
 
 namespace {
 
-/// Heads [1, tokens, 1, dim] as integers.
+/// Heads [1, tokens, 1, dim], quantized.
 struct rounded_heads {
   std::vector<std::int8_t> integers;
   std::vector<float> scales;
@@ -37,7 +37,8 @@ struct rounded_heads {
   }
 };
 
-/// |x - scale i| over what the comment of quantize allows, and how often an integer is not the nearest.
+/// |x - scale i| as a multiple of the documented bound of quantize, and how often an integer is not the
+/// nearest.
 struct errors {
   testing::wide worst = 0;
   long beyond_127 = 0;
@@ -84,7 +85,7 @@ TEMPLATE_TEST_CASE("integers are within half a scale of every channel", "[rotati
   }
 }
 
-TEST_CASE("channels of every magnitude are rounded alike", "[rotation]") {
+TEST_CASE("channels of every magnitude are rounded in the same way", "[rotation]") {
   const std::uint64_t seed = 5102;
   testing::random numbers(seed);
   const Index dim = 33;
@@ -100,14 +101,14 @@ TEST_CASE("channels of every magnitude are rounded alike", "[rotation]") {
   CHECK(got.integers == std::vector<std::int8_t>{127, -37, 0});
 }
 
-TEST_CASE("ties go to even integers and signs are kept", "[rotation]") {
+TEST_CASE("ties are rounded to even integers and signs are kept", "[rotation]") {
   std::vector<float> x = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 126.5f, -126.5f, 0, -0.0f, 3, -127};
   const rounded_heads got(x, static_cast<Index>(x.size()));
   CHECK(got.scales[0] == 1);
   CHECK(got.integers == std::vector<std::int8_t>{127, 0, 2, 2, 0, -2, -2, 126, -126, 0, 0, 3, -127});
 }
 
-TEST_CASE("a head without magnitude is zeros", "[rotation]") {
+TEST_CASE("a head of zeros stays zeros", "[rotation]") {
   for (const float largest : {0.0f, 0x1p-119f, -0x1.fffffep-119f, 1e-45f}) {
     std::vector<float> x = {0, largest, -0.0f};
     const rounded_heads got(x, 3);
@@ -118,8 +119,8 @@ TEST_CASE("a head without magnitude is zeros", "[rotation]") {
   CHECK(smallest.integers == std::vector<std::int8_t>{127, 0, -64});
 }
 
-TEMPLATE_TEST_CASE("a head with a channel that is no number has a scale that is none", "[rotation]", float,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("a head with a channel that is NaN has a scale of NaN", "[rotation]", float, Eigen::half,
+                   Eigen::bfloat16) {
   const auto infinity = static_cast<float>(Eigen::NumTraits<TestType>::infinity());
   const auto nan = static_cast<float>(Eigen::NumTraits<TestType>::quiet_NaN());
   for (const float bad : {infinity, -infinity, nan, -nan})
@@ -128,7 +129,7 @@ TEMPLATE_TEST_CASE("a head with a channel that is no number has a scale that is 
       x[20 + at] = static_cast<TestType>(bad);
       rounded_heads got(x, 20);
       CHECK((got.scales[0] == got.scales[2] && std::abs(127 * got.scales[0] - 1) < 1e-6f));
-      // By the bits, which -ffast-math leaves alone.
+      // Compared by their bits, which -ffast-math does not change.
       CHECK((std::bit_cast<std::uint32_t>(got.scales[1]) & 0x7fffffffu) > 0x7f800000u);
       CHECK(got.integers[20 + at] == 0);
       std::vector<TestType> back(60);
@@ -157,7 +158,7 @@ TEMPLATE_TEST_CASE("integers times scales are rounded once", "[rotation]", float
   CHECK(wrong == 0);
 }
 
-TEST_CASE("heads in any order of axes, with gaps, are rounded where they are", "[rotation]") {
+TEST_CASE("heads in any order of axes, with gaps, are quantized in place", "[rotation]") {
   const std::uint64_t seed = 5103;
   testing::random numbers(seed);
   const auto x = testing::random_channels<float>(numbers, 2 * 6 * 5 * 24, -7, 1);
@@ -189,7 +190,7 @@ TEST_CASE("heads in any order of axes, with gaps, are rounded where they are", "
   CHECK(outside == 0);
 }
 
-TEST_CASE("rounding gives the same bits on threads", "[rotation]") {
+TEST_CASE("quantization gives the same bits on threads", "[rotation]") {
   const std::uint64_t seed = 5104;
   testing::random numbers(seed);
   const Index tokens = 3000, dim = 64;  // 1.5 MB: enough for two pieces
@@ -206,7 +207,7 @@ TEST_CASE("rounding gives the same bits on threads", "[rotation]") {
   CHECK(testing::same_bits(numbers_alone, numbers_shared));
 }
 
-TEST_CASE("rounding refuses views that do not fit and writes nothing", "[rotation]") {
+TEST_CASE("quantization throws if views do not fit and writes nothing", "[rotation]") {
   std::vector<float> x(24, 1);
   std::vector<std::int8_t> integers(24, 99);
   std::vector<float> scales(4, 99);

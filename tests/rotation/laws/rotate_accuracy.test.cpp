@@ -11,7 +11,7 @@
 #include "support/heads.hpp"
 #include "support/wide.hpp"
 
-// How close rotations are to exact arithmetic, and to the laws that exact rotations obey.
+// The error of rotations against exact arithmetic, and against the laws of exact rotations.
 
 using rope::Index;
 using testing::for_each_layout;
@@ -33,7 +33,7 @@ testing::wide pair_norm(const std::vector<T>& x, Index d, Index pairs) {
   return 0;
 }
 
-/// The largest difference of one head from another, in units of what `bound(|pair|)` allows.
+/// The largest difference of one head from another, in units of `bound(|pair|)`.
 template <class Layout, class T, class Bound>
 testing::wide worst_difference(const std::vector<T>& got, const std::vector<T>& expected, Bound bound) {
   const auto count = static_cast<Index>(got.size());
@@ -69,8 +69,8 @@ testing::wide dot(const std::vector<T>& x, const std::vector<T>& y) {
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("a rotated channel is within its bound of exact arithmetic at every head_dim",
-                        "[rotation]", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("the error of a rotated channel is within its bound at every head_dim", "[rotation]",
+                        testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -109,8 +109,8 @@ TEMPLATE_LIST_TEST_CASE("an attention_factor scales the exact rotation", "[rotat
   });
 }
 
-// The float result is 3 u off at most, which is far below half an ulp of a 16-bit type: so the stored value
-// is the exact one rounded, or its neighbour where the exact one lies next to the middle of two.
+// The error of the float result is at most 3 u, far below half an ulp of a 16-bit type. So the stored value
+// is the exact one rounded, or its neighbour if the exact one is close to the midpoint of two.
 TEMPLATE_TEST_CASE("a 16-bit channel is the exact value rounded once or a neighbour of it", "[rotation]",
                    Eigen::half, Eigen::bfloat16) {
   const Index head_dim = GENERATE(6, 128), pairs = head_dim / 2;  // one by one, and in packets
@@ -140,13 +140,13 @@ TEMPLATE_TEST_CASE("a 16-bit channel is the exact value rounded once or a neighb
     }
     CAPTURE(name_of<Layout>);
     CHECK(neighbours == 99 * head_dim);
-    // 3 u of float reach across a midpoint of half in 3 * 2^-24 / 2^-11 of all cases, more often where u c
-    // and v s cancel: well below 1 in 100.
+    // 3 u of float cross a midpoint of half in 3 * 2^-24 / 2^-11 of all cases, more often if u c and v s
+    // cancel: well below 1 in 100.
     CHECK(99 * head_dim - equal <= 99 * head_dim / 100);
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("unrotate undoes rotate", "[rotation]", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("unrotate is the inverse of rotate", "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -165,10 +165,10 @@ TEMPLATE_LIST_TEST_CASE("unrotate undoes rotate", "[rotation]", testing::all_typ
   });
 }
 
-// With m = 1.2 an entry m cos, m sin is off by 0.93 u in the 2-norm, 1 / m^2 by 0.72 u and their product by
-// 0.85 u more; with 2.42 u for the arithmetic of each of the two rotations that is 8.3 u. A 16-bit channel is
-// rounded once at m |pair|, which spreads to both channels and is divided by m, and once at the end.
-TEMPLATE_LIST_TEST_CASE("unrotate undoes an attention_factor of 1.2 as well", "[rotation]",
+// With m = 1.2 an entry m cos, m sin has an error of 0.93 u in the 2-norm, 1 / m^2 adds 0.72 u and their
+// product 0.85 u. With 2.42 u for the arithmetic of each of the two rotations that is 8.3 u. A 16-bit channel
+// is rounded once at m |pair|, which spreads to both channels and is divided by m, and once at the end.
+TEMPLATE_LIST_TEST_CASE("unrotate also inverts an attention_factor of 1.2", "[rotation]",
                         testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
@@ -193,11 +193,11 @@ TEMPLATE_LIST_TEST_CASE("unrotate undoes an attention_factor of 1.2 as well", "[
   });
 }
 
-// The factor 1 / m^2 of the way back leaves the range of the type long before m does. An entry below the normal
-// numbers is off by u m at most, so that the bound of the factor 1.2 grows by sqrt(2) u.
+// The factor 1 / m^2 of the inverse leaves the range of the type long before m does. A subnormal entry has an
+// error of at most u m, so the bound of the factor 1.2 grows by sqrt(2) u.
 using wide_types = std::tuple<testing::types<float, float>, testing::types<double, double>,
                               testing::types<double, float>, testing::types<float, double>>;
-TEMPLATE_LIST_TEST_CASE("unrotate undoes every attention_factor that has an inverse", "[rotation]",
+TEMPLATE_LIST_TEST_CASE("unrotate inverts every attention_factor that has an inverse", "[rotation]",
                         wide_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
@@ -226,7 +226,7 @@ TEMPLATE_LIST_TEST_CASE("unrotate undoes every attention_factor that has an inve
   });
 }
 
-TEMPLATE_TEST_CASE("unrotate refuses an attention_factor without an inverse of the table's type",
+TEMPLATE_TEST_CASE("unrotate throws if the attention_factor has no inverse in the type of the table",
                    "[rotation]", float, double) {
   constexpr double largest = std::is_same_v<TestType, float> ? 0x1p126 : 0x1p1022;
   const rope::frequencies above = rope::frequencies::custom(rope::frequencies(8).inv_freq(), 1.25 * largest);
@@ -262,7 +262,7 @@ TEMPLATE_LIST_TEST_CASE("rotating by a and then by b is rotating by a + b", "[ro
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("a rotation keeps the norm of every pair", "[rotation]", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("a rotation preserves the norm of every pair", "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -281,7 +281,7 @@ TEMPLATE_LIST_TEST_CASE("a rotation keeps the norm of every pair", "[rotation]",
   });
 }
 
-TEMPLATE_TEST_CASE("a score depends on the distance of its positions only", "[rotation]",
+TEMPLATE_TEST_CASE("a score depends only on the distance of its positions", "[rotation]",
                    (testing::types<float, float>), (testing::types<double, double>),
                    (testing::types<double, float>)) {
   using T = typename TestType::channel;

@@ -10,7 +10,7 @@
 #include "support/catch.hpp"
 #include "support/heads.hpp"
 
-// The same bits from every way to ask for the same rotation.
+// Every form of a call gives the same bits for the same rotation.
 
 using rope::head_view;
 using rope::Index;
@@ -39,7 +39,7 @@ struct copy_of {
   }
 };
 
-/// Pieces of a call in the reverse order, as threads may run them.
+/// Runs the pieces of a call in reverse order, as threads may.
 struct backwards {
   Index threads() const { return 7; }
   template <class Body>
@@ -48,7 +48,7 @@ struct backwards {
   }
 };
 
-/// Rotates a copy of `x` by the layout's scalar twin.
+/// Rotates a copy of `x` by a copy of the layout that uses scalars only.
 template <class Layout, class T, class S>
 copy_of<T> rotated_by_twin(const head_view<T>& x, const rope::frequency_table<S>& table, std::int64_t start) {
   copy_of<T> twin(x);
@@ -82,8 +82,7 @@ TEMPLATE_LIST_TEST_CASE("packets give the bits of scalars at every head_dim", "[
   });
 }
 
-// More than a core's cache holds: data is asked for ahead of time, tokens come in blocks and heads a few at a
-// time.
+// More than L2 contains: data is prefetched, tokens are processed in blocks and heads a few at a time.
 TEMPLATE_LIST_TEST_CASE("packets give the bits of scalars on large data in every axis order", "[rotation]",
                         testing::native_types) {
   using T = typename TestType::channel;
@@ -149,7 +148,7 @@ TEMPLATE_LIST_TEST_CASE("any strides give the same bits, in place and out of pla
   using S = typename TestType::entry;
   CAPTURE(seed);
   const Index B = 2, L = 5, H = 3, D = 46;
-  // The last two walk their memory backwards.
+  // The last two have negative strides.
   const std::array<std::array<Index, 4>, 7> strides = {{{0, L * H * D, H * D, D},
                                                         {3, 2000, 300, 61},
                                                         {1, 47, 1000, 200},
@@ -278,8 +277,8 @@ TEMPLATE_LIST_TEST_CASE("a pair of views gets the bits of two calls", "[rotation
   });
 }
 
-// Zeros, subnormals, ties, the largest values and infinities in every lane, beside each other.
-TEMPLATE_LIST_TEST_CASE("values at the edges of a type get the bits of scalars", "[rotation]",
+// Zeros, subnormals, ties, the largest values and infinities next to each other in every lane.
+TEMPLATE_LIST_TEST_CASE("values at the ends of the range of a type get the bits of scalars", "[rotation]",
                         testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
@@ -298,7 +297,7 @@ TEMPLATE_LIST_TEST_CASE("values at the edges of a type get the bits of scalars",
                      T(-3),
                      limits::infinity()};
   const Index pairs = 37, edge_count = Index(std::size(edges));
-  // Exact cosines of 0 and quarter turns too: results that are exactly representable, and exact ties.
+  // Exact cosines of 0 and of quarter turns too: results that are exactly representable, and exact ties.
   for (const double speed : {0.0, 0.7853981633974483, 1.0, 1e-3}) {
     const rope::frequency_table<S> table(
         rope::frequencies::custom(Eigen::ArrayXd(Eigen::ArrayXd::Constant(pairs, speed))), 4);

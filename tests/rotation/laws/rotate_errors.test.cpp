@@ -10,8 +10,8 @@
 #include "support/errors.hpp"
 #include "support/heads.hpp"
 
-// Bad input is refused by every form of a call, with the rule and the value, before anything is written.
-// Bad positions are in tests/positions/positions.test.cpp, bad views in tests/rotation/view.test.cpp.
+// Invalid input throws in every form of a call, with the rule and the value, before anything is written.
+// Invalid positions are in tests/positions/positions.test.cpp, invalid views in tests/rotation/view.test.cpp.
 
 using rope::head_view;
 using rope::Index;
@@ -20,7 +20,7 @@ using testing::throws_saying;
 
 namespace {
 
-/// Whether rotate and unrotate refuse x, in place and into y, with an Exception that says `parts`.
+/// Whether rotate and unrotate of x, in place and into y, throw an Exception that contains `parts`.
 template <class Exception, class T, class S, class... Parts>
 bool refuses(head_view<T> x, head_view<T> y, const rope::frequency_table<S>& table, const Parts&... parts) {
   using rope::half_split, rope::interleaved;
@@ -36,8 +36,7 @@ bool refuses(head_view<T> x, head_view<T> y, const rope::frequency_table<S>& tab
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("more rotating channels than head_dim are refused", "[rotation]",
-                        testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("more rotated channels than head_dim throw", "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   const rope::frequency_table<typename TestType::entry> table(rope::frequencies(8), 10);
   guarded_memory<T> a(200), b(200);
@@ -51,7 +50,7 @@ TEMPLATE_LIST_TEST_CASE("more rotating channels than head_dim are refused", "[ro
   CHECK(b.untouched());
 }
 
-TEMPLATE_LIST_TEST_CASE("an output of another shape is refused", "[rotation]", testing::native_types) {
+TEMPLATE_LIST_TEST_CASE("an output of another shape throws", "[rotation]", testing::native_types) {
   using T = typename TestType::channel;
   const rope::frequency_table<typename TestType::entry> table(rope::frequencies(4), 10);
   guarded_memory<T> a(400), b(400);
@@ -79,7 +78,7 @@ TEMPLATE_LIST_TEST_CASE("an output of another shape is refused", "[rotation]", t
   CHECK(b.untouched());
 }
 
-TEST_CASE("a view with a negative extent is refused", "[rotation]") {
+TEST_CASE("a view with a negative extent throws", "[rotation]") {
   const rope::frequency_table<float> table(rope::frequencies(4), 10);
   guarded_memory<float> a(400), b(400);
   struct shape {
@@ -100,10 +99,10 @@ TEST_CASE("a view with a negative extent is refused", "[rotation]") {
   CHECK(b.untouched());
 }
 
-TEST_CASE("a view whose extents exceed the address space is refused", "[rotation]") {
+TEST_CASE("a view whose extents exceed the address space throws", "[rotation]") {
   const rope::frequency_table<float> table(rope::frequencies(4), 10);
   guarded_memory<float> a(400), b(400);
-  constexpr Index large = Index{1} << (sizeof(Index) * 4);  // its square is beyond any memory
+  constexpr Index large = Index{1} << (sizeof(Index) * 4);  // its square exceeds any memory
   struct shape {
     Index batch, tokens, heads, head_dim;
   };
@@ -122,7 +121,7 @@ TEST_CASE("a view whose extents exceed the address space is refused", "[rotation
   CHECK(b.untouched());
 }
 
-TEST_CASE("queries and keys are refused together if one of them or their match is wrong", "[rotation]") {
+TEST_CASE("queries and keys throw together if one is invalid or they do not match", "[rotation]") {
   const rope::frequency_table<float> table(rope::frequencies(8), 10);
   guarded_memory<float> a(400), b(400);
   const auto q = rope::bshd(a.data(), 2, 3, 4, 8);
@@ -143,7 +142,7 @@ TEST_CASE("queries and keys are refused together if one of them or their match i
   CHECK(b.untouched());
 }
 
-TEST_CASE("a table holds no position but its own", "[rotation]") {
+TEST_CASE("a table contains only its own positions", "[rotation]") {
   guarded_memory<float> a(4), b(4);
   const auto x = rope::thd(a.data(), 1, 1, 4), y = rope::thd(b.data(), 1, 1, 4);
   const rope::frequencies frequencies(4);
@@ -159,7 +158,7 @@ TEST_CASE("a table holds no position but its own", "[rotation]") {
   CHECK(b.untouched());
 }
 
-TEST_CASE("ids that a table was made of are not looked up in it again", "[rotation]") {
+TEST_CASE("ids from which a table was made are not used as its rows", "[rotation]") {
   const rope::frequencies f(8);
   using list = std::vector<int>;
   const auto table_at = [&](const list& coordinates) {
@@ -188,7 +187,7 @@ TEST_CASE("ids that a table was made of are not looked up in it again", "[rotati
   CHECK(refused(rows, {0, 3, 1, 2}, Eigen::Matrix2i{{0, 3}, {1, 2}}, 0));
   CHECK(refused(rows, {0, 3, 1, 2}, (Eigen::Matrix2i{{0, 3}, {1, 2}} * 1), 0));
   CHECK(memory.untouched());
-  // Rows of the table, by number: those of another order, those of a part, those that are their own ids.
+  // Rows of the table, by number: in another order, a part of them, and rows that equal their ids.
   for (const list& ids : {list{0, 1, 2, 3}, list{3, 2, 1, 0}, list{1, 1, 1, 1}})
     CHECK_NOTHROW(rope::rotate<rope::half_split>(flat, table_at({5, 6, 7, 9}), ids));
   CHECK_NOTHROW(rope::rotate<rope::half_split>(flat, table_at({0, 1, 2, 3}), list{0, 1, 2, 3}));

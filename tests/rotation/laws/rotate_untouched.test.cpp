@@ -7,7 +7,7 @@
 #include "support/catch.hpp"
 #include "support/heads.hpp"
 
-// What a rotation must leave alone, bit by bit.
+// Bits that a rotation must not change.
 
 using rope::head_view;
 using rope::Index;
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::uint32_t seed = 11;
 
-/// Zeros of both signs, infinities, subnormals and NaN: what arithmetic with cos = 1, sin = 0 would not keep.
+/// Zeros of both signs, infinities, subnormals and NaN: arithmetic with cos = 1, sin = 0 would change them.
 template <class T>
 std::vector<T> awkward_channels(Index count) {
   std::vector<T> x(static_cast<std::size_t>(count));
@@ -92,8 +92,7 @@ TEST_CASE("row 0 of a table of coordinates is rotated like the others", "[rotati
   CHECK(x != std::vector<float>{1, 2});
 }
 
-TEMPLATE_LIST_TEST_CASE("channels outside of the rotating window keep their bits", "[rotation]",
-                        testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("channels that are not rotated keep their bits", "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -137,7 +136,7 @@ TEMPLATE_LIST_TEST_CASE("channels outside of the rotating window keep their bits
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("heads and tokens outside of a window keep their bits", "[rotation]",
+TEMPLATE_LIST_TEST_CASE("heads and tokens outside a view keep their bits", "[rotation]",
                         testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
@@ -170,7 +169,7 @@ TEMPLATE_LIST_TEST_CASE("heads and tokens outside of a window keep their bits", 
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("NaN and infinity stay inside of their pair", "[rotation]", testing::all_types) {
+TEMPLATE_LIST_TEST_CASE("NaN and infinity stay within their pair", "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   CAPTURE(seed);
@@ -226,7 +225,7 @@ TEMPLATE_LIST_TEST_CASE("every channel of an output full of NaN is written", "[r
   });
 }
 
-TEMPLATE_LIST_TEST_CASE("a view without tokens, heads or rows is left alone", "[rotation]",
+TEMPLATE_LIST_TEST_CASE("a view without tokens, heads or rows does nothing", "[rotation]",
                         testing::native_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;
@@ -249,7 +248,7 @@ TEMPLATE_LIST_TEST_CASE("a view without tokens, heads or rows is left alone", "[
     const rope::frequency_table<S> two(rope::frequencies(4), 2);
     rope::rotate<Layout>(rope::bshd(memory.data(), 3, 2, 0, 4), two);
     rope::rotate_to<Layout>(rope::bhsd(memory.data(), 3, 0, 2, 4), rope::bshd(other.data(), 3, 2, 0, 4), two);
-    // Nothing is in both, whatever the strides.
+    // Empty views do not overlap, for any strides.
     rope::rotate_to<Layout>(rope::bhsd(memory.data(), 3, 2, 0, 4), rope::bshd(memory.data(), 3, 0, 2, 4),
                             two);
     CHECK(memory.untouched());

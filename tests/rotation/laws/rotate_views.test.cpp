@@ -21,8 +21,8 @@
 #include <sys/mman.h>
 #endif
 
-// Every way to say where the heads are. Heads are written and read back by the container's own indices, so a
-// view that takes one axis for another is seen.
+// Every form of a view of heads. Heads are written and read by the container's own indices, so a view that
+// exchanges two axes fails.
 
 using rope::head_view;
 using rope::Index;
@@ -36,7 +36,7 @@ constexpr Index B = 2, S = 3, H = 3, D = 40, rotary_dim = 36;  // S == H: a swap
 constexpr std::int64_t start = 5;
 
 /// Gives B * S * H heads of D channels random values through `from(b, s, h, d)`, calls `rotate`, and compares
-/// what `to(b, s, h, d)` holds then with the reference.
+/// `to(b, s, h, d)` with the reference.
 template <class Layout, class T, class From, class To, class Rotate>
 bool turns_by_token(From from, To to, Rotate rotate, Index batch = B) {
   const rope::frequencies frequencies(rotary_dim);
@@ -56,7 +56,7 @@ bool turns_by_token(From from, To to, Rotate rotate, Index batch = B) {
                              out.channels(rotary_dim, D - rotary_dim));
 }
 
-/// The same for a container that is rotated in place.
+/// The same test for a container that is rotated in place.
 template <class Layout, class T, class At, class Rotate>
 bool turns_in_place(At at, Rotate rotate, Index batch = B) {
   return turns_by_token<Layout, T>(at, at, rotate, batch);
@@ -64,8 +64,8 @@ bool turns_in_place(At at, Rotate rotate, Index batch = B) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("heads behind a pointer turn by the position of their token", "[rotation]", float, double,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("heads behind a pointer rotate by the position of their token", "[rotation]", float,
+                   double, Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   CAPTURE(seed);
   std::vector<T> memory(B * S * H * D);
@@ -87,7 +87,7 @@ TEMPLATE_TEST_CASE("heads behind a pointer turn by the position of their token",
   });
 }
 
-TEMPLATE_TEST_CASE("heads of a row-major tensor turn by the position of their token", "[rotation]", float,
+TEMPLATE_TEST_CASE("heads of a row-major tensor rotate by the position of their token", "[rotation]", float,
                    Eigen::half) {
   using T = TestType;
   CAPTURE(seed);
@@ -112,8 +112,8 @@ TEMPLATE_TEST_CASE("heads of a row-major tensor turn by the position of their to
   });
 }
 
-TEMPLATE_TEST_CASE("heads of a column-major tensor turn by the position of their token", "[rotation]", double,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("heads of a column-major tensor rotate by the position of their token", "[rotation]",
+                   double, Eigen::bfloat16) {
   using T = TestType;
   CAPTURE(seed);
   using tensor = Eigen::Tensor<T, 4>;
@@ -159,7 +159,7 @@ TEMPLATE_TEST_CASE("a const tensor is rotated into one of another axis order", "
 
 TEST_CASE("the heads of one token are the same view in every order of axes", "[rotation]") {
   using namespace rope;
-  // The stride of an extent of 1 is never taken, so two views of one memory may differ in it.
+  // The stride of an extent of 1 is never used, so two views of one memory may differ in it.
   const std::vector<float> before = testing::random_channels<float>(2 * 3 * 8, 5);
   const frequency_table<> table(frequencies(8), 10);
   const std::vector<std::int64_t> ids = {3, 7};
@@ -179,23 +179,24 @@ TEST_CASE("the heads of one token are the same view in every order of axes", "[r
   CHECK(detail::are_same(one_head, bshd(memory.data(), 2, 3, 1, 8)));
   const head_view<const float> one_row = {memory.data(), 1, 2, 3, 8, -1, 24, 8};
   CHECK(detail::are_same(one_row, bshd(memory.data(), 1, 2, 3, 8)));
-  // Views of one memory in another order, or shifted, do share elements.
+  // Views of one memory in another order, or shifted, overlap.
   const head_view<const float> x = bshd(memory.data(), 1, 2, 3, 8);
   CHECK_FALSE(detail::are_same(x, bhsd(memory.data(), 1, 3, 2, 8)));
   CHECK(detail::share_memory(x, bhsd(memory.data(), 1, 3, 2, 8)));
   CHECK(detail::share_memory(one_row, bshd(memory.data() + 8, 1, 1, 3, 8)));
 }
 
-TEST_CASE("an output over a part of its input is refused", "[rotation]") {
+TEST_CASE("an output that overlaps a part of its input throws", "[rotation]") {
   using namespace rope;
   std::vector<float> memory = testing::random_channels<float>(8 * 3 * 8, 6);
   const head_view<const float> x = thd(memory.data() + 24, 4, 3, 8);
-  const head_view<float> parts[] = {thd(memory.data() + 24 + 1, 4, 3, 8),   // a channel later
-                                    thd(memory.data() + 24 + 8, 4, 3, 8),   // a head
-                                    thd(memory.data() + 24 + 24, 4, 3, 8),  // a token
-                                    thd(memory.data(), 4, 3, 8),            // a token earlier
-                                    bhsd(memory.data() + 24, 1, 3, 4, 8),  // the same place, in another order
-                                    bhsd(memory.data() + 40, 1, 3, 4, 8)};
+  const head_view<float> parts[] = {
+      thd(memory.data() + 24 + 1, 4, 3, 8),   // a channel later
+      thd(memory.data() + 24 + 8, 4, 3, 8),   // a head
+      thd(memory.data() + 24 + 24, 4, 3, 8),  // a token
+      thd(memory.data(), 4, 3, 8),            // a token earlier
+      bhsd(memory.data() + 24, 1, 3, 4, 8),   // the same memory, in another order
+      bhsd(memory.data() + 40, 1, 3, 4, 8)};
   const head_view<float> fits[] = {thd(memory.data() + 24, 4, 3, 8), thd(memory.data() + 96 + 24, 3, 3, 8)};
   const auto fitting = [&](const head_view<float>& out) { return x.token_range(0, out.tokens); };
   const frequency_table<> table(frequencies(8), 10);
@@ -218,7 +219,7 @@ TEST_CASE("an output over a part of its input is refused", "[rotation]") {
   for (const head_view<float>& out : fits) CHECK_NOTHROW(rotate_to<half_split>(fitting(out), out, table));
 }
 
-TEST_CASE("views share memory exactly if a loop over their bytes finds a common one", "[rotation]") {
+TEST_CASE("views overlap exactly if a loop over their bytes finds a common one", "[rotation]") {
   using namespace rope;
   std::mt19937 random(seed);
   alignas(8) static unsigned char memory[1 << 13];
@@ -271,7 +272,7 @@ TEST_CASE("views share memory exactly if a loop over their bytes finds a common 
   CHECK_FALSE(detail::share_memory(none, one));
 }
 
-TEST_CASE("a view that is written and whose channels overlap is refused", "[rotation]") {
+TEST_CASE("a writable view whose channels overlap throws", "[rotation]") {
   using namespace rope;
   std::vector<float> memory = testing::random_channels<float>(200, 7);
   const std::vector<float> before = memory, other = memory;
@@ -290,13 +291,13 @@ TEST_CASE("a view that is written and whose channels overlap is refused", "[rota
   CHECK(refused(0, [&] { rotate<half_split>(thd(memory.data() + 100, 2, 1, 8), expanded, table); }));
   CHECK(refused(0, [&] { unrotate_to<interleaved>(thd(other.data(), 2, 3, 8), expanded, table); }));
   CHECK(testing::same_bits(memory, before));
-  CHECK_NOTHROW(rotate<half_split>(single, table));  // the stride of an extent of 1 is not taken
+  CHECK_NOTHROW(rotate<half_split>(single, table));  // the stride of an extent of 1 is not used
   // An expanded view may be read.
   const head_view<const float> keys = {other.data(), 1, 2, 3, 8, 0, 8, 0};
   CHECK_NOTHROW(rotate_to<half_split>(keys, thd(memory.data(), 2, 3, 8), table));
 }
 
-TEMPLATE_TEST_CASE("heads in the rows of a matrix turn by the position of their row", "[rotation]", float,
+TEMPLATE_TEST_CASE("heads in the rows of a matrix rotate by the position of their row", "[rotation]", float,
                    double, Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   CAPTURE(seed);
@@ -326,8 +327,8 @@ TEMPLATE_TEST_CASE("heads in the rows of a matrix turn by the position of their 
   });
 }
 
-TEST_CASE("the stride of one head alone may be anything", "[rotation]") {
-  // Under the undefined-behaviour sanitizer a pointer that such a stride is added to is seen.
+TEST_CASE("a single head may have any stride", "[rotation]") {
+  // The undefined-behaviour sanitizer reports a pointer that such a stride is added to.
   constexpr Index far = std::numeric_limits<Index>::min() / 8;
   const rope::frequency_table<float> table(rope::frequencies(rotary_dim), 20);
   CAPTURE(seed);
@@ -337,7 +338,8 @@ TEST_CASE("the stride of one head alone may be anything", "[rotation]") {
     rope::rotate<Layout>(rope::bshd(expected.data(), B, S, 1, D), table, start);
     rope::rotate<Layout>(head_view<float>{x.data(), B, S, 1, D, S * D, D, far}, table, start);
     CHECK(testing::same_bits(x, expected));
-    // The search for shared memory compares two views; a stride of this size overflows if counted in bytes.
+    // The search for shared memory compares two views. A stride of this size overflows if it is counted in
+    // bytes.
     constexpr Index farther = std::numeric_limits<Index>::max();
     std::vector<float> out(x.size()), back(x.size());
     const head_view<float> written{out.data(), B, S, 1, D, S * D, D, farther};
@@ -349,11 +351,11 @@ TEST_CASE("the stride of one head alone may be anything", "[rotation]") {
   });
 }
 
-#if defined(MAP_NORESERVE) && PTRDIFF_MAX > INT32_MAX  // an address space for it
+#if defined(MAP_NORESERVE) && PTRDIFF_MAX > INT32_MAX  // enough address space
 TEMPLATE_TEST_CASE("offsets beyond 32 bits reach the right heads", "[rotation]", float, Eigen::half) {
   using T = TestType;
   CAPTURE(seed);
-  // Two heads 2^32 + 64 elements apart; the memory between them is never touched, so it costs address space
+  // Two heads 2^32 + 64 elements apart. The memory between them is never touched, so it uses address space
   // only.
   constexpr Index far = (Index{1} << 32) + 64, d = 64;
   constexpr std::size_t bytes = static_cast<std::size_t>(far + d) * sizeof(T);

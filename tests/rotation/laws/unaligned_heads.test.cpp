@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Wherever memory begins, heads without gaps turn to the bits of one channel at a time, and nothing beside
-// them is touched.
+// At every offset in memory, contiguous heads rotate with the bits of one channel at a time, and nothing
+// around them is touched.
 #include <cstddef>
 #include <cstdint>
 #include <rope/rotation/rotate.hpp>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr Index line = 64;
 
-/// The first element of memory that is `past` elements behind the beginning of a line.
+/// The first element of memory that is `past` elements after the beginning of a cache line.
 template <class T>
 T* place(guarded_memory<T>& memory, Index past) {
   T* first = memory.data() + line / Index(sizeof(T));
@@ -38,7 +38,8 @@ void turn(const head_view<T>& x, const head_view<T>& out, const frequency_table<
     in_place ? rotate<Layout>(x, table, 3) : rotate_to<Layout>(x, out, table, 3);
 }
 
-/// Tokens of heads, in place or from one buffer to another, that begin `past` and `out_past` behind a line.
+/// Tokens of heads, in place or from one buffer to another, that begin `past` and `out_past` elements after
+/// the beginning of a cache line.
 template <class Layout, class T, bool back>
 void check(Index heads, Index head_dim, Index past, Index out_past, bool in_place, bool gap) {
   constexpr Index tokens = 2;
@@ -67,8 +68,8 @@ void check(Index heads, Index head_dim, Index past, Index out_past, bool in_plac
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("heads that begin inside of a line of the cache turn to the same bits", "[rotation]",
-                   float, double) {
+TEMPLATE_TEST_CASE("heads that begin within a cache line rotate with the same bits", "[rotation]", float,
+                   double) {
   testing::for_each_layout([](auto layout) {
     using Layout = decltype(layout);
     for (const Index head_dim : {16, 24, 32, 48, 64, 80, 96, 100, 112, 128, 144, 256})

@@ -13,7 +13,7 @@
 
 #include "support/catch.hpp"
 
-// What the comments of this module show, as they show it: tests/class_comments.cmake.
+// The code in the comments of this module, as it is written there: tests/class_comments.cmake.
 
 using namespace rope;
 
@@ -34,7 +34,7 @@ const int start = 5;
 
 }  // namespace
 
-TEST_CASE("the comments of layouts show their use", "[rotation]") {
+TEST_CASE("the examples in the comments of layouts work", "[rotation]") {
   const frequency_table table(frequencies(8), 20);
   ones q_memory(3, 2, 8), k_memory(3, 1, 8);
   const head_view<float> q = q_memory.view, k = k_memory.view, queries = q;
@@ -46,7 +46,7 @@ TEST_CASE("the comments of layouts show their use", "[rotation]") {
   CHECK(*q.at(0, 0, 0) == *k.at(0, 0, 0));
 }
 
-TEST_CASE("the comment of head_view shows its use", "[rotation]") {
+TEST_CASE("the example in the comment of head_view works", "[rotation]") {
   const Index batch = 1, tokens = 3, heads = 2, head_dim = 128;
   ones memory(tokens, heads, head_dim);
   float* data = memory.memory.data();
@@ -57,7 +57,7 @@ TEST_CASE("the comment of head_view shows its use", "[rotation]") {
   CHECK(q.at(0, 1, 0)[64] != 1);
 }
 
-TEST_CASE("the comment of rotate shows queries and keys in one call", "[rotation]") {
+TEST_CASE("the example of queries and keys in one call in the comment of rotate works", "[rotation]") {
   ones q_memory(3, 2, 8), k_memory(3, 1, 8);
   const frequency_table table(frequencies(8), 20);
   const auto bshd = [](const ones& x) { return x.view; };
@@ -66,7 +66,7 @@ TEST_CASE("the comment of rotate shows queries and keys in one call", "[rotation
   CHECK(q.memory[0] == k.memory[0]);
 }
 
-TEST_CASE("the comment of rotate_heads shows its use", "[rotation]") {
+TEST_CASE("the example in the comment of rotate_heads works", "[rotation]") {
   const Index height = 2, width = 3;
   ones memory(height * width, 2, 8);
   const head_view<float> queries = memory.view;
@@ -77,7 +77,7 @@ TEST_CASE("the comment of rotate_heads shows its use", "[rotation]") {
   CHECK(*queries.at(0, 5, 0) != 1);
 }
 
-TEST_CASE("the comments of head norms show their use", "[rotation]") {
+TEST_CASE("the examples in the comments of head norms work", "[rotation]") {
   ones q_memory(3, 2, 8), k_memory(3, 1, 8), d_memory(3, 2, 8);
   const head_view<float> q = q_memory.view, k = k_memory.view, d_q = d_memory.view;
   const frequency_table table(frequencies(8), 20);
@@ -100,7 +100,7 @@ TEST_CASE("the comments of head norms show their use", "[rotation]") {
   CHECK(cache.size() == 3);
 }
 
-TEST_CASE("the comment of cos_sin_gradient shows its use", "[rotation]") {
+TEST_CASE("the example in the comment of cos_sin_gradient works", "[rotation]") {
   const ones x_memory(3, 2, 8), d_y_memory(3, 2, 8);
   const head_view<float> x = x_memory.view, d_y = d_y_memory.view;
   const frequency_table table(frequencies(8), 20);
@@ -109,7 +109,7 @@ TEST_CASE("the comment of cos_sin_gradient shows its use", "[rotation]") {
   CHECK(d_table.sin(0, 0) == 0);
 }
 
-TEST_CASE("the comment of pope_bias shows its use", "[rotation]") {
+TEST_CASE("the example in the comment of pope_bias works", "[rotation]") {
   const ones memory(3, 2, 4), polar(3, 2, 8);
   const head_view<float> keys = memory.view, polar_keys = polar.view;
   const frequency_table table(pope_frequencies(4), 20);
@@ -119,7 +119,7 @@ TEST_CASE("the comment of pope_bias shows its use", "[rotation]") {
   CHECK(*polar_keys.at(0, 0, 0) != 1);
 }
 
-TEST_CASE("the comment of quantized_view shows its use", "[rotation]") {
+TEST_CASE("the example in the comment of quantized_view works", "[rotation]") {
   const Index batch = 1, tokens = 3, kv_heads = 2, head_dim = 4;
   const ones memory(tokens, kv_heads, head_dim);
   const head_view<float> k = memory.view;
@@ -132,7 +132,7 @@ TEST_CASE("the comment of quantized_view shows its use", "[rotation]") {
   CHECK(integer_memory == std::vector<std::int8_t>(24, 127));
 }
 
-TEST_CASE("the comment of hadamard_transform shows its use", "[rotation]") {
+TEST_CASE("the example in the comment of hadamard_transform works", "[rotation]") {
   const ones q_memory(3, 2, 8), k_memory(3, 1, 8);
   const head_view<float> q = q_memory.view, k = k_memory.view;
   const frequency_table table(frequencies(8), 20);
@@ -146,7 +146,7 @@ TEST_CASE("the comment of hadamard_transform shows its use", "[rotation]") {
   CHECK(scales[0] > 0);
 }
 
-TEST_CASE("the comments of query scaling show their use", "[rotation]") {
+TEST_CASE("the examples in the comments of query scaling work", "[rotation]") {
   const ones memory(3, 2, 4);
   const head_view<float> q = memory.view;
   scale_queries(q, log_n_query_scaling{.train_length = 2048}, start);
@@ -155,7 +155,7 @@ TEST_CASE("the comments of query scaling show their use", "[rotation]") {
   CHECK(*q.at(0, 0, 0) == 1);
 }
 
-TEST_CASE("the comments of tensors of any order show their use", "[rotation]") {
+TEST_CASE("the examples in the comments of tensors of any order work", "[rotation]") {
   Eigen::Tensor<float, 5, Eigen::RowMajor> row_major_video(1, 2, 3, 5, 8);
   Eigen::Tensor<float, 5> column_major_video(8, 5, 3, 2, 1);
   CHECK(view_as<"bsssd">(row_major_video).at(0, 29, 0) == &row_major_video(0, 1, 2, 4, 0));
@@ -180,7 +180,7 @@ TEST_CASE("the comments of tensors of any order show their use", "[rotation]") {
   CHECK(s.view().tokens == 3);
 }
 
-TEST_CASE("the comment of heads_as_batch shows its use", "[rotation]") {
+TEST_CASE("the example in the comment of heads_as_batch works", "[rotation]") {
   const frequency_table table(frequencies(8), 20);
   ones memory(3, 2, 8), expected(3, 2, 8);
   const head_view<float> k = memory.view;

@@ -21,8 +21,8 @@ using rope::half_split;
 using rope::Index;
 using testing::throws_saying;
 
-TEMPLATE_TEST_CASE("the gradient with respect to the rates is the derivative, on both sides", "[rotation]",
-                   float, double) {
+TEMPLATE_TEST_CASE("the gradient with respect to the rates is the derivative, for queries and for keys",
+                   "[rotation]", float, double) {
   using T = TestType;
   testing::random numbers(testing::seed());
   const Index batch = 2, tokens = 4, heads = 3, pairs = 5, dim = 12;
@@ -77,7 +77,8 @@ TEMPLATE_TEST_CASE("the gradient with respect to the rates is the derivative, on
     REQUIRE(turned.cols() == 1);
     for (Index i = 0; i < pairs; ++i) {
       const testing::wide h = 1e-5L, size = loss(i, 0, 0).second;
-      // Five points: step^4 / 30 of a fifth derivative of at most 19^5 times the terms, and rounding.
+      // The difference of five points: step^4 / 30 of a fifth derivative of at most 19^5 times the terms, and
+      // rounding.
       const auto slope = [&](auto at) {
         return (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h);
       };
@@ -92,7 +93,7 @@ TEMPLATE_TEST_CASE("the gradient with respect to the rates is the derivative, on
   }
 }
 
-TEST_CASE("gradients of xPos refuse positions and shapes that do not fit", "[rotation]") {
+TEST_CASE("gradients of xPos throw if positions or shapes do not fit", "[rotation]") {
   const rope::xpos<float> tables(rope::frequencies(8), 3, {.center = 1});
   std::vector<float> y(8 * 3);
   const auto heads = rope::thd(y.data(), 3, 1, 8);

@@ -18,23 +18,23 @@
 #include "support/tolerance.hpp"
 #include "support/wide.hpp"
 
-/// Tables made as float32 pipelines make them, and the fingerprint that tells tables apart.
+/// Tables as float32 pipelines make them, and the fingerprint that distinguishes tables.
 
 namespace {
 
 using namespace rope;
 using testing::throws_saying;
 
-/// The float angle of a float32 pipeline. A product of two floats is exact in double, so this is its one
-/// rounding, whatever the compiler contracts.
+/// The float angle of a float32 pipeline. A product of two floats is exact in double, so it is rounded once
+/// here, even if the compiler contracts operations.
 float float_angle(std::int64_t position, double inv_freq) {
   const auto p = static_cast<double>(static_cast<float>(position)),
              f = static_cast<double>(static_cast<float>(inv_freq));
   return static_cast<float>(p * f);
 }
 
-/// std::cos and std::sin of a float are within this of the exact value: below 1 ulp in every libm of the
-/// platforms we build for, and one more half for the product with m.
+/// std::cos and std::sin of a float have at most this error: below 1 ulp in every libm of the supported
+/// platforms, and half an ulp for the product with m.
 constexpr testing::wide float_recipe = 1.5;
 
 /// The largest error of an entry against cos and sin of the float angle, times m, in ulp of float.
@@ -100,7 +100,7 @@ TEST_CASE("with_float_angles is the bits of cosf and sinf, in a table of either 
     }
 }
 
-TEST_CASE("with_float_angles rounds positions to float too", "[tables][table]") {
+TEST_CASE("with_float_angles also rounds positions to float", "[tables][table]") {
   const frequencies schedule(128, 1e4);
   const auto table = frequency_table<>::with_float_angles(schedule, 16777216, 16777219);
   CHECK((table.cos(16777217) == table.cos(16777216)).all());
@@ -117,7 +117,7 @@ TEST_CASE("with_float_angles multiplies m into its entries once", "[tables][tabl
   CHECK(table.attention_factor() == schedule.attention_factor());
 }
 
-TEST_CASE("with_float_angles describes itself like any other table", "[tables][table]") {
+TEST_CASE("describe gives the usual line for with_float_angles", "[tables][table]") {
   const auto table = frequency_table<>::with_float_angles(frequencies(64, 1e4), -3, 5);
   CHECK(table.rows() == 8);
   CHECK(table.first() == -3);
@@ -133,10 +133,10 @@ TEST_CASE("with_float_angles describes itself like any other table", "[tables][t
   }
 }
 
-TEST_CASE("with_float_angles errs by what is published, and more the further a position is",
+TEST_CASE("the error of with_float_angles is the documented one, and grows with the position",
           "[tables][table]") {
   const frequencies schedule(128, 1e4);
-  // Measured; the error of a float libm is a thousandth of the first and cannot move it by 30 %.
+  // Measured. The error of a float libm is a thousandth of the first and cannot change it by 30 %.
   for (const auto& [position, published] :
        {std::pair(255, 4.1e-6), std::pair(4096, 1.2e-4), std::pair(32768, 8.5e-4), std::pair(131071, 2.6e-3),
         std::pair(1048575, 2.5e-2)}) {
@@ -145,8 +145,8 @@ TEST_CASE("with_float_angles errs by what is published, and more the further a p
     CHECK(error <= 1.3 * published);
     CHECK(error >= published / 1.3);
   }
-  // inv_freq <= 1 and the product are each rounded to float, which moves no angle by more than 2 u position;
-  // an ulp below 1 is for cos and sin.
+  // inv_freq <= 1 and the product are each rounded to float, which changes no angle by more than 2 u
+  // position. One ulp below 1 is for cos and sin.
   double worst = 0;
   for (std::int64_t position = 1; position < 1 << 20; position += 997)
     worst = (std::max)(
@@ -154,7 +154,7 @@ TEST_CASE("with_float_angles errs by what is published, and more the further a p
   CHECK(worst <= 1);
 }
 
-TEST_CASE("with_float_angles differs from the exact table where it errs", "[tables][table]") {
+TEST_CASE("with_float_angles differs from the exact table by its error", "[tables][table]") {
   const frequencies schedule(128, 1e4);
   const frequency_table<> exact(schedule, 5000);
   const auto floats = frequency_table<>::with_float_angles(schedule, 0, 5000);
@@ -163,7 +163,7 @@ TEST_CASE("with_float_angles differs from the exact table where it errs", "[tabl
   CHECK((exact.sin(4999) != floats.sin(4999)).any());
 }
 
-TEST_CASE("with_float_angles refuses what a range refuses", "[tables][table]") {
+TEST_CASE("with_float_angles throws for the ranges for which a table throws", "[tables][table]") {
   const frequencies schedule(8), plane = frequencies::custom(Eigen::ArrayXXd::Ones(4, 2));
   CHECK(throws_saying<std::invalid_argument>([&] { frequency_table<>::with_float_angles(schedule, 5, 4); },
                                              "frequency_table: last must not be below first, got [5, 4)"));
@@ -173,7 +173,7 @@ TEST_CASE("with_float_angles refuses what a range refuses", "[tables][table]") {
   CHECK(frequency_table<>::with_float_angles(schedule, 4, 4).rows() == 0);
 }
 
-TEST_CASE("tables that rotate alike have one fingerprint, whatever their range and type", "[tables][table]") {
+TEST_CASE("tables with equal rotations have one fingerprint, for any range and type", "[tables][table]") {
   for (const frequencies& schedule : {frequencies(128, 1e4), frequencies(96, 5e5, yarn)}) {
     const std::uint64_t expected = frequency_table<float>(schedule, 100).fingerprint();
     CHECK(frequency_table<float>(schedule, 1).fingerprint() == expected);
@@ -243,7 +243,7 @@ TEST_CASE("changes of sign and exchanges of values change the fingerprint", "[ta
   CHECK(single(half, 1.0) != single(one, 0.5));
 }
 
-TEST_CASE("the coordinates of a table count for its fingerprint", "[tables][table]") {
+TEST_CASE("the coordinates of a table change its fingerprint", "[tables][table]") {
   const frequencies schedule(16), plane = frequencies::custom(Eigen::ArrayXXd::Ones(4, 2));
   const Eigen::ArrayXd line = Eigen::ArrayXd::LinSpaced(6, 0, 5);
   const std::uint64_t expected = frequency_table<>(schedule, line).fingerprint();

@@ -30,7 +30,7 @@ TEST_CASE("a placed table refers to its table", "[tables]") {
   CHECK(first.first_channel() == 0);
 }
 
-TEST_CASE("a place before the head is refused", "[tables]") {
+TEST_CASE("a negative first channel throws", "[tables]") {
   const frequency_table<float> table(frequencies(8), 20);
   CHECK(throws_saying<std::invalid_argument>([&] { table.at_channel(-1); }, "first_channel", "at least 0",
                                              "-1"));

@@ -12,7 +12,7 @@
 
 #include "support/catch.hpp"
 
-// What the comments of this module show, as they show it: tests/class_comments.cmake.
+// The code in the comments of this module, as it is written there: tests/class_comments.cmake.
 
 using namespace rope;
 
@@ -26,7 +26,7 @@ struct ones {
 
 }  // namespace
 
-TEST_CASE("the comments of tables show their use", "[tables]") {
+TEST_CASE("the examples in the comments of tables work", "[tables]") {
   ones q_memory, k_memory, v_memory, out_memory;
   const head_view<float> q = q_memory.view, k = k_memory.view, v = v_memory.view, out = out_memory.view;
   const int start = 5;
@@ -53,7 +53,7 @@ TEST_CASE("the comments of tables show their use", "[tables]") {
   CHECK(*out.at(0, 0, 0) == 1);
 }
 
-TEST_CASE("the comment of placed_table shows its use", "[tables]") {
+TEST_CASE("the example in the comment of placed_table works", "[tables]") {
   std::vector<float> memory(2 * 192, 1.0f), by_window = memory;
   const auto q = thd(memory.data(), 1, 1, 192), k = thd(memory.data() + 192, 1, 1, 192);
   const frequency_table<float> table(frequencies(64), 20);
@@ -64,7 +64,7 @@ TEST_CASE("the comment of placed_table shows its use", "[tables]") {
   CHECK(memory == by_window);
 }
 
-TEST_CASE("the comment of row_maker shows its use", "[tables]") {
+TEST_CASE("the example in the comment of row_maker works", "[tables]") {
   std::vector<float> heads(2 * 128, 1.0f);
   const auto q = thd(heads.data(), 1, 1, 128), k = thd(heads.data() + 128, 1, 1, 128);
   const Eigen::Array<double, 1, 3> coordinates(7, 2.5, 3);
@@ -76,7 +76,7 @@ TEST_CASE("the comment of row_maker shows its use", "[tables]") {
   CHECK(heads[128] == heads[0]);
 }
 
-TEST_CASE("the comments of phases show their use", "[tables]") {
+TEST_CASE("the examples in the comments of phases work", "[tables]") {
   const double inv_freq = 1;
   const std::int64_t position = 1000000;
   const cos_sin turned = cos_sin_of<double>(phase_of(inv_freq) * position);
@@ -85,7 +85,7 @@ TEST_CASE("the comments of phases show their use", "[tables]") {
   CHECK(eighth.cos == testing::Approx(eighth.sin));
 }
 
-TEST_CASE("the comments of given tables show their use", "[tables]") {
+TEST_CASE("the examples in the comments of given tables work", "[tables]") {
   const Eigen::ArrayXXd angles = Eigen::ArrayXXd::Random(5, 4), rotations = angles;
   const Eigen::ArrayXd ranges = Eigen::ArrayXd::LinSpaced(3, 1, 2);
   {
