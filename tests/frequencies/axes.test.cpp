@@ -29,7 +29,7 @@ using testing::at;
 using testing::counted_channels;
 using testing::throws_saying;
 
-/// "T H W E" of every pair, run lengths spelled out: the map as one string.
+/// "T H W E" of every pair, run lengths expanded: the map as one string.
 std::string letters(const axis_assignment& assignment) {
   std::string text;
   for (const Index axis : assignment.axis_of_pair) text += "THWE"[axis];
@@ -51,7 +51,7 @@ Eigen::ArrayXd golden(const axis_assignment& assignment) {
 
 // Golden: the sections of Qwen2-VL ([16, 24, 24]), Qwen3-VL ([24, 20, 20]), Qwen3.5 ([11, 11, 10]) and Ernie
 // 4.5 VL ([22, 22, 20]), expanded by the code of Hugging Face transformers and of ggml.
-TEST_CASE("pairs are dealt out as released models do", "[frequencies][axes]") {
+TEST_CASE("pairs are assigned to axes as in released models", "[frequencies][axes]") {
   CHECK(letters(rope::contiguous_sections({16, 24, 24})) ==
         repeated("T", 16) + repeated("H", 24) + repeated("W", 24));
   CHECK(letters(rope::contiguous_sections({24, 20, 20})) ==
@@ -62,7 +62,7 @@ TEST_CASE("pairs are dealt out as released models do", "[frequencies][axes]") {
   CHECK(rope::contiguous_sections({16, 24, 24}).axes == 3);
   CHECK(rope::interleaved_sections({24, 20, 20}).axes == 3);
   CHECK(rope::height_width_then_time(22, 20).axes == 3);
-  // XD-RoPE of Hunyuan: four contiguous sections; an axis without a pair is still an axis.
+  // XD-RoPE of Hunyuan: four contiguous sections. An axis without a pair is still an axis.
   CHECK(letters(rope::contiguous_sections({2, 1, 3, 1})) == "TTHWWWE");
   CHECK(rope::contiguous_sections({2, 0, 3, 0}).axes == 4);
   CHECK(letters(rope::contiguous_sections({2, 0, 3, 0})) == "TTWWW");
@@ -82,7 +82,8 @@ TEST_CASE("sections rotate as published", "[frequencies][axes]") {
       {1.51900128, 1.64092508, -1.26847773, 4.8364206, 4.69387629, 6.24239741, 6.95991267, 8.03489985}, 9));
 }
 
-TEST_CASE("a dealt-out pair keeps its frequency and turns by one axis only", "[frequencies][axes]") {
+TEST_CASE("a pair assigned to an axis keeps its frequency and rotates by that axis only",
+          "[frequencies][axes]") {
   const frequencies schedule(128, 5e5, rope::yarn_scaling{.factor = 4, .original_max_position = 32768});
   const axis_assignment assignment = rope::interleaved_sections({24, 20, 20});
   const frequencies dealt = rope::on_axes(schedule, assignment);
@@ -125,9 +126,9 @@ TEMPLATE_TEST_CASE("text rotates through M-RoPE with the bits of one axis", "[fr
   }
 }
 
-// Golden: HoPE of vision-language models (hrlics/HoPE): VideoRoPE whose slow pairs, those of time, do not
-// turn. And XD-RoPE of Hunyuan: four contiguous sections of a base stretched by alpha.
-TEST_CASE("a scaled schedule is dealt out like any other", "[frequencies][axes]") {
+// Golden: HoPE of vision-language models (hrlics/HoPE): VideoRoPE whose low-frequency pairs, those of time,
+// do not rotate. And XD-RoPE of Hunyuan: four contiguous sections of a base stretched by alpha.
+TEST_CASE("a scaled schedule is assigned to axes like any other", "[frequencies][axes]") {
   const frequencies hope =
       rope::on_axes(frequencies(128, 1e6, rope::proportional_scaling{.partial_rotary_factor = 0.75}),
                     rope::height_width_then_time(24, 16));
@@ -143,7 +144,7 @@ TEST_CASE("a scaled schedule is dealt out like any other", "[frequencies][axes]"
           testing::pow(1e4 * testing::pow(1000, 128.0 / 126), -static_cast<double>(i) / 64));
 }
 
-TEST_CASE("axial blocks lie on the diagonal", "[frequencies][axes]") {
+TEST_CASE("axial blocks are on the diagonal", "[frequencies][axes]") {
   const frequencies time(4, 100.0), space = frequencies::pixel(6, 10.0);
   const frequencies video = rope::axial({time, space, space});
   REQUIRE(video.pairs() == 8);
@@ -184,8 +185,8 @@ TEST_CASE("axial blocks share one attention_factor", "[frequencies][axes]") {
       "rope::axial: all blocks must have the same attention_factor", "got 1 and 1.138"));
 }
 
-TEST_CASE("a scheme of the user needs only inv_freq", "[frequencies][axes]") {
-  // Directions at the golden angle over the plane, the frequencies log-spaced.
+TEST_CASE("a user-defined scheme needs only inv_freq", "[frequencies][axes]") {
+  // Directions at the golden angle over the plane, with log-spaced frequencies.
   Eigen::ArrayXXd inv_freq(8, 2);
   for (Index i = 0; i < 8; ++i) {
     const double angle = 2.399963229728653 * static_cast<double>(i),
@@ -203,10 +204,10 @@ TEST_CASE("a scheme of the user needs only inv_freq", "[frequencies][axes]") {
   }
 }
 
-// Golden: the text model of Cohere Compass as Hugging Face transformers lays it out, sections [22, 22, 20]:
-// the even ones of the first 44 frequencies turn by the height, the odd ones by the width, each in one block,
-// then time.
-TEST_CASE("an assignment of the user may come with an order of its own", "[frequencies][axes]") {
+// Golden: the text model of Cohere Compass as in Hugging Face transformers, sections [22, 22, 20]: the even
+// ones of the first 44 frequencies rotate by the height, the odd ones by the width, each in one block,
+// followed by time.
+TEST_CASE("a user-defined assignment may have its own order of pairs", "[frequencies][axes]") {
   const frequencies schedule(128, 5e5);
   Eigen::ArrayXd order(64);
   axis_assignment assignment{{}, 3};
@@ -217,7 +218,7 @@ TEST_CASE("an assignment of the user may come with an order of its own", "[frequ
   }
   const frequencies compass = rope::on_axes(frequencies::custom(order), assignment);
   const frequencies ernie = rope::on_axes(schedule, rope::height_width_then_time(22, 20));
-  // The same pairs, at other channels.
+  // These pairs, at other channels.
   for (Index i = 0; i < 64; ++i) {
     const Index from = i < 22 ? 2 * i : i < 44 ? 2 * (i - 22) + 1 : i;
     CHECK((compass.inv_freq().row(i) == ernie.inv_freq().row(from)).all());

@@ -39,7 +39,7 @@ std::string times(int count, const std::string& part) {
 }  // namespace
 
 // Golden: the sections of Qwen3-VL ([24, 20, 20]) and Qwen3.5 ([11, 11, 10]) expanded by the code of ggml.
-TEST_CASE("pairs are dealt out as in ggml", "[frequencies][axes]") {
+TEST_CASE("pairs are assigned to axes as in ggml", "[frequencies][axes]") {
   CHECK(axis_letters(rope::ggml_interleaved_sections({24, 20, 20, 0})) == times(20, "THW") + "TEET");
   CHECK(axis_letters(rope::ggml_interleaved_sections({11, 11, 10, 0})) == times(10, "THW") + "TH");
   CHECK(axis_letters(rope::ggml_interleaved_sections({2, 3, 3, 1})) == "THWTHWEHW");
@@ -104,7 +104,7 @@ TEST_CASE("along_directions multiplies each pair by its direction", "[frequencie
       CHECK(mixed.inv_freq()(i, a) == schedule.inv_freq()(i, 0) * static_cast<double>(directions(i, a)));
 }
 
-TEST_CASE("every_pair takes the even and the odd frequencies", "[frequencies][axes]") {
+TEST_CASE("every_pair selects the even and the odd frequencies", "[frequencies][axes]") {
   const frequencies schedule(14, 1e4);
   const frequencies even = rope::every_pair(schedule, 0, 2), odd = rope::every_pair(schedule, 1, 2);
   REQUIRE(even.pairs() == 4);
@@ -115,7 +115,7 @@ TEST_CASE("every_pair takes the even and the odd frequencies", "[frequencies][ax
   CHECK((rope::every_pair(schedule, 0, 1).inv_freq() == schedule.inv_freq()).all());
 }
 
-TEST_CASE("directions must fit, and a band of pairs must be one of the schedule", "[frequencies][axes]") {
+TEST_CASE("directions must fit, and a range of pairs must be within the schedule", "[frequencies][axes]") {
   CHECK(throws_saying<std::invalid_argument>(
       [] { rope::along_directions(frequencies(8), Eigen::ArrayXXd::Ones(3, 2)); },
       "rope::along_directions: directions must be [4, axes], got [3, 2]"));

@@ -75,7 +75,7 @@ TEST_CASE("the default schedule is the list of Hugging Face transformers", "[fre
   CHECK(schedule.attention_factor() == 1.0);
 }
 
-TEST_CASE("the first pair turns by one radian per position and the others ever more slowly",
+TEST_CASE("the first pair rotates by one radian per position and each next pair more slowly",
           "[frequencies]") {
   for (const double base : {1.0000001, 1.5, 1e4, 1e9, std::numeric_limits<double>::max()}) {
     const frequencies schedule(96, base);
@@ -87,7 +87,7 @@ TEST_CASE("the first pair turns by one radian per position and the others ever m
   }
 }
 
-TEST_CASE("a schedule knows its sizes, and its base is 10000 by default", "[frequencies]") {
+TEST_CASE("a schedule reports its sizes, and its base is 10000 by default", "[frequencies]") {
   const frequencies schedule(96);
   CHECK(schedule.pairs() == 48);
   CHECK(schedule.rotary_dim() == 96);
@@ -145,8 +145,9 @@ TEST_CASE("pixel frequencies are those of lucidrains", "[frequencies]") {
   CHECK((frequencies::pixel(8).inv_freq() == frequencies::pixel(8, 10.0).inv_freq()).all());
 }
 
-// Roundings, of 2^-53 each: two of the step, one of its multiple, one of the sum, 0.36 of pi, one of the product.
-TEST_CASE("pixel frequencies have the digits of double", "[frequencies]") {
+// Roundings of 2^-53 each: two of the step, one of its multiple, one of the sum, 0.36 of pi, one of the
+// product.
+TEST_CASE("pixel frequencies are accurate to double precision", "[frequencies]") {
   const double bound = 5.36 * 0x1p-53;
   for (const Index rotary_dim : {4, 8, 64, 130, 2000})
     for (const double max_freq : {2.0, 3.7, 10.0, 256.0, 1e9}) {
@@ -161,7 +162,7 @@ TEST_CASE("pixel frequencies have the digits of double", "[frequencies]") {
     }
 }
 
-TEST_CASE("one pair of pixel frequencies turns by pi", "[frequencies]") {
+TEST_CASE("a single pair of pixel frequencies has frequency pi", "[frequencies]") {
   CHECK(frequencies::pixel(2, 1000.0).inv_freq()(0, 0) == std::numbers::pi);
 }
 
@@ -193,7 +194,7 @@ TEST_CASE("the number of constant frequencies must be positive", "[frequencies]"
   }
 }
 
-TEST_CASE("a base in the place of rotary_dim is refused", "[frequencies]") {
+TEST_CASE("a base in place of rotary_dim throws", "[frequencies]") {
   struct halved {
     void apply(rope::schedule& axis) const { axis.inv_freq /= 2; }
   };
@@ -217,7 +218,7 @@ TEST_CASE("more pairs than fit into the address space are a length error", "[fre
   }
 }
 
-TEST_CASE("custom frequencies are kept as they were given", "[frequencies]") {
+TEST_CASE("custom frequencies are stored unchanged", "[frequencies]") {
   Eigen::MatrixXd given(3, 2);
   given << 1.0, -0.1, 0.0, 1e-300, -0x1.fffffffffffffp63, 1.0 / 3;
 
@@ -244,12 +245,12 @@ TEST_CASE("custom frequencies are kept as they were given", "[frequencies]") {
       CHECK((f.inv_freq().col(0) == column.array()).all());
     }
   }
-  SECTION("floats are widened without a change") {
+  SECTION("floats are converted without a change") {
     const Eigen::ArrayXf floats = (Eigen::ArrayXf(3) << 0.1f, -1e-30f, 3.0f).finished();
     const frequencies f = frequencies::custom(floats);
     for (Index i = 0; i < 3; ++i) CHECK(f.inv_freq()(i, 0) == static_cast<double>(floats[i]));
   }
-  SECTION("what happens to the input afterwards does not matter") {
+  SECTION("later changes of the input do not change the frequencies") {
     const frequencies f = frequencies::custom(given);
     given.setZero();
     CHECK(f.inv_freq()(0, 0) == 1.0);

@@ -37,7 +37,7 @@ wide magnitude_of(const ggml_rope_parameters& p) {
 }
 
 /// The angles of one token in ggml, from the loop of its code, which carries an angle for each axis from pair
-/// to pair; the library has a power for each pair instead. In long double, where ggml has float.
+/// to pair. The library computes a power for each pair instead. In long double, where ggml has float.
 std::vector<wide> angles_of_ggml(const ggml_rope_parameters& p, const std::array<wide, 4>& position) {
   const wide d = static_cast<wide>(p.n_dims), base = p.freq_base, scale = p.freq_scale;
   const wide step = testing::pow(base, -2 / d);
@@ -105,7 +105,8 @@ bool is_as_in_ggml(const ggml_rope_parameters& p) {
   return same;
 }
 
-/// The angles of a token that is at (1, 2, 3, -3), or at 1 on one axis, and m, beside what ggml printed.
+/// Compares the angles of a token that is at (1, 2, 3, -3), or at 1 on one axis, and m, with the printed
+/// results of ggml.
 bool agrees(const ggml_rope_parameters& p, const std::vector<double>& printed, double m) {
   const frequencies f = ggml_frequencies(p);
   const Eigen::ArrayXXd got = angles(f, f.axes() == 1 ? at({1}) : at({1, 2, 3, -3}));
@@ -122,8 +123,9 @@ bool agrees(const ggml_rope_parameters& p, const std::vector<double>& printed, d
 
 }  // namespace
 
-// Golden: ggml_rope_cache_init and ggml_mrope_cache_init of ggml, src/ggml-cpu/ops.cpp of 2026-08-21 (d99724f),
-// run in float; seven digits of the angles of all pairs, and of the length of (cos, sin) of pair 0.
+// Golden: ggml_rope_cache_init and ggml_mrope_cache_init of ggml, src/ggml-cpu/ops.cpp of 2026-08-21
+// (d99724f), run in float: seven digits of the angles of all pairs, and of the length of (cos, sin) of pair
+// 0.
 TEST_CASE("the arguments of ggml_rope_ext give its angles", "[frequencies][ggml]") {
   CHECK(agrees(
       {.n_dims = 16, .freq_scale = 0.5, .attn_factor = 1.5, .freq_factors = {1, 2, 4, 8, 1, 1, 0.5, 1}},
@@ -178,7 +180,7 @@ TEST_CASE("the arguments of ggml_rope_ext give its angles", "[frequencies][ggml]
   CHECK(testing::Approx(0.0001911241).epsilon(4e-6) == step.inv_freq(35, 0));
 }
 
-TEST_CASE("the arguments of ggml_rope_multi give its angles, wrapped and cut sections too",
+TEST_CASE("the arguments of ggml_rope_multi give its angles, also for repeated and truncated sections",
           "[frequencies][ggml]") {
   const auto of = [](ggml_rope_type mode, Index n_dims, std::array<Index, 4> sections) {
     return ggml_rope_parameters{.n_dims = n_dims, .sections = sections, .mode = mode};
@@ -257,14 +259,14 @@ TEST_CASE("every combination of ggml's arguments is its loop in long double", "[
   check({.n_dims = 8, .n_ctx_orig = -3, .beta_fast = -1, .beta_slow = -1, .freq_factors = {1, -2, 3, 4, 0}});
 }
 
-TEST_CASE("a divisor of 1e30 stops its pair", "[frequencies][ggml]") {
+TEST_CASE("a divisor of 1e30 stops the rotation of its pair", "[frequencies][ggml]") {
   const frequencies f = ggml_frequencies({.n_dims = 8, .freq_factors = {1, 2, 1e30, 1}});
   CHECK(f.inv_freq(2, 0) == 0);
   CHECK(f.inv_freq(1, 0) == frequencies(8).inv_freq(1, 0) / 2);
   CHECK(f.inv_freq(3, 0) == frequencies(8).inv_freq(3, 0));
 }
 
-TEST_CASE("ggml's arguments that give no frequencies are named", "[frequencies][ggml]") {
+TEST_CASE("invalid arguments of ggml throw by name", "[frequencies][ggml]") {
   const ggml_rope_parameters yarn = {
       .n_dims = 8, .n_ctx_orig = 64, .freq_scale = 0.5, .ext_factor = 1, .beta_fast = 32, .beta_slow = 1};
   const auto says = [&](auto change, const auto&... parts) {

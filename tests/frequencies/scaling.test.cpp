@@ -20,7 +20,7 @@ using namespace testing;
 
 // Golden: Hugging Face transformers, tests/utils/test_modeling_rope_utils.py (e42e4a4), head_dim 128,
 // rope_theta 1e4, max_position_embeddings 2048, five digits.
-TEST_CASE("the schedules of Hugging Face's tests come out to all their digits", "[frequencies][scaling]") {
+TEST_CASE("the schedules of Hugging Face's tests agree to all their digits", "[frequencies][scaling]") {
   const frequencies original(128, 1e4);
 
   SECTION("linear") {
@@ -72,7 +72,7 @@ TEST_CASE("the schedules of Hugging Face's tests come out to all their digits", 
 }
 
 // Golden: recomputed in double precision from the formulas of Hugging Face transformers.
-TEST_CASE("dynamic_ntk_scaling is published to sixteen digits", "[frequencies][scaling]") {
+TEST_CASE("dynamic_ntk_scaling agrees with published values to sixteen digits", "[frequencies][scaling]") {
   for (const double length : {1024.0, 2048.0, 4096.0}) {
     const frequencies f(128, 1e4, dynamic_ntk_scaling{.factor = 2, .max_position = 2048, .length = length});
     CHECK(rounds_to(f.inv_freq()(1, 0), length > 2048 ? 0.8509942913412162 : 0.8659643233600653, 16));
@@ -80,7 +80,8 @@ TEST_CASE("dynamic_ntk_scaling is published to sixteen digits", "[frequencies][s
   }
 }
 
-TEST_CASE("ntk_scaling slows the last pair by exactly its factor", "[frequencies][scaling]") {
+TEST_CASE("ntk_scaling divides the frequency of the last pair by exactly its factor",
+          "[frequencies][scaling]") {
   // Golden: lucidrains/rotary-embedding-torch, freqs_for = 'lang', theta_rescale_factor = 1 and 4.
   CHECK(lists(frequencies(8, 1e4), 0, "1 0.1 0.01 0.001", 15));
   CHECK(lists(frequencies(8, 1e4, ntk_scaling{4}), 0, "1 0.06299605 0.003968503 0.00025", 7));
@@ -140,7 +141,7 @@ TEST_CASE("llama3_scaling with equal factors is a step that keeps the boundary",
   CHECK(edge.inv_freq(2) == before(2) / 16);
 }
 
-TEST_CASE("proportional_scaling stops the slow pairs and keeps the pairing of the whole head",
+TEST_CASE("proportional_scaling stops the low-frequency pairs and keeps the pairing of the whole head",
           "[frequencies][scaling]") {
   CHECK(lists(frequencies(16, 1e6, proportional_scaling{.partial_rotary_factor = 0.25}), 0,
               "1 0.1778279 0 0 0 0 0 0", 7));
@@ -163,7 +164,7 @@ TEST_CASE("pair_factor_scaling divides every pair by its own factor", "[frequenc
   CHECK(f.attention_factor() == 1.0);
 }
 
-TEST_CASE("every scaling reports a field out of its range with the rule and the value",
+TEST_CASE("every scaling throws for a field out of its range with the rule and the value",
           "[frequencies][scaling]") {
   for (const auto& [bad, value] : not_positive) {
     CHECK(refused(linear_scaling{bad}, "linear_scaling: factor must be positive", value));
@@ -196,7 +197,7 @@ TEST_CASE("every scaling reports a field out of its range with the rule and the 
                 "pair_factor_scaling: factors must have one value per pair, 4", "got 5"));
   CHECK(refused(pair_factor_scaling{}, "pair_factor_scaling: factors must have one value per pair, 4",
                 "got 0"));
-  // A single pair has no slowest one to slow down.
+  // With a single pair there is no lowest frequency to scale.
   CHECK_NOTHROW(frequencies(2, 1e4, dynamic_ntk_scaling{2, 64, 64}));
   CHECK(throws_saying<std::invalid_argument>(
       [] {

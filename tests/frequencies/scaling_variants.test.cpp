@@ -20,12 +20,12 @@ using namespace testing;
 
 constexpr double turn = 2 * std::numbers::pi;
 
-/// Pair i of a schedule over the same pair of the original one.
+/// The ratio of each pair of a schedule to the same pair of the original one.
 double kept(const frequencies& scaled, const frequencies& original, Index i) {
   return scaled.inv_freq()(i, 0) / original.inv_freq()(i, 0);
 }
 
-/// Gives the slowest pair a wavelength of `tokens`.
+/// Gives the lowest-frequency pair a wavelength of `tokens`.
 struct last_wavelength {
   double tokens;
   void apply(schedule& schedule) const {
@@ -43,7 +43,7 @@ TEST_CASE("mixed_ntk_scaling is the ntk rule of vLLM", "[frequencies][scaling]")
               "0.5582966 0.04070169 0.003140634 0.00025", 7));
 }
 
-TEST_CASE("mixed_ntk_scaling slows the last pair by exactly its factor and every other one by less",
+TEST_CASE("mixed_ntk_scaling divides the last pair by exactly its factor and every other one by less",
           "[frequencies][scaling]") {
   const frequencies original(128, 5e5);
   for (const mixed_ntk_scaling& rule :
@@ -62,12 +62,12 @@ TEST_CASE("alpha_scaling is the schedule of Hunyuan", "[frequencies][scaling]") 
   CHECK(same_schedule(frequencies(128, 1e4, alpha_scaling{1000}), frequencies(128, 11158839.92507748)) ==
         false);
   const frequencies f(128, 1e4, alpha_scaling{1000}), from_base(128, 11158839.92507748);
-  // The published base has 16 digits, and a relative error e of it moves pair i by at most e.
+  // The published base has 16 digits, and a relative error e of it changes pair i by at most e.
   for (Index i = 0; i < 64; ++i) CHECK(rounds_to(f.inv_freq()(i, 0), from_base.inv_freq()(i, 0), 14));
   CHECK(same_schedule(frequencies(96, 5e5, alpha_scaling{8}), frequencies(96, 5e5, ntk_scaling{8})));
 }
 
-TEST_CASE("ntk_by_parts_scaling is published", "[frequencies][scaling]") {
+TEST_CASE("ntk_by_parts_scaling agrees with published values", "[frequencies][scaling]") {
   const ntk_by_parts_scaling rule = {.factor = 4, .original_max_position = 2048};
   const frequencies f(64, 1e4, rule), original(64, 1e4);
   CHECK(lists(f, 10,
@@ -91,7 +91,7 @@ TEST_CASE("the weights of ntk_by_parts_scaling fade NTK and the original schedul
   const frequencies ntk(64, 1e4, ntk_scaling{4}), only_ntk = with(1, 0);
   CHECK(same_pairs(only_ntk, ntk, 0, 20));
   CHECK(divided(only_ntk, original, 22, 32, 4));
-  // Half of a weight is half way between.
+  // Half of a weight gives the midpoint.
   for (Index i = 0; i < 10; ++i) {
     CHECK(
         rounds_to(with(1, 0.5).inv_freq()(i, 0), (ntk.inv_freq()(i, 0) + original.inv_freq()(i, 0)) / 2, 14));
@@ -103,12 +103,12 @@ TEST_CASE("the weights of ntk_by_parts_scaling fade NTK and the original schedul
 TEST_CASE("the bounds of ntk_by_parts_scaling stay in [0, d - 1] and equal ones are a step",
           "[frequencies][scaling]") {
   const frequencies original(64, 1e4);
-  // Both outer bounds are pair 0, which is kept; the inner blend runs from pair 1 to pair 3.
+  // Both outer bounds are pair 0, which is kept. The inner blend runs from pair 1 to pair 3.
   const frequencies f(64, 1e4, ntk_by_parts_scaling{4, 11});
   CHECK(f.inv_freq()(0, 0) == 1.0);
   CHECK(kept(f, original, 2) > 0.25);
   CHECK(divided(f, original, 3, 32, 4));
-  // Upper bounds above d - 1, which leaves a pair just below it a share of both blends.
+  // Upper bounds above d - 1, so that a pair just below it has a share of both blends.
   const frequencies far(64, 10, ntk_by_parts_scaling{4, 600}), base_ten(64, 10);
   CHECK(kept(far, base_ten, 31) > 0.25);
 }
@@ -158,7 +158,7 @@ TEST_CASE("clipped_scaling takes any number of pairs", "[frequencies][scaling]")
   const frequencies three(8, 1e4, clipped_scaling{.low_count = 3});
   CHECK(same_pairs(three, original, 0, 2));
   CHECK(rounds_to(kept(three, original, 2), 0.5, 15));
-  // More than there are: all four.
+  // More pairs than there are: all four.
   CHECK(same_schedule(frequencies(8, 1e4, clipped_scaling{}),
                       frequencies(8, 1e4, clipped_scaling{.low_count = 4})));
 }
@@ -180,7 +180,7 @@ TEST_CASE("a variant with a factor of 1 changes nothing", "[frequencies][scaling
     }
 }
 
-TEST_CASE("every variant reports a field out of its range with the rule and the value",
+TEST_CASE("every variant throws for a field out of its range with the rule and the value",
           "[frequencies][scaling]") {
   for (const auto& [bad, value] : not_positive) {
     CHECK(refused(alpha_scaling{bad}, "alpha_scaling: alpha must be positive", value));
@@ -199,7 +199,7 @@ TEST_CASE("every variant reports a field out of its range with the rule and the 
                 "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]", "got 1.5"));
   CHECK(
       refused(clipped_scaling{.low_count = -1}, "clipped_scaling: low_count must not be negative", "got -1"));
-  // A single pair has no slowest one to slow down.
+  // With a single pair there is no lowest frequency to scale.
   const char* text = "rotary_dim must be at least 4, got 2";
   CHECK(throws_saying<std::invalid_argument>([] { frequencies f(2, 1e4, alpha_scaling{2}); }, "alpha", text));
   const ntk_by_parts_scaling by_parts = {.factor = 2, .original_max_position = 2048};

@@ -32,8 +32,8 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-// Golden, here and below where nothing else is said: the formulas of the implementation named, in fp64, for
-// channels 1 .. 8 at height 1 and width 2, printed with nine digits.
+// Golden, here and below unless a comment names another source: the formulas of the named implementation, in
+// fp64, for channels 1 .. 8 at height 1 and width 2, printed with nine digits.
 TEST_CASE("Pixtral", "[frequencies][vision_axes]") {
   const frequencies f = rope::pixtral_frequencies(8);
   CHECK(agrees_with(angles(f, at({1, 2})), {1, 0.01, 0.2, 0.002}, 9));
@@ -60,7 +60,7 @@ TEST_CASE("the two-dimensional rotation of llama.cpp", "[frequencies][vision_axe
   CHECK(agrees_with(
       counted_channels<interleaved>(rope::pixtral_frequencies(8), at({1, 2}), 8),
       {-1.14263966, 1.9220756, 2.95985067, 4.0297995, 3.7083169, 6.87374612, 6.98398601, 8.01398399}, 9));
-  // NEOX pairs lie within each half of the head: two windows, a table of one axis for each.
+  // NEOX pairs are within each half of the head: two ranges of channels, with a table of one axis for each.
   Eigen::ArrayXd x = Eigen::ArrayXd::LinSpaced(8, 1, 8);
   const auto head = rope::thd(x.data(), 1, 1, 8);
   const frequency_table<double> table(frequencies(4), 3);
@@ -100,7 +100,7 @@ TEST_CASE("DINOv3", "[frequencies][vision_axes]") {
   CHECK(agrees_with(
       angles(by_base, patches).row(0),
       {-3.141593, -0.9934588, -0.3141593, -0.09934588, -4.18879, -1.324612, -0.418879, -0.1324612}, 7));
-  // One period alone is the smallest, as linspace(0, 1, 1) is 0.
+  // A single period is the smallest, as linspace(0, 1, 1) is 0.
   CHECK(agrees_with(2 * std::acos(-1.0) / rope::dino_v3_frequencies(4, 0.5, 90).inv_freq().col(0).head(1),
                     {0.5}, 15));
   CHECK(agrees_with(2 * std::acos(-1.0) / rope::dino_v3_frequencies(8, 3, 3).inv_freq().col(0).head(2),
@@ -145,7 +145,7 @@ TEST_CASE("timm", "[frequencies][vision_axes]") {
   // in_pixels = False: temperature^(-k / bands), on the integer grid.
   CHECK(
       agrees_with(rope::qwen_vl_vision_frequencies(16).inv_freq().col(0).head(4), {1, 0.1, 0.01, 0.001}, 15));
-  // One band is pi, and 2 is the smallest max_freq.
+  // A single band has frequency pi, and 2 is the smallest max_freq.
   CHECK(rope::timm_pixel_frequencies(4).inv_freq()(0, 0) ==
         rope::timm_pixel_frequencies(8, 2).inv_freq()(1, 0));
 }
@@ -176,8 +176,8 @@ TEST_CASE("bases and powers are within 2 ulp of their formulas", "[frequencies][
   }
 }
 
-// Each half of the head is a head of its own: apply_multidimensional_rope of transformers.
-TEST_CASE("Gemma 4 turns two windows", "[frequencies][vision_axes]") {
+// Each half of the head is rotated as a head: apply_multidimensional_rope of transformers.
+TEST_CASE("Gemma 4 rotates two ranges of channels", "[frequencies][vision_axes]") {
   const frequency_table<double> table(frequencies(4, 100.0), 3);
   std::vector<double> channels = {1, 2, 3, 4, 5, 6, 7, 8};
   const rope::head_view<double> head = rope::bshd(channels.data(), 1, 1, 1, 8);
@@ -190,7 +190,7 @@ TEST_CASE("Gemma 4 turns two windows", "[frequencies][vision_axes]") {
       9));
 }
 
-TEST_CASE("a head of a vision model must be cut in four", "[frequencies][vision_axes]") {
+TEST_CASE("a head of a vision model must be divisible by four", "[frequencies][vision_axes]") {
   for (const Index head_dim : {Index{0}, Index{2}, Index{6}, Index{63}, Index{-4}}) {
     CAPTURE(head_dim);
     const std::string value = "got " + std::to_string(head_dim);
@@ -210,7 +210,7 @@ TEST_CASE("a head of a vision model must be cut in four", "[frequencies][vision_
   }
 }
 
-TEST_CASE("the numbers of a vision model must make sense", "[frequencies][vision_axes]") {
+TEST_CASE("invalid numbers of a vision model throw", "[frequencies][vision_axes]") {
   const auto refuses = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
   };

@@ -28,7 +28,7 @@ constexpr Index too_many = std::numeric_limits<Index>::max();
 
 }  // namespace
 
-TEST_CASE("a grid is walked in row-major order", "[positions][grid_positions]") {
+TEST_CASE("a grid is enumerated in row-major order", "[positions][grid_positions]") {
   const std::vector<Index> extents = {3, 2, 4};
   const auto grid = rope::grid_positions(extents);
   const auto shifted = rope::grid_positions(extents, {-1, 10, 0});
@@ -57,7 +57,7 @@ TEST_CASE("a grid of real coordinates is the product of its axes", "[positions][
       CHECK(grid(2 * i + j, 0) == a(i));
       CHECK(grid(2 * i + j, 1) == b(j));
     }
-  // Rows, expressions and other scalars are axes too.
+  // Rows, expressions and other scalar types are axes too.
   const Eigen::RowVector2f row(-7, 9);
   CHECK((rope::grid_coordinates(Eigen::Array3i(1, 3, 5), row).col(0) == 2 * grid.col(0)).all());
   CHECK((rope::grid_coordinates(2 * a, row).col(1) == grid.col(1)).all());
@@ -91,7 +91,8 @@ TEST_CASE("axial frequencies on a grid are those of lucidrains", "[positions][gr
   }
 }
 
-TEST_CASE("ids of a smaller grid find its rows in the table of a larger one", "[positions][grid_positions]") {
+TEST_CASE("ids of a smaller grid select its rows in the table of a larger one",
+          "[positions][grid_positions]") {
   const frequencies f = rope::axial(frequencies(8), 2);
   const frequency_table<float> whole(f, rope::grid_positions({7, 9})), own(f, rope::grid_positions({4, 5}));
   const std::vector<std::int64_t> ids = rope::grid_ids({4, 5}, {7, 9});
@@ -144,7 +145,7 @@ TEST_CASE("cells of a crop that does not begin at 0 have the coordinates of diff
                      16.84090909, 18.81818182, 20.79545455, 22.77272727, 24.75},
                     10));
   CHECK(agrees_with(rope::evenly_spaced_in_crop(4, 2, 7), {2, 3.0833333333, 4.1666666667, 5.25}, 10));
-  // From 0 on they are those of evenly_spaced_before.
+  // A crop that begins at 0 has those of evenly_spaced_before.
   CHECK(agrees_with(rope::evenly_spaced_in_crop(4, 0, 30), {0, 7.5, 15, 22.5}, 15));
   CHECK(rope::evenly_spaced_in_crop(1, 4, 9)(0) == 4);
   CHECK(rope::evenly_spaced_in_crop(0, 4, 9).size() == 0);
@@ -152,7 +153,7 @@ TEST_CASE("cells of a crop that does not begin at 0 have the coordinates of diff
 
 // Golden: get_resize_crop_region_for_grid and get_3d_rotary_pos_embed of Hugging Face diffusers: the first
 // two and the last coordinate of the rows and of the columns, over a base grid of 30 x 45.
-TEST_CASE("CogVideoX lays a video of any proportions over the middle of its base grid",
+TEST_CASE("CogVideoX places a video of any proportions over the middle of its base grid",
           "[positions][grid_positions]") {
   struct golden {
     Index height, width;
@@ -220,7 +221,7 @@ TEST_CASE("the centers of patches are normalised in three ways", "[positions][gr
   CHECK(agrees_with(rope::patch_centers(3, 2, patch_normalisation::largest).row(5), {2.0 / 3, 0}, 15));
 }
 
-TEST_CASE("a grid whose coordinates would wrap is refused", "[positions][grid_positions]") {
+TEST_CASE("a grid whose coordinates would overflow throws", "[positions][grid_positions]") {
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
   CHECK(rope::grid_positions({2, 3}, {0, most - 2})(5, 1) == most);
   CHECK(rope::grid_positions({0, 3}, {0, most}).rows() == 0);
@@ -231,7 +232,7 @@ TEST_CASE("a grid whose coordinates would wrap is refused", "[positions][grid_po
       "rope::grid_positions: positions must fit", "got 9223372036854775806 + 2"));
 }
 
-TEST_CASE("a grid must have sensible extents", "[positions][grid_positions]") {
+TEST_CASE("a grid must have valid extents", "[positions][grid_positions]") {
   const auto refuses = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
   };

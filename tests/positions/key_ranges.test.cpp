@@ -17,8 +17,8 @@ using testing::throws_saying;
 
 namespace {
 
-/// Whether the ranges of the newest `queries` of `keys` tokens admit the keys that sees(token, key) names, and
-/// no others.
+/// Whether the ranges of the newest `queries` of `keys` tokens contain exactly the keys for which sees(token,
+/// key) holds.
 template <class Sees>
 bool admit(const std::vector<key_range>& ranges, Index queries, Index keys, const Sees& sees) {
   if (static_cast<Index>(ranges.size()) != queries) return false;
@@ -59,7 +59,7 @@ TEST_CASE("blocks and chunks longer than any row do not overflow", "[positions]"
   CHECK(chunks[0].count == longest);
 }
 
-TEST_CASE("segments see themselves, and padding sees and is seen by nothing", "[positions]") {
+TEST_CASE("segments attend to themselves, and padding neither attends nor is attended to", "[positions]") {
   const std::vector<int> offsets = {0, 4, 4, 9, 10}, lengths = {4, 0, 2, 0};
   const auto segment_of = [](Index t) { return t < 4 ? 0 : t < 9 ? 1 : 2; };
   CHECK(admit(rope::segment_ranges(offsets, true), 10, 10,
@@ -78,7 +78,7 @@ TEST_CASE("segments see themselves, and padding sees and is seen by nothing", "[
   CHECK(rope::segment_ranges(std::vector{0}, true).empty());
 }
 
-TEST_CASE("ranges that cannot be are refused with the value", "[positions]") {
+TEST_CASE("invalid ranges throw with the value", "[positions]") {
   const auto says = [](const auto& make, const char* rule) {
     return throws_saying<std::invalid_argument>(make, rule);
   };

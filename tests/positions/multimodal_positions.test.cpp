@@ -66,22 +66,22 @@ TEST_CASE("a video before text", "[positions][multimodal_positions]") {
   CHECK(prompt.delta() == 8 - 17);
 }
 
-// Golden: the docstring of Qwen2.5-VL in the same place: 25 tokens per second and one frame per second, 3 x 2
-// x 2.
-TEST_CASE("frames are apart by their time in Qwen2.5-VL", "[positions][multimodal_positions]") {
+// Golden: the same docstring for Qwen2.5-VL: 25 tokens per second and one frame per second, 3 x 2 x 2.
+TEST_CASE("frames of Qwen2.5-VL are spaced by their time", "[positions][multimodal_positions]") {
   const auto prompt = rope::qwen_vl_positions({vision_run{3, 2, 2, 50}, text_run{1}});
   CHECK(spelled(prompt.coordinates) ==
         "(0,0,0)(0,0,1)(0,1,0)(0,1,1)(50,0,0)(50,0,1)(50,1,0)(50,1,1)(100,0,0)(100,0,1)(100,1,0)(100,1,1)"
         "(101,101,101)");
-  // A fraction of a position is cut off, and the larger of time and space counts for what follows.
+  // A fraction of a position is truncated, and the next run starts after the larger of time and space.
   const auto fractional = rope::qwen_vl_positions({text_run{2}, vision_run{4, 1, 3, 0.7}, text_run{1}});
   CHECK(spelled(fractional.coordinates) ==
         "(0,0,0)(1,1,1)(2,2,2)(2,2,3)(2,2,4)(2,2,2)(2,2,3)(2,2,4)(3,2,2)(3,2,3)(3,2,4)(4,2,2)(4,2,3)(4,2,4)("
         "5,5,5)");
 }
 
-// Golden: `get_rope_index` of Hugging Face transformers since 5.3, followed by hand: what comes after a video
-// starts max(height, width) after it, and generation (`rope_deltas`) one after the largest position of all.
+// Golden: `get_rope_index` of Hugging Face transformers since 5.3, evaluated by hand: the run after a video
+// starts max(height, width) after it, and generation (`rope_deltas`) starts one after the largest position of
+// all.
 TEST_CASE("text after a long video starts where transformers or vLLM put it",
           "[positions][multimodal_positions]") {
   using rope::vision_advance;
@@ -95,12 +95,12 @@ TEST_CASE("text after a long video starts where transformers or vLLM put it",
   CHECK(spelled(sides.coordinates) == video + "(4,4,4)(5,5,5)");
   CHECK(sides.next == 6);
   CHECK(sides.delta() == 6 - 12);
-  // The video may hold the largest position, far behind the text.
+  // The video may have the largest position, far beyond the text.
   const auto seconds =
       rope::qwen_vl_positions({vision_run{3, 2, 2, 50}, text_run{1}}, 7, vision_advance::past_sides);
   CHECK(spelled(seconds.coordinates).substr(spelled(seconds.coordinates).rfind('(')) == "(9,9,9)");
   CHECK(seconds.next == 7 + 100 + 1);
-  // An image, and a video no longer than its sides, leave no choice.
+  // For an image, and a video no longer than its sides, both rules agree.
   const std::vector<prompt_run> alike = {text_run{3}, merged_patches(1, 4, 6, 2), vision_run{3, 2, 3},
                                          text_run{2}};
   const auto one = rope::qwen_vl_positions(alike),
@@ -139,7 +139,7 @@ TEST_CASE("VideoRoPE centers each frame on the diagonal", "[positions][multimoda
   CHECK(spelled(real.coordinates) == "(10.5,10.5,10.5)(11.25,11.25,11.25)(12.25,12.25,12.25)");
 }
 
-TEST_CASE("a prompt may go on where another ended", "[positions][multimodal_positions]") {
+TEST_CASE("a prompt may continue after another", "[positions][multimodal_positions]") {
   const std::vector<prompt_run> first = {text_run{2}, vision_run{1, 2, 5}},
                                 second = {text_run{3}, vision_run{2, 2, 1}};
   std::vector<prompt_run> both = first;
@@ -173,8 +173,7 @@ TEST_CASE("generated text decodes with a table of one axis", "[positions][multim
   CHECK(testing::same_bits(whole.data() + tokens * 32, decoded.data() + tokens * 32, 4 * 32));
 }
 
-TEST_CASE("a run without tokens is passed over, however many rows it has",
-          "[positions][multimodal_positions]") {
+TEST_CASE("a run without tokens is skipped, for any number of rows", "[positions][multimodal_positions]") {
   constexpr Index most = std::numeric_limits<Index>::max() / 64;
   const auto prompt = rope::qwen_vl_positions({rope::vision_run{1, most, 0}, rope::text_run{2}}, 7);
   CHECK(prompt.coordinates.rows() == 2);
@@ -182,12 +181,12 @@ TEST_CASE("a run without tokens is passed over, however many rows it has",
   for (const Index frames :
        {most, std::numeric_limits<Index>::max()})  // frames * 4 alone exceed the address space
     CHECK(rope::qwen_vl_positions({rope::vision_run{frames, 4, 0, 0}}).coordinates.rows() == 0);
-  rope::vision_run untold;  // an extent that nobody wrote
+  rope::vision_run untold;  // an uninitialised extent
   untold.height = 2;
   CHECK(rope::qwen_vl_positions({untold}).coordinates.rows() == 0);
 }
 
-TEST_CASE("runs that make no sense are refused", "[positions][multimodal_positions]") {
+TEST_CASE("invalid runs throw", "[positions][multimodal_positions]") {
   const auto refuses = [](const std::vector<prompt_run>& runs, const auto&... parts) {
     return throws_saying<std::invalid_argument>([&] { rope::qwen_vl_positions(runs); },
                                                 "rope::qwen_vl_positions: ", parts...) &&

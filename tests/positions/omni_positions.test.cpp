@@ -36,9 +36,9 @@ std::string spelled(const prompt_positions<Scalar>& prompt) {
 
 }  // namespace
 
-// What get_rope_index of Hugging Face transformers (qwen2_5_omni and qwen3_omni_moe, November 2025) returned for these
-// prompts, with merged extents, and its largest position plus one.
-TEST_CASE("Qwen2.5-Omni takes frames and sound by chunks of time", "[positions][omni_positions]") {
+// The results of get_rope_index of Hugging Face transformers (qwen2_5_omni and qwen3_omni_moe, November 2025)
+// for these prompts, with merged extents, and its largest position plus one.
+TEST_CASE("Qwen2.5-Omni alternates frames and sound by chunks of time", "[positions][omni_positions]") {
   CHECK(spelled(qwen2_5_omni_positions({text_run{2}, sounding_video_run{{2, 1, 2, 25.0}, 6}, text_run{2}})) ==
         "(0,0,0)(1,1,1)(2,2,2)(2,2,2)(3,3,3)(3,3,4)(28,3,3)(28,3,4)(3,3,3)(4,4,4)"
         "(5,5,5)(6,6,6)(7,7,7)(8,8,8)(9,9,9)(9,9,9)(10,10,10)(11,11,11)"
@@ -120,12 +120,12 @@ TEST_CASE("Qwen2.5-Omni takes frames and sound by chunks of time", "[positions][
         " next 28");
 }
 
-TEST_CASE("a chunk of one position has at most one token of the sound", "[positions][omni_positions]") {
+TEST_CASE("a chunk of one position has at most one token of sound", "[positions][omni_positions]") {
   CHECK(spelled(qwen2_5_omni_positions({sounding_video_run{{2, 1, 2, 3.0}, 4}}, 0, 1)) ==
         "(0,0,0)(0,0,0)(1,1,1)(1,1,2)(1,1,1)(4,1,1)(2,2,2)(4,1,2)(3,3,3)(4,4,4)(5,5,5)(5,5,5) next 6");
 }
 
-TEST_CASE("Qwen3-Omni takes frames and sound token by token", "[positions][omni_positions]") {
+TEST_CASE("Qwen3-Omni alternates frames and sound token by token", "[positions][omni_positions]") {
   CHECK(spelled(qwen3_omni_positions({text_run{2}, sounding_video_run{{2, 1, 2, 13.0}, 3}, text_run{2}})) ==
         "(0,0,0)(1,1,1)(2,2,2)(3,3,3)(4,4,4)(4,4,5)(4,4,4)(5,5,5)(6,6,6)(17,4,4)"
         "(17,4,5)(18,18,18)(19,19,19)(20,20,20)(21,21,21)"
@@ -178,7 +178,7 @@ TEST_CASE("Qwen3-Omni takes frames and sound token by token", "[positions][omni_
         " next 32");
 }
 
-TEST_CASE("without a sounding video the positions are those of Qwen2.5-VL", "[positions][omni_positions]") {
+TEST_CASE("without a video with audio the positions are those of Qwen2.5-VL", "[positions][omni_positions]") {
   const vision_run image{1, 2, 3}, video{3, 2, 2, 2.5};
   const auto omni = qwen2_5_omni_positions({text_run{3}, image, text_run{0}, video, text_run{2}}, 7);
   const auto vl = qwen_vl_positions({text_run{3}, image, text_run{0}, video, text_run{2}}, 7);
@@ -189,7 +189,7 @@ TEST_CASE("without a sounding video the positions are those of Qwen2.5-VL", "[po
   CHECK(qwen3_omni_positions({}, 5).next == 5);
 }
 
-TEST_CASE("either stream of a sounding video may be empty", "[positions][omni_positions]") {
+TEST_CASE("either stream of a video with audio may be empty", "[positions][omni_positions]") {
   CHECK(spelled(qwen2_5_omni_positions({sounding_video_run{}})) == "(0,0,0)(0,0,0)(1,1,1)(1,1,1) next 2");
   CHECK(spelled(qwen2_5_omni_positions({sounding_video_run{{}, 2}})) ==
         "(0,0,0)(0,0,0)(1,1,1)(2,2,2)(3,3,3)(3,3,3) next 4");
@@ -200,7 +200,7 @@ TEST_CASE("either stream of a sounding video may be empty", "[positions][omni_po
         "(0,0,0)(1,1,1)(2,2,2)(3,3,3)(4,4,4) next 5");
 }
 
-TEST_CASE("a prompt that has no positions is refused", "[positions][omni_positions]") {
+TEST_CASE("a prompt without valid positions throws", "[positions][omni_positions]") {
   constexpr std::int64_t far = std::int64_t{1} << 60;
   constexpr Index most = (std::numeric_limits<Index>::max)() / 64;
   const auto refuses = [](const omni_run& run, const char* part) {

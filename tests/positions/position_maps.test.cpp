@@ -31,7 +31,7 @@ ids of(const ids& positions, const Map& map) {
   return values;
 }
 
-/// q . R(-distance) k of one head in long double, pairs of neighbours.
+/// q . R(-distance) k of one head in long double, with interleaved pairs.
 testing::wide score_at(const double* q, const double* k, std::int64_t distance, const frequencies& schedule) {
   testing::wide sum = 0;
   for (Index i = 0; i < schedule.pairs(); ++i) {
@@ -81,7 +81,7 @@ TEST_CASE("Self-Extend positions are LongLM's", "[positions][position_maps]") {
   CHECK(mapped_positions(5, 2, [](std::int64_t p) { return 2 * p; }) == ids{10, 12});
 }
 
-TEST_CASE("near keys keep their distance and far ones come closer", "[positions][position_maps]") {
+TEST_CASE("near keys keep their distance and distant ones come closer", "[positions][position_maps]") {
   for (const std::int64_t window : {1, 2, 5, 8, 16})
     for (const std::int64_t group : {1, 2, 3, 8}) {
       const self_extend rule{group, window};
@@ -107,12 +107,14 @@ TEST_CASE("near keys keep their distance and far ones come closer", "[positions]
       CHECK(positive);
       CHECK(clipped);
     }
-  // Group 1 is no change; the largest distance of a long context shrinks by about the group.
+  // Group 1 changes nothing. With larger groups the largest distance of a long context shrinks by about the
+  // group.
   CHECK(self_extend{1, 4}.distance(1000, 3) == 997);
   CHECK(self_extend{8, 1024}.distance(16383, 0) == 16383 / 8 + 1024 - 128);
 }
 
-TEST_CASE("dual chunk keeps local distances and exceeds no chunk", "[positions][position_maps]") {
+TEST_CASE("dual chunk keeps local distances, and no distance exceeds the chunk",
+          "[positions][position_maps]") {
   for (const std::int64_t chunk : {2, 3, 8, 13})
     for (std::int64_t local = 1; local < chunk; ++local) {
       const dual_chunk rule{chunk, local};
@@ -174,7 +176,7 @@ TEST_CASE("both ways to rotate under a rule give the score of its distance", "[p
   CHECK(worst <= bound);
 }
 
-// Decoding: the cache holds unrotated keys; every step rotates a copy of them at the ids of its query.
+// Decoding: the cache contains unrotated keys, and every step rotates a copy of them at the ids of its query.
 TEST_CASE("decoding under a rule attends at its distances", "[positions][position_maps]") {
   const Index tokens = 40, heads = 4, kv_heads = 2, head_dim = 8;
   const frequencies schedule(head_dim, 50.0);
@@ -215,7 +217,7 @@ TEST_CASE("decoding under a rule attends at its distances", "[positions][positio
     }
     return worst;
   };
-  // Channels are below 4, so scores below 16 sqrt(8) = 46; a rotation adds 10 u of a score to the error.
+  // Channels are below 4, so scores are below 16 sqrt(8) = 46. A rotation adds 10 u of a score to the error.
   reference::tensor extent(1, tokens, heads, head_dim, 4.0);
   const double bound =
       reference::attention_bound<double>(extent, extent, extent, {}) + 4 * 4 * 46 * 10 * 0x1p-53;
@@ -224,7 +226,7 @@ TEST_CASE("decoding under a rule attends at its distances", "[positions][positio
   CHECK(check(dual_chunk{.chunk_size = 10, .local_size = 3}) <= bound);
 }
 
-TEST_CASE("maps of the last positions are exact or refused", "[positions][position_maps]") {
+TEST_CASE("maps of the last positions are exact or throw", "[positions][position_maps]") {
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
   CHECK(self_extend{1, most}.query(most) == most);
   CHECK(self_extend{1, most}.distance(most, 0) == most);
@@ -246,7 +248,7 @@ TEST_CASE("maps of the last positions are exact or refused", "[positions][positi
                                          "rope::key_positions", "got 9223372036854775806 - -2"));
 }
 
-TEST_CASE("rules and ranges that make no sense are refused", "[positions][position_maps]") {
+TEST_CASE("invalid rules and ranges throw", "[positions][position_maps]") {
   for (const auto& [group, window] :
        {std::pair<std::int64_t, std::int64_t>{0, 4}, {-1, 4}, {4, 0}, {4, -3}}) {
     const self_extend rule{group, window};

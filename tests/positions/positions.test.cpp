@@ -32,7 +32,7 @@ const rope::frequency_table<float>& table() {
   return rows;
 }
 
-/// [B, L, H, D] heads, rotated by the positions in whatever form.
+/// [B, L, H, D] heads, rotated by positions in any form.
 template <class Layout, class P>
 std::vector<float> rotated(const P& positions, Index batch = B, Index tokens = L) {
   std::vector<float> x = testing::random_channels<float>(batch * tokens * H * D, seed);
@@ -40,7 +40,7 @@ std::vector<float> rotated(const P& positions, Index batch = B, Index tokens = L
   return x;
 }
 
-/// The same, head by head, each at its own position.
+/// Rotates them head by head, each at its own position.
 template <class Layout, class PositionOf>
 std::vector<float> expected(PositionOf position_of, Index batch = B, Index tokens = L) {
   std::vector<float> x = testing::random_channels<float>(batch * tokens * H * D, seed);
@@ -52,7 +52,7 @@ std::vector<float> expected(PositionOf position_of, Index batch = B, Index token
   return x;
 }
 
-/// Whether every form of a call refuses the positions with an Exception that says `parts`, and changes
+/// Whether every form of a call throws for the positions with an Exception that contains `parts`, and changes
 /// nothing.
 template <class Exception, class P, class... Parts>
 bool refuses(const P& positions, Index batch, Index tokens, const Parts&... parts) {
@@ -71,7 +71,7 @@ bool refuses(const P& positions, Index batch, Index tokens, const Parts&... part
          same_bits(x, before) && same_bits(y, before);
 }
 
-/// The same for positions outside of the table; `named` is the one the message names.
+/// The same check for positions outside the table. `named` is the position in the message.
 template <class P>
 bool is_outside(const P& positions, std::int64_t named, Index batch = B) {
   return refuses<std::out_of_range>(
@@ -93,7 +93,7 @@ TEST_CASE("positions are integers and lists of integers", "[positions]") {
   STATIC_REQUIRE(position_form<rope::segments<std::int64_t>>);
 }
 
-TEST_CASE("floats, bools and scattered lists are not positions", "[positions]") {
+TEST_CASE("floats, bools and non-contiguous lists are not positions", "[positions]") {
   STATIC_REQUIRE_FALSE(position_form<float>);
   STATIC_REQUIRE_FALSE(position_form<double>);
   STATIC_REQUIRE_FALSE(position_form<Eigen::half>);
@@ -119,7 +119,7 @@ TEST_CASE("token t of every row is at start plus t", "[positions]") {
   CHECK(same_bits(rotated<rope::half_split>(std::uint64_t{200}), rotated<rope::half_split>(200)));
 }
 
-TEST_CASE("positions start at 0 unless told otherwise", "[positions]") {
+TEST_CASE("positions start at 0 by default", "[positions]") {
   std::vector<float> x = testing::random_channels<float>(B * L * H * D, seed);
   rope::rotate<rope::half_split>(rope::bshd(x.data(), B, L, H, D), table());
   CHECK(same_bits(x, rotated<rope::half_split>(0)));
@@ -140,7 +140,7 @@ TEMPLATE_TEST_CASE("ids of any integer type give the same bits", "[positions]", 
                   })));
 }
 
-TEST_CASE("ids that lie apart are read at their stride", "[positions]") {
+TEST_CASE("ids that are not contiguous are read at their stride", "[positions]") {
   const int memory[] = {10, -1, 11, -1, 12, -1, 20, -1, 21, -1, 22, -1};
   using list = rope::detail::integer_list<int>;
   for (const list& ids : {list(memory, 6, 2), list(memory, 2, 3, 6, 2)}) {
@@ -165,7 +165,8 @@ TEST_CASE("ids in any contiguous container give the same bits", "[positions]") {
   CHECK(same_bits(rotated<rope::interleaved>(Eigen::Map<const Eigen::Array4i>(ids.data())), expected_bits));
 }
 
-TEST_CASE("start, ids, ids per row, row starts and segments agree on the same positions", "[positions]") {
+TEST_CASE("start, ids, ids per row, row starts and segments give the same bits for equal positions",
+          "[positions]") {
   CAPTURE(seed);
   const std::vector<int> ids = {6, 7, 8, 9}, row_ids = {6, 7, 8, 9, 6, 7, 8, 9, 6, 7, 8, 9},
                          starts = {6, 6, 6};
@@ -208,7 +209,7 @@ TEST_CASE("each segment of a ragged batch counts from its own start", "[position
   CHECK(same_bits(rotated<rope::half_split>(rope::segments{none}, 1, 0), {}));
 }
 
-TEST_CASE("a start outside of the table is refused", "[positions]") {
+TEST_CASE("a start outside the table throws", "[positions]") {
   for (const std::int64_t start : {std::int64_t{-51}, int64_min, int64_min + 1})
     CHECK(is_outside(start, start));
   CHECK(is_outside(297, 300));
@@ -219,7 +220,7 @@ TEST_CASE("a start outside of the table is refused", "[positions]") {
   CHECK(is_outside(std::uint64_t{1} << 63, int64_max));
 }
 
-TEST_CASE("one id outside of the table is refused", "[positions]") {
+TEST_CASE("one id outside the table throws", "[positions]") {
   for (const std::int64_t bad : {std::int64_t{-51}, std::int64_t{300}, int64_min, int64_max})
     for (std::size_t at = 0; at < static_cast<std::size_t>(B * L); ++at) {
       std::vector<std::int64_t> ids(static_cast<std::size_t>(B * L), 3);
@@ -230,25 +231,25 @@ TEST_CASE("one id outside of the table is refused", "[positions]") {
   CHECK(is_outside(std::array<std::uint64_t, 4>{0, 1, uint64_max - 49, 2}, int64_max));
 }
 
-TEST_CASE("ids of no rows need not be in the table", "[positions]") {
+TEST_CASE("an empty batch does not check its ids", "[positions]") {
   const std::vector<int> outside(L, 400);
   CHECK(rotated<rope::half_split>(outside, 0).empty());
 }
 
-TEST_CASE("ids of another length than tokens or batch times tokens are refused", "[positions]") {
+TEST_CASE("ids throw if their length is neither tokens nor batch times tokens", "[positions]") {
   for (const std::size_t length : {0u, 1u, 3u, 5u, 8u, 11u, 13u, 24u})
     CHECK(refuses<std::invalid_argument>(
         std::vector<int>(length), B, L,
         "ids must be [tokens] = 4 or [batch * tokens] = 12, got " + std::to_string(length)));
 }
 
-TEST_CASE("one row has one length of ids, and the error says it once", "[positions]") {
+TEST_CASE("with one row the message names the required length once", "[positions]") {
   CHECK(refuses<std::invalid_argument>(std::vector<int>(3), 1, L, "ids must be [tokens] = 4, got 3"));
   CHECK(refuses<std::invalid_argument>(std::vector<int>(1), 0, L,
                                        "ids must be [tokens] = 4 or [batch * tokens] = 0, got 1"));
 }
 
-TEST_CASE("a start that leads out of the table is shown with the positions it leads to", "[positions]") {
+TEST_CASE("a start that leads out of the table is reported with the last position", "[positions]") {
   CHECK(refuses<std::out_of_range>(298, B, L,
                                    "position 301 is outside the table's [-50, 300), got positions 298 to 301 "
                                    "(start 298, 4 tokens); the table has 350 rows, make it with "
@@ -260,7 +261,7 @@ TEST_CASE("a start that leads out of the table is shown with the positions it le
   CHECK(refuses<std::out_of_range>(
       int64_max - 1, B, L,
       "got positions 9223372036854775806 to 9223372036854775807 (start 9223372036854775806, 4 tokens)"));
-  // One position says it all.
+  // A single position is reported alone.
   std::vector<float> x(4);
   std::string said;
   try {
@@ -274,7 +275,7 @@ TEST_CASE("a start that leads out of the table is shown with the positions it le
         "frequency_table(frequencies, 8)");
 }
 
-TEST_CASE("row starts are refused if their number is wrong or a row leaves the table", "[positions]") {
+TEST_CASE("row starts throw if their number is wrong or a row leaves the table", "[positions]") {
   for (const std::size_t length : {0u, 1u, 2u, 4u, 12u}) {
     const std::vector<int> starts(length);
     CHECK(refuses<std::invalid_argument>(rope::row_starts{starts}, B, L,
@@ -295,7 +296,7 @@ TEST_CASE("row starts are refused if their number is wrong or a row leaves the t
   CHECK(is_outside(rope::row_starts{huge}, int64_max));
 }
 
-TEST_CASE("segments that do not cover the tokens are refused", "[positions]") {
+TEST_CASE("segments that do not cover the tokens throw", "[positions]") {
   using list = std::vector<std::int64_t>;
   for (const list& offsets : {list{}, list{0}, list{4}, list{1, 4}, list{0, 3}, list{0, 5}, list{-1, 4},
                               list{0, int64_max}, list{int64_min, 4}})
@@ -306,7 +307,7 @@ TEST_CASE("segments that do not cover the tokens are refused", "[positions]") {
   CHECK(refuses<std::invalid_argument>(rope::segments{list{-1, 4}}, 1, L, "got -1 and 4"));
 }
 
-TEST_CASE("segments that go backwards are refused", "[positions]") {
+TEST_CASE("segments that decrease throw", "[positions]") {
   using list = std::vector<std::int64_t>;
   for (const list& offsets : {list{0, 3, 2, 4}, list{0, 5, 4}, list{0, -1, 4}, list{0, 100, 4},
                               list{0, std::int64_t{1} << 32, 4}, list{0, int64_max, int64_min, 4}})
@@ -314,8 +315,7 @@ TEST_CASE("segments that go backwards are refused", "[positions]") {
   CHECK(refuses<std::invalid_argument>(rope::segments{list{0, 3, 2, 4}}, 1, L, "got 2 after 3"));
 }
 
-TEST_CASE("segment starts are refused if their number is wrong or a segment leaves the table",
-          "[positions]") {
+TEST_CASE("segment starts throw if their number is wrong or a segment leaves the table", "[positions]") {
   const std::vector<int> offsets = {0, 1, 4};
   for (const std::vector<int>& starts : {std::vector<int>{1}, {1, 2, 3}})
     CHECK(refuses<std::invalid_argument>(rope::segments<int>{offsets, starts}, 1, L,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Lists of selected keys are those of the caller's object, of any type and order of memory.
+// Lists of selected keys are those of the caller's object, of any type and storage order.
 #include <rope/positions/selected_keys.hpp>
 
 #include <Eigen/Core>
@@ -30,8 +30,7 @@ bool has_entries(const selected_keys& lists, rope::Index queries, rope::Index he
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("lists are read in place, whatever object they are in", "[positions]", int, long,
-                   long long) {
+TEMPLATE_TEST_CASE("lists are read in place, in any container", "[positions]", int, long, long long) {
   Eigen::Matrix<TestType, Eigen::Dynamic, Eigen::Dynamic> by_columns(3, 4);
   Eigen::Matrix<TestType, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> by_rows(3, 4), wide(3, 9),
       one_key(3, 1);
@@ -72,7 +71,7 @@ TEMPLATE_TEST_CASE("lists are read in place, whatever object they are in", "[pos
   CHECK(part.at(1, 5, 3) == entry(2, 0, 3));  // shared by key heads
 }
 
-TEST_CASE("no list is no selection, and lists without entries are refused", "[positions]") {
+TEST_CASE("no list selects nothing special, and lists without entries throw", "[positions]") {
   CHECK(!selected_keys());
   CHECK(testing::throws_saying<std::invalid_argument>([] { selected_keys(std::vector<int>{}); },
                                                       "selected_keys: lists must have entries", "got ",

@@ -42,12 +42,12 @@ std::string spelled(const integer_coordinates& coordinates) {
 }  // namespace
 
 // Golden: `rot_pos_emb` of Hugging Face transformers (Qwen2-VL) for a grid of 4 x 4 patches, merge 2.
-TEST_CASE("patches that are merged lie together", "[positions][token_order]") {
+TEST_CASE("merged patches are adjacent", "[positions][token_order]") {
   const ids order = rope::spatial_merge_order(1, 4, 4, 2);
   const auto patches = rope::rows_in_order(rope::grid_positions({4, 4}), order);
   CHECK(spelled(patches) ==
         "(0,0)(0,1)(1,0)(1,1)(0,2)(0,3)(1,2)(1,3)(2,0)(2,1)(3,0)(3,1)(2,2)(2,3)(3,2)(3,3)");
-  // Every frame of a video repeats the plane, and every patch comes once.
+  // Every frame of a video repeats the plane, and every patch occurs once.
   ids video = rope::spatial_merge_order(3, 4, 6, 2);
   const auto coordinates = rope::rows_in_order(rope::grid_positions({3, 4, 6}), video);
   for (Index r = 0; r < 72; ++r) CHECK(coordinates(r, 0) == r / 24);
@@ -81,13 +81,13 @@ TEST_CASE("prefix tokens keep their bits", "[positions][token_order]") {
   memory.fill(x.token_range(registers, patches), 41);
   rope::rotate<half_split>(x, frequency_table<float>(f, coordinates));
   CHECK(memory.untouched_outside(x.token_range(registers, patches)));
-  // The same as rotating the window alone.
+  // The same as rotating those tokens alone.
   std::vector<float> window = testing::random_channels<float>(patches * heads * 16, 41);
   rope::rotate<half_split>(rope::thd(window.data(), patches, heads, 16), frequency_table<float>(f, grid));
   CHECK(same_bits(window.data(), memory.data() + registers * heads * 16, patches * heads * 16));
 }
 
-TEST_CASE("images laid end to end restart at their own origin", "[positions][token_order]") {
+TEST_CASE("concatenated images restart at their own origin", "[positions][token_order]") {
   const frequencies f = rope::axial(frequencies(8), 2);
   const Index heads = 3;
   const std::vector<integer_coordinates> images = {rope::grid_positions({2, 3}), rope::grid_positions({4, 1}),
@@ -105,7 +105,7 @@ TEST_CASE("images laid end to end restart at their own origin", "[positions][tok
   }
   CHECK(same_bits(together, apart));
 
-  // Images of one width are ragged segments of the rows of one grid; each restarts at its row 0.
+  // Images of one width are ragged segments of the rows of one grid. Each restarts at its row 0.
   const frequency_table<float> tall(f, rope::grid_positions({5, 3}));
   const ids offsets = {0, 6, 6, 15, 18};
   std::vector<float> x(before.begin(), before.begin() + 18 * heads * 16), y = x;
@@ -119,7 +119,7 @@ TEST_CASE("images laid end to end restart at their own origin", "[positions][tok
 }
 
 // Golden: NVIDIA Transformer Engine, `get_pos_emb_on_this_cp_rank`, 16 tokens on 4 ranks.
-TEST_CASE("a rank of context parallelism holds a chunk and its mirror image", "[positions][token_order]") {
+TEST_CASE("a rank of context parallelism has a chunk and its mirror image", "[positions][token_order]") {
   CHECK(rope::context_parallel_ids(16, 4, 0) == ids{0, 1, 14, 15});
   CHECK(rope::context_parallel_ids(16, 4, 1) == ids{2, 3, 12, 13});
   CHECK(rope::context_parallel_ids(16, 4, 2) == ids{4, 5, 10, 11});
@@ -128,7 +128,7 @@ TEST_CASE("a rank of context parallelism holds a chunk and its mirror image", "[
   CHECK(rope::context_parallel_ids(0, 3, 1).empty());
 }
 
-TEST_CASE("what the ranks rotate is what one device rotates", "[positions][token_order]") {
+TEST_CASE("the rotations of all ranks are those of one device", "[positions][token_order]") {
   const frequency_table<float> table(frequencies(32), 24);
   const std::vector<float> before = testing::random_channels<float>(24 * 32, 43);
   std::vector<float> whole = before;
@@ -145,7 +145,7 @@ TEST_CASE("what the ranks rotate is what one device rotates", "[positions][token
   }
 }
 
-TEST_CASE("orders of more tokens than an index counts are refused", "[positions][token_order]") {
+TEST_CASE("orders of more tokens than an index counts throw", "[positions][token_order]") {
   constexpr Index most = std::numeric_limits<Index>::max();
   CHECK(rope::spatial_merge_order(most, most, 0, 1).empty());
   CHECK(
@@ -166,7 +166,7 @@ TEST_CASE("orders of more tokens than an index counts are refused", "[positions]
       "rope::stacked"));
 }
 
-TEST_CASE("orders that do not fit are refused", "[positions][token_order]") {
+TEST_CASE("orders that do not fit throw", "[positions][token_order]") {
   const auto refuses = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
   };

@@ -26,7 +26,7 @@ longrope_scaling longrope(double length) {
 
 // Golden: Hugging Face transformers, tests/utils/test_modeling_rope_utils.py (e42e4a4), head_dim 128,
 // rope_theta 1e4, max_position_embeddings 2048.
-TEST_CASE("longrope_scaling is that of Hugging Face's tests", "[frequencies][scaling]") {
+TEST_CASE("longrope_scaling gives the values of Hugging Face's tests", "[frequencies][scaling]") {
   const frequencies original(128, 1e4);
   longrope_scaling rule = {.short_factor = list(64, 2.0),
                            .long_factor = list(64),
@@ -51,7 +51,7 @@ TEST_CASE("longrope_scaling by ones and a factor of 1 changes nothing", "[freque
     }
 }
 
-TEST_CASE("longrope_scaling takes the long list above L0, and m does not depend on the list",
+TEST_CASE("longrope_scaling uses the long list above L0, and m does not depend on the list",
           "[frequencies][scaling]") {
   const frequencies original(8, 1e4);
   for (const double length : {0.0, 1.0, 4096.0, 4097.0, 131072.0}) {
@@ -83,7 +83,7 @@ TEST_CASE("the m of longrope_scaling is attention_factor, or that of factor, or 
   CHECK(m([](auto& r) { r.max_position = 1024; }) == 1.0);
 }
 
-TEST_CASE("longrope_scaling reports fields out of range and lists of the wrong length",
+TEST_CASE("longrope_scaling throws for fields out of range and lists of the wrong length",
           "[frequencies][scaling]") {
   const auto says = [](auto change, const char* text, const char* value) {
     longrope_scaling rule = longrope(1);

@@ -34,7 +34,7 @@ const yarn_scaling deepseek_v3 = {
 
 // Golden, as the five below: recomputed in double precision from the formulas of Hugging Face transformers
 // and the configs of the released models, nine digits.
-TEST_CASE("the schedule of Qwen2.5 with YaRN is published", "[frequencies][scaling]") {
+TEST_CASE("the schedule of Qwen2.5 with YaRN is the published one", "[frequencies][scaling]") {
   const frequencies f(128, 1e6, qwen25);
   CHECK(lists(f, 0,
               "1 0.805842188 0.649381632 0.523299115 0.421696503 0.339820833 0.273841963 0.220673407 "
@@ -55,7 +55,7 @@ TEST_CASE("the schedule of Qwen2.5 with YaRN is published", "[frequencies][scali
                    39.650880710, 11));
 }
 
-TEST_CASE("the schedule of gpt-oss is published, without and with truncated bounds",
+TEST_CASE("the schedule of gpt-oss is the published one, without and with truncated bounds",
           "[frequencies][scaling]") {
   const frequencies f(64, 150000, gpt_oss);
   CHECK(lists(f, 0,
@@ -76,7 +76,7 @@ TEST_CASE("the schedule of gpt-oss is published, without and with truncated boun
               7));
 }
 
-TEST_CASE("the schedules of DeepSeek-V3 and V4 are published", "[frequencies][scaling]") {
+TEST_CASE("the schedules of DeepSeek-V3 and V4 are the published ones", "[frequencies][scaling]") {
   const frequencies f(64, 1e4, deepseek_v3);
   CHECK(lists(f, 0,
               "1 0.749894209 0.562341325 0.421696503 0.316227766 0.237137371 0.177827941 0.133352143 "
@@ -110,7 +110,7 @@ TEST_CASE("the softmax multiplier of DeepSeek is not part of the table", "[frequ
   CHECK(yarn_softmax_multiplier({.factor = 40, .original_max_position = 4096, .mscale_all_dim = 0.0}) == 1.0);
 }
 
-TEST_CASE("the schedule of Llama 3.1 is published, as frequencies and as the divisors of a GGUF file",
+TEST_CASE("the schedule of Llama 3.1 is the published one, as frequencies and as the divisors of a GGUF file",
           "[frequencies][scaling]") {
   const frequencies f(128, 5e5, llama3_scaling{.factor = 8});
   CHECK(lists(f, 0,
@@ -127,7 +127,7 @@ TEST_CASE("the schedule of Llama 3.1 is published, as frequencies and as the div
               "4.62465381e-07 3.76732269e-07 3.06892599e-07",
               9));
 
-  // A GGUF file holds what the original schedule is divided by.
+  // A GGUF file contains the divisors of the original schedule.
   const frequencies original(128, 5e5);
   const list divisors = {1, 1, 1, 1.207484, 1.553415, 2.026313, 2.69453, 3.684253, 5.257327, 8, 8};
   pair_factor_scaling tensor = {.factors = list(64, 1.0)};
@@ -142,7 +142,7 @@ TEST_CASE("the schedule of Llama 3.1 is published, as frequencies and as the div
                                   static_cast<testing::wide>(f.inv_freq()(i, 0))) <= 3);
 }
 
-TEST_CASE("the schedule of Llama 3.2 is published", "[frequencies][scaling]") {
+TEST_CASE("the schedule of Llama 3.2 is the published one", "[frequencies][scaling]") {
   const frequencies f(64, 5e5, llama3_scaling{.factor = 32});
   CHECK(lists(f, 13,
               "0.00483942135 0.00321144599 0.00129054793 0.000429556797 9.7082878e-05 1.94616382e-05 "

@@ -15,7 +15,7 @@
 #include "support/tolerance.hpp"
 #include "support/wide.hpp"
 
-/// YaRN's many options, and scalings one after another.
+/// YaRN's many options, and several scalings in sequence.
 
 namespace {
 
@@ -42,7 +42,7 @@ const yarn_scaling qwen25 = {.factor = 4, .original_max_position = 32768};
 const yarn_scaling deepseek_v3 = {
     .factor = 40, .original_max_position = 4096, .mscale = 1.0, .mscale_all_dim = 1.0};
 
-/// A rule of a user: the first pair twice as fast, and a magnitude.
+/// A user-defined rule: the first pair has twice its frequency, and there is a magnitude.
 struct hurried {
   void apply(schedule& schedule) const {
     schedule.inv_freq(0) *= 2;
@@ -50,7 +50,7 @@ struct hurried {
   }
 };
 
-/// Reads the base that the rules before it have left.
+/// Reads the base that the previous rules have set.
 struct base_reader {
   double* base;
   void apply(schedule& schedule) const { *base = static_cast<double>(schedule.base); }
@@ -92,13 +92,13 @@ TEST_CASE("the blend of yarn_scaling starts at beta_fast 32, ends at beta_slow 1
   // So few rotations that no pair of the 32 is slow enough: the upper end is d - 1, not d / 2 - 1.
   const yarn_scaling slow = {.factor = 4, .original_max_position = 2048, .beta_fast = 8, .beta_slow = 1e-9};
   CHECK(bounds_are(slow, 64, 1e4, 12, 63, 17));
-  // Wavelengths that are all longer than the text: the lower end is pair 0.
+  // All wavelengths are longer than the text: the lower end is pair 0.
   CHECK(bounds_are({.factor = 4, .original_max_position = 100}, 64, 1e4, 0, 10, 17));
 }
 
 TEST_CASE("equal bounds of yarn_scaling are a step after that pair", "[frequencies][scaling]") {
   const frequencies original(64, 1e4);
-  // Both ends are clamped to pair 0, or both betas are one number and bounds are not truncated.
+  // Both ends are clamped to pair 0, or both betas are equal and bounds are not truncated.
   const yarn_scaling clamped = {.factor = 4, .original_max_position = 6};
   const yarn_scaling equal = {
       .factor = 4, .original_max_position = 2048, .beta_fast = 8, .beta_slow = 8, .truncate = false};
@@ -113,7 +113,7 @@ TEST_CASE("equal bounds of yarn_scaling are a step after that pair", "[frequenci
   }
 }
 
-TEST_CASE("yarn_scaling reports a field out of its range with the rule and the value",
+TEST_CASE("yarn_scaling throws for a field out of its range with the rule and the value",
           "[frequencies][scaling]") {
   const auto says = [](auto change, const char* text, const char* value) {
     yarn_scaling rule = {.factor = 4, .original_max_position = 512};
@@ -147,10 +147,10 @@ TEST_CASE("scalings given together apply in the order given", "[frequencies][sca
     CHECK(same_schedule(frequencies(64, 1e4, linear_scaling{2}, linear_scaling{4}),
                         frequencies(64, 1e4, linear_scaling{8})));
   }
-  SECTION("linear after ntk divides what ntk has left") {
+  SECTION("linear after ntk divides the result of ntk") {
     CHECK(divided(frequencies(64, 1e4, ntk_scaling{4}, linear_scaling{2}),
                   frequencies(64, 1e4, ntk_scaling{4}), 0, 32, 2));
-    // A change of base keeps what was there before it, so the order is the same but for a rounding.
+    // A change of base keeps earlier divisors, so the order matters only by a rounding.
     for (const auto& [first, second] :
          {std::pair(frequencies(64, 1e4, linear_scaling{2}, ntk_scaling{4}),
                     frequencies(64, 1e4, ntk_scaling{4}, linear_scaling{2})),
@@ -181,7 +181,7 @@ TEST_CASE("scalings given together apply in the order given", "[frequencies][sca
     const yarn_scaling half = {.factor = 4, .original_max_position = 512, .attention_factor = 0.5};
     CHECK(frequencies(64, 1e4, half, hurried{}, half).attention_factor() == 0.375);
   }
-  SECTION("a rule of a user is a rule") {
+  SECTION("a user-defined rule is a rule") {
     const frequencies f(64, 1e4, hurried{}), slower(64, 1e4, hurried{}, linear_scaling{4});
     CHECK(f.inv_freq()(0, 0) == 2.0);
     CHECK(same_pairs(f, original, 1, 31));
@@ -190,7 +190,7 @@ TEST_CASE("scalings given together apply in the order given", "[frequencies][sca
     STATIC_REQUIRE(frequency_scaling<hurried>);
     STATIC_REQUIRE(!frequency_scaling<double>);
   }
-  SECTION("the base that a rule leaves is what the next one sees") {
+  SECTION("the next rule reads the base that a rule sets") {
     double base = 0;
     frequencies(128, 1e4, alpha_scaling{8}, base_reader{&base});
     CHECK(rounds_to(base, 82684.62264056, 13));
@@ -255,7 +255,7 @@ TEST_CASE("a factor below 1 raises frequencies by the same formula", "[frequenci
     }));
     // Without NTK and the original frequencies it is linear.
     CHECK(check(ntk_by_parts_scaling{factor, 2048, 0, 0}, [&](Index i) { return original(i) / s; }));
-    // In DeepSeek's softmax multiplier transformers has the same get_mscale.
+    // In DeepSeek's softmax multiplier transformers uses the same get_mscale.
     CHECK(yarn_softmax_multiplier({.factor = factor, .original_max_position = 4096, .mscale_all_dim = 1}) ==
           1);
   }

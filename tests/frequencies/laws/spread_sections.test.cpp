@@ -33,7 +33,7 @@ TEST_CASE("openPangu spreads the pairs of every axis", "[frequencies][spread_sec
   CHECK(rope::spread_sections({4, 8}).axes == 2);
 }
 
-TEST_CASE("every axis has its pairs, however they are spread", "[frequencies][spread_sections]") {
+TEST_CASE("every axis has its pairs for any spread", "[frequencies][spread_sections]") {
   for (Index time = 1; time < 12; ++time)
     for (Index height = 0; height < 9; ++height)
       for (Index width = 0; width < 9; width += 2) {
@@ -45,7 +45,7 @@ TEST_CASE("every axis has its pairs, however they are spread", "[frequencies][sp
       }
 }
 
-TEST_CASE("sections that cannot be spread are refused", "[frequencies][spread_sections]") {
+TEST_CASE("sections that cannot be spread throw", "[frequencies][spread_sections]") {
   for (const std::vector<Index>& sections :
        {std::vector<Index>{8}, {2, 2, 2, 2}, {0, 4, 4}, {4, -1, 4}, std::vector<Index>{}})
     CHECK(testing::throws_saying<std::invalid_argument>([&] { rope::spread_sections(sections); },

@@ -11,12 +11,12 @@
 #include "support/catch.hpp"
 #include "support/schedules.hpp"
 
-// What the comments of this module show, as they show it: tests/class_comments.cmake.
+// The code in the comments of this module, as it is written there: tests/class_comments.cmake.
 
 using namespace rope;
 using testing::same_schedule;
 
-TEST_CASE("the comment of schedule shows a rule of a user's own", "[frequencies]") {
+TEST_CASE("the example of a user-defined rule in the comment of schedule works", "[frequencies]") {
   struct half_speed {  // a rule of your own
     void apply(schedule& axis) const { axis.inv_freq /= 2; }
   };
@@ -24,7 +24,7 @@ TEST_CASE("the comment of schedule shows a rule of a user's own", "[frequencies]
   CHECK(same_schedule(f, frequencies(128, 10000.0, linear_scaling{2})));
 }
 
-TEST_CASE("the comments of frequencies show their use", "[frequencies]") {
+TEST_CASE("the examples in the comments of frequencies work", "[frequencies]") {
   {
     const frequencies f(128, 500000.0, llama3_scaling{.factor = 8});
     const frequency_table table(f, 8192);
@@ -34,7 +34,7 @@ TEST_CASE("the comments of frequencies show their use", "[frequencies]") {
   CHECK(f.attention_factor() > 1.1);
 }
 
-TEST_CASE("the comments of the rules show their use", "[frequencies]") {
+TEST_CASE("the examples in the comments of the rules work", "[frequencies]") {
   const double prompt_length = 9000;
   const std::vector<double> short_factor(48, 1.0), long_factor(48, 4.0), rope_freqs(64, 8.0);
   {
@@ -98,7 +98,7 @@ TEST_CASE("the comments of the rules show their use", "[frequencies]") {
   }
 }
 
-TEST_CASE("the comments of the axes show their use", "[frequencies]") {
+TEST_CASE("the examples in the comments of the axes work", "[frequencies]") {
   const Index side = 4;
   {
     const frequencies time(16, 256), height(56, 256), width(56, 256);
@@ -161,7 +161,7 @@ TEST_CASE("the comments of the axes show their use", "[frequencies]") {
   CHECK(positions.rows() == side * side + 1);
 }
 
-TEST_CASE("the comment of vision models shows the two windows of Gemma 4", "[frequencies]") {
+TEST_CASE("the example of the two rotated ranges of Gemma 4 works", "[frequencies]") {
   std::vector<float> channels(16, 1.0f);
   const head_view<float> queries = bshd(channels.data(), 1, 2, 1, 8);
   const Index half = 4;
@@ -172,7 +172,7 @@ TEST_CASE("the comment of vision models shows the two windows of Gemma 4", "[fre
   CHECK(channels[0] == 1);
 }
 
-TEST_CASE("the comments of ggml_frequencies show its use", "[frequencies]") {
+TEST_CASE("the examples in the comments of ggml_frequencies work", "[frequencies]") {
   const ggml_rope_parameters yarn = {.n_dims = 128,
                                      .n_ctx_orig = 32768,
                                      .freq_base = 1e6,

@@ -150,8 +150,8 @@ TEST_CASE("Cosmos stretches the base of each axis", "[frequencies][video_axes]")
 }
 
 // Golden: CosmosRotaryPosEmbed of Hugging Face diffusers with `rope_scale` (20 / 24, 2, 2), in fp64 with ten
-// digits: speeds 1, 7 and 20 of time and of height.
-TEST_CASE("Cosmos 2 14B Video2World squeezes its time", "[frequencies][video_axes]") {
+// digits: frequencies 1, 7 and 20 of time and of height.
+TEST_CASE("Cosmos 2 14B Video2World compresses its time", "[frequencies][video_axes]") {
   const frequencies f = rope::cosmos_frequencies(128, {.time = 20.0 / 24, .height = 2, .width = 2});
   const auto& speed = f.inv_freq();
   CHECK(agrees_with(Eigen::Array3d(speed(1, 0), speed(7, 0), speed(20, 0)),
@@ -159,7 +159,7 @@ TEST_CASE("Cosmos 2 14B Video2World squeezes its time", "[frequencies][video_axe
   CHECK(agrees_with(Eigen::Array3d(speed(22 + 1, 1), speed(22 + 7, 1), speed(22 + 20, 1)),
                     {0.6229774256, 0.03641716788, 7.752578899e-05}, 10));
   CHECK((speed.col(1).segment(22, 21) == speed.col(2).segment(43, 21)).all());
-  // The last pair of an axis turns stretch times slower.
+  // The last pair of an axis rotates more slowly by the factor `stretch`.
   const frequencies plain = rope::wan_frequencies(128);
   CHECK(testing::Approx(speed(21, 0)).epsilon(1e-13) == plain.inv_freq()(21, 0) * 1.2);
 }
@@ -170,7 +170,7 @@ TEST_CASE("LTX-Video", "[frequencies][video_axes]") {
   const Eigen::ArrayXXd coordinates = 2 * at({0.1, 0.5, 0.25}) - 1;
   CHECK(agrees_with(angles(rope::ltx_frequencies(12), coordinates),
                     {-1.25663706, 0, -0.785398163, -12566.3706, 0, -7853.98163}, 9));
-  // Channels that three axes cannot share lead and do not turn.
+  // Channels that three axes cannot share come first and do not rotate.
   const frequencies rest = rope::ltx_frequencies(16);
   CHECK(rest.axes() == 3);
   REQUIRE(rest.pairs() == 8);
@@ -207,15 +207,15 @@ TEST_CASE("LTX-2 splits one list of frequencies over its heads", "[frequencies][
   // Its audio has one axis, time: 8 channels, fraction 0.3.
   CHECK(agrees_with(angles(rope::ltx_frequencies(8, 1e4, 1), 2 * at({0.3}) - 1),
                     {-0.6283185307, -13.53671239, -291.6396276, -6283.185307}, 10));
-  // The video of released weights: 4096 channels, of which the first two pairs do not rotate, in 32 heads.
+  // The video of released weights: 4096 channels in 32 heads. The first two pairs do not rotate.
   const auto of_heads = rope::frequencies_of_heads(rope::ltx_frequencies(4096), 32);
   CHECK(of_heads.size() == 32);
   CHECK((of_heads[0].inv_freq().topRows(2) == 0).all());
   CHECK(of_heads[31].inv_freq()(63, 2) == rope::ltx_frequencies(4096).inv_freq()(2047, 2));
 }
 
-// Golden: the allocation of Allegro: thirds of the head, each half_split within itself, one axis each.
-TEST_CASE("blocks whose pairs lie within them are windows of channels", "[frequencies][video_axes]") {
+// Golden: the assignment of Allegro: thirds of the head, each half_split within itself, one axis each.
+TEST_CASE("blocks with pairs of their own are ranges of channels", "[frequencies][video_axes]") {
   const Index tokens = 2 * 3 * 2, heads = 2, head_dim = 24;
   const auto grid = rope::grid_positions({2, 3, 2});
   const std::vector<double> before = testing::random_channels<double>(tokens * heads * head_dim, 51);
@@ -261,7 +261,7 @@ TEST_CASE("the text of Flux does not rotate", "[frequencies][video_axes]") {
   for (Index r = 6; r < table.rows(); ++r) CHECK_FALSE(table.is_identity(r));
 }
 
-TEST_CASE("the sizes and numbers of a video model must make sense", "[frequencies][video_axes]") {
+TEST_CASE("invalid sizes and numbers of a video model throw", "[frequencies][video_axes]") {
   const auto refuses = [](auto call, const auto&... parts) {
     return throws_saying<std::invalid_argument>(call, parts...);
   };

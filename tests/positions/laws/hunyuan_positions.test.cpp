@@ -31,8 +31,8 @@ const std::vector<prompt_run> runs = {text_run{3}, vision_run{.height = 2, .widt
 
 }  // namespace
 
-// Golden: the rules of get_rope_index of transformers (hunyuan_vl, 2026), one image of 2 x 2 merged patches and one of
-// 1 x 3, each row with the token that ends it.
+// Golden: the rules of get_rope_index of transformers (hunyuan_vl, 2026), one image of 2 x 2 merged patches
+// and one of 1 x 3, each row with the token that ends it.
 TEST_CASE("HunYuan VL numbers the columns and rows of an image from 0", "[positions][hunyuan_positions]") {
   CHECK(spelled(hunyuan_vl_positions(runs, 4)) ==
         "(0,0,0,0)(1,1,1,1)(2,2,2,2)(3,0,0,0)(4,1,0,0)(5,2,0,0)(6,0,1,0)(7,1,1,0)(8,2,1,0)(9,9,9,9)"
@@ -44,7 +44,7 @@ TEST_CASE("HunYuan VL numbers the columns and rows of an image from 0", "[positi
   CHECK(hunyuan_vl_positions(runs, 3).delta() == 0);
 }
 
-TEST_CASE("an image of HunYuan VL without patches is no image", "[positions][hunyuan_positions]") {
+TEST_CASE("an image of HunYuan VL without patches throws", "[positions][hunyuan_positions]") {
   CHECK(spelled(hunyuan_vl_positions({vision_run{.height = 0, .width = (std::numeric_limits<Index>::max)()},
                                       text_run{1}, vision_run{.height = 1, .width = 1}},
                                      3)) == "(0,0,0)(0,0,0)(1,0,0)");

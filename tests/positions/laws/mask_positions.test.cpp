@@ -21,7 +21,7 @@ namespace {
 using matrix = Eigen::Matrix<std::int64_t, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using positions = std::vector<std::int64_t>;
 
-/// Whether the ranges admit what the mask says: real tokens, up to the query if causal.
+/// Whether the ranges contain the keys that the mask describes: real tokens, up to the query if causal.
 bool admit(const rope::padded_rows& rows, const matrix& mask, bool causal) {
   for (Index b = 0; b < mask.rows(); ++b)
     for (Index i = 0; i < mask.cols(); ++i)
@@ -36,7 +36,7 @@ bool admit(const rope::padded_rows& rows, const matrix& mask, bool causal) {
 
 }  // namespace
 
-TEST_CASE("tokens count from 0 wherever the padding of their row is", "[positions]") {
+TEST_CASE("tokens count from 0 on either side of the padding of their row", "[positions]") {
   matrix mask(5, 4);
   mask << 0, 0, 1, 1,  // left
       1, 1, 1, 0,      // right
@@ -69,7 +69,7 @@ TEST_CASE("a mask of any order, type and extent gives the same rows", "[position
   const Eigen::TensorMap<const Eigen::Tensor<std::int64_t, 2, Eigen::RowMajor>> tensor(mask.data(), 3, 4);
   CHECK(same(rope::positions_of_mask(tensor)));
 
-  // Three rows of one token are not one row of three.
+  // Three rows of one token differ from one row of three tokens.
   CHECK(rope::positions_of_mask(matrix(mask.col(0))).positions == positions{0, 0, 0});
   CHECK(rope::positions_of_mask(matrix(mask.col(0))).counts == positions{0, 1, 1});
   CHECK(rope::positions_of_mask(std::vector{0, 1, 1}).positions == positions{0, 0, 1});
@@ -93,7 +93,7 @@ TEST_CASE("a mask may be an mdspan of any strides", "[positions]") {
   CHECK(rope::positions_of_mask(column).counts == positions{0, 1});
 }
 
-TEST_CASE("masks with holes or other numbers are refused", "[positions]") {
+TEST_CASE("masks with holes or other numbers throw", "[positions]") {
   const auto says = [](const std::vector<int>& mask, const char* rule) {
     return throws_saying<std::invalid_argument>([&] { static_cast<void>(rope::positions_of_mask(mask)); },
                                                 rule);

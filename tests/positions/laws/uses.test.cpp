@@ -10,7 +10,7 @@
 
 #include "support/catch.hpp"
 
-// What the comments of this module show, as they show it: tests/class_comments.cmake.
+// The code in the comments of this module, as it is written there: tests/class_comments.cmake.
 
 using namespace rope;
 
@@ -27,7 +27,7 @@ struct ones {
 
 }  // namespace
 
-TEST_CASE("the comments of grids show their use", "[positions]") {
+TEST_CASE("the examples in the comments of grids work", "[positions]") {
   const Index height = 4, width = 6;
   {
     frequency_table table(axial(frequencies::pixel(16, 256), 3),
@@ -51,7 +51,7 @@ TEST_CASE("the comments of grids show their use", "[positions]") {
   CHECK(positions(2, 0) == 1);
 }
 
-TEST_CASE("the comments of prompts with sound show their use", "[positions]") {
+TEST_CASE("the examples in the comments of prompts with sound work", "[positions]") {
   const rope::frequencies frequencies = on_axes(rope::frequencies(16), contiguous_sections({2, 3, 3}));
   const sounding_video_run clip = {.video = merged_patches(30, 16, 24, 2, 25.0), .audio_tokens = 750};
   CHECK(clip.video.height == 8);
@@ -73,7 +73,7 @@ TEST_CASE("the comments of prompts with sound show their use", "[positions]") {
   }
 }
 
-TEST_CASE("the comment of prompts for HunYuan VL shows its use", "[positions]") {
+TEST_CASE("the example in the comment of prompts for HunYuan VL works", "[positions]") {
   const rope::frequencies frequencies = on_axes(rope::frequencies(16), contiguous_sections({2, 2, 2, 2}));
   ones memory(1, 11, 16);
   const head_view<float> queries = memory.view;
@@ -82,7 +82,7 @@ TEST_CASE("the comment of prompts for HunYuan VL shows its use", "[positions]") 
   CHECK(prompt.next == 11);
 }
 
-TEST_CASE("the comments of prompts show their use", "[positions]") {
+TEST_CASE("the examples in the comments of prompts work", "[positions]") {
   const rope::frequencies frequencies = on_axes(rope::frequencies(16), contiguous_sections({2, 3, 3}));
   ones prompt_memory(1, 9, 16), next(1, 1, 16);
   const head_view<float> queries = prompt_memory.view, next_query = next.view;
@@ -104,7 +104,7 @@ TEST_CASE("the comments of prompts show their use", "[positions]") {
   CHECK(tokens_so_far + prompt.delta() == prompt.next);
 }
 
-TEST_CASE("the comments of selected keys show their use", "[positions]") {
+TEST_CASE("the examples in the comments of selected keys work", "[positions]") {
   ones one_query(1, 1, 16), six_keys(1, 6, 16), written(1, 1, 16);
   const head_view<float> q = one_query.view, k = six_keys.view, v = k, out = written.view;
   *k.at(0, 1, 0) = 3;                          // a key that is not selected
@@ -116,14 +116,14 @@ TEST_CASE("the comments of selected keys show their use", "[positions]") {
   CHECK(lists.at(0, 1, 0) == 2);
 }
 
-TEST_CASE("the comments of position maps show their use", "[positions]") {
+TEST_CASE("the examples in the comments of position maps work", "[positions]") {
   const dual_chunk rule = {.chunk_size = 262144, .local_size = 8192};
   const Index tokens = 7;
   const auto ids = mapped_positions(0, tokens, [&](std::int64_t p) { return rule.query(p); });
   CHECK(ids.back() == 6);
 }
 
-TEST_CASE("the comments of rules of distance show their use", "[positions]") {
+TEST_CASE("the examples in the comments of rules of distance work", "[positions]") {
   const std::int64_t p = 300000;
   {
     const auto ids = key_positions(self_extend{.group = 8, .window = 1024}, p, 0, p + 1);
@@ -138,7 +138,7 @@ TEST_CASE("the comments of rules of distance show their use", "[positions]") {
   CHECK(ids.back() == p);
 }
 
-TEST_CASE("the comments of lists of positions show their use", "[positions]") {
+TEST_CASE("the examples in the comments of lists of positions work", "[positions]") {
   const frequency_table table(frequencies(8), 300);
   {
     ones memory(3, 2, 8);
@@ -160,7 +160,7 @@ TEST_CASE("the comments of lists of positions show their use", "[positions]") {
   CHECK(*queries_of_this_rank.at(0, 0, 0) != 1);
 }
 
-TEST_CASE("the comments of ranges of keys show their use", "[positions]") {
+TEST_CASE("the examples in the comments of ranges of keys work", "[positions]") {
   const Index tokens = 3, prefix = 2, chunk = 2;
   const ones q_memory(1, tokens, 8);
   ones out_memory(1, tokens, 8);
@@ -181,7 +181,7 @@ TEST_CASE("the comments of ranges of keys show their use", "[positions]") {
   CHECK(*out.at(0, 2, 0) == 1);
 }
 
-TEST_CASE("the comment of segment_ranges shows its use", "[positions]") {
+TEST_CASE("the example in the comment of segment_ranges works", "[positions]") {
   const ones q_memory(1, 32, 8);
   ones out_memory(1, 32, 8);
   const head_view<float> q = q_memory.view, k = q, v = q, out = out_memory.view;
@@ -191,7 +191,7 @@ TEST_CASE("the comment of segment_ranges shows its use", "[positions]") {
   CHECK(*out.at(0, 13, 0) == 0);
 }
 
-TEST_CASE("the comments of padded rows show their use", "[positions]") {
+TEST_CASE("the examples in the comments of padded rows work", "[positions]") {
   using Layout = half_split;
   const Index tokens = 3;
   const ones q_memory(2, tokens, 8), k_memory(2, tokens, 8), v_memory(2, tokens, 8);
