@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The calls that README.md and include/rope/README.md list, as they list them: tests/readme.cmake.
+// The calls that README.md and include/rope/README.md list, as they are written there: tests/readme.cmake.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -271,7 +271,7 @@ TEST_CASE("calls of the pages: weights of a cache", "[library]") {
   CHECK(sums[0] + sums[1] + sums[2] == testing::Approx(tokens * heads / kv_heads));
 }
 
-TEST_CASE("calls of the pages: other tokens for each head", "[library]") {
+TEST_CASE("calls of the pages: different tokens for each head", "[library]") {
   const Index capacity = 16, many = 7;
   const frequency_table table(frequencies(head_dim), 200);
   std::vector<float> memory(static_cast<std::size_t>(batch * many * heads * head_dim), 1.0f), result = memory;

@@ -15,8 +15,8 @@
 #include "support/wide.hpp"
 
 /// Every line of the README's table "Coming from ggml" that reads no file: its code, against the formulas of
-/// ggml_compute_forward_rope and llama.cpp. import_coming_from.test.cpp has the others; tests/readme.cmake
-/// finds the lines in these files.
+/// ggml_compute_forward_rope and llama.cpp. import_coming_from.test.cpp has the others, and
+/// tests/readme.cmake finds the lines in these files.
 
 namespace {
 
@@ -35,7 +35,7 @@ struct fixture {
   float* data = memory.data();
   std::vector<std::int32_t> pos = {0, 1, 2, 3, 100, 101, 7, 8, 9, 4000};
 
-  /// The error of `after` with the first 2 pairs channels from `first` on turned by the frequencies f(i).
+  /// The error of `after` with the first 2 pairs channels from `first` on rotated by the frequencies f(i).
   template <class Frequency>
   testing::wide error(const tensor4& after, other::layout_kind layout, Index pairs, const Frequency& f,
                       Index first = 0, testing::wide m = 1) const {
@@ -122,7 +122,7 @@ TEST_CASE("ggml: frequencies", "[library][coming_from]") {
                                             .beta_fast = beta_fast,
                                             .beta_slow = beta_slow,
                                             .freq_factors = freq_factors});
-  // floor of the pair that turns twice over 8192 positions: 128 ln(8192 / (4 pi)) / (2 ln 5e5) = 31.6.
+  // floor of the pair that rotates twice over 8192 positions: 128 ln(8192 / (4 pi)) / (2 ln 5e5) = 31.6.
   CHECK(has_frequencies(all, 64, [&](Index i) {
     const testing::wide share = i <= 31 ? 0.5L : 0;
     return inv_freq(5e5L, i, 128) / freq_factors[static_cast<std::size_t>(i)] * (0.25L * (1 - share) + share);
@@ -130,8 +130,9 @@ TEST_CASE("ggml: frequencies", "[library][coming_from]") {
   CHECK(testing::abs(all.attention_factor() - 0.75 * (1 + 0.1 * testing::log(4.0))) <= 0x1p-52);
 }
 
-// Golden property G28, ggml tests/test-rope.cpp: turned to 100 + i and then by -67 is turned to 33 + i. That
-// is a K-shift, llama_memory_seq_add. ggml allows 1e-4; ours is that of the rotations.
+// Golden property G28, ggml tests/test-rope.cpp: a rotation to 100 + i followed by one by -67 is a rotation
+// to 33 + i. That is a context shift, llama_memory_seq_add. ggml allows 1e-4. The bound here is that of the
+// rotations.
 TEST_CASE("ggml: a shift of cached keys", "[library][coming_from]") {
   const auto check = [](auto layout, Index n_rot) {
     using Layout = decltype(layout);
@@ -199,7 +200,7 @@ TEST_CASE("ggml: group attention", "[library][coming_from]") {
   const std::int64_t p = 4000;
   const auto ids = key_positions(self_extend{.group = 4, .window = 512}, p, 0, p + 1);
   for (const std::int64_t k : {4000, 3489})
-    CHECK(ids[static_cast<std::size_t>(k)] == k);  // nearer than the window
+    CHECK(ids[static_cast<std::size_t>(k)] == k);  // within the window
   for (const std::int64_t k : {3488, 100, 0})
     CHECK(p - ids[static_cast<std::size_t>(k)] == p / 4 + 512 - 512 / 4 - k / 4);
 }

@@ -13,9 +13,9 @@
 #include "support/other_libraries.hpp"
 #include "support/wide.hpp"
 
-/// Every line of the README's table "Coming from Hugging Face" that needs no JSON: its code, against what
-/// transformers computes. import_coming_from.test.cpp has the others; tests/readme.cmake finds the lines in
-/// these files.
+/// Every line of the README's table "Coming from Hugging Face" that needs no JSON: its code, against the
+/// results of transformers. import_coming_from.test.cpp has the others, and tests/readme.cmake finds the
+/// lines in these files.
 
 namespace {
 
@@ -29,7 +29,7 @@ struct fixture {
   tensor4 q = tensor4({2, 4, 12, 64}, 1), k = tensor4({2, 2, 12, 64}, 2);  // (batch, heads, tokens, head_dim)
   tensor4 q_before = q, k_before = k;
 
-  /// The error of x turned by position(row) with theirs' default frequencies of head_dim 64.
+  /// The error of x rotated by position(row) with the default frequencies of transformers for head_dim 64.
   template <class Position>
   static testing::wide error(const tensor4& before, const tensor4& x, Position position, Index pairs = 32) {
     return rotation_error(before, x, halves, pairs, [&](Index r, Index i) {
@@ -98,7 +98,8 @@ TEST_CASE("transformers: apply_rotary_pos_emb", "[library][coming_from]") {
   }
 }
 
-// apply_rotary_pos_emb_interleave of DeepSeek: takes neighbours, turns them, and leaves the halves apart.
+// apply_rotary_pos_emb_interleave of DeepSeek: takes neighbouring channels, rotates them, and leaves them in
+// halves.
 TEST_CASE("transformers: DeepSeek's rotated channels", "[library][coming_from]") {
   tensor4 q({1, 3, 6, 192}, 1);
   const tensor4 before = q;
@@ -154,7 +155,7 @@ TEST_CASE("transformers: rope types", "[library][coming_from]") {
                         [](Index i) { return i < 64 ? inv_freq(1e6L, i, 512) : 0.0L; }));
 }
 
-// The float32 pipeline itself: both factors of the angle rounded to float, and their product.
+// The float32 pipeline itself: both factors of the angle are rounded to float, and so is their product.
 TEST_CASE("transformers: float angles", "[library][coming_from]") {
   const frequencies f(128);
   const auto table = frequency_table<>::with_float_angles(f, 0, 8192);

@@ -12,8 +12,8 @@
 #include "support/other_libraries.hpp"
 #include "support/wide.hpp"
 
-/// Every line of the tables of examples/coming_from_onnx.md and coming_from_pytorch.md: its code, against the formulas
-/// of these operators. tests/readme.cmake finds the lines in this file.
+/// Every line of the tables of examples/coming_from_onnx.md and coming_from_pytorch.md: its code, against the
+/// formulas of these operators. tests/readme.cmake finds the lines in this file.
 
 namespace {
 

@@ -11,9 +11,9 @@
 #include "support/other_libraries.hpp"
 #include "support/wide.hpp"
 
-/// Every line of the README's table "Coming from rotary-embedding-torch": its code, against what theirs
-/// computes. The formulas are those of lucidrains/rotary-embedding-torch 8bb4643; tests/readme.cmake finds
-/// the lines in this file.
+/// Every line of the README's table "Coming from rotary-embedding-torch": its code, against the results of
+/// that package. The formulas are those of lucidrains/rotary-embedding-torch 8bb4643. tests/readme.cmake
+/// finds the lines in this file.
 
 namespace {
 
@@ -31,7 +31,7 @@ testing::wide lang(Index i, Index dim, testing::wide theta = 10000) { return oth
 /// The token of row r of a (batch, heads, tokens, head_dim) tensor.
 Index token(const tensor4& x, Index r) { return other::on_axis(x, r, 2); }
 
-/// Angles [rows, pairs], each column twice: what `forward` and `get_axial_freqs` return.
+/// Angles [rows, pairs], each column twice: the return values of `forward` and `get_axial_freqs`.
 template <class Angle>
 Eigen::ArrayXXd repeated(Index rows, Index pairs, Angle angle) {
   Eigen::ArrayXXd freqs(rows, 2 * pairs);
@@ -44,7 +44,7 @@ struct fixture {
   tensor4 q = tensor4({2, 3, 20, 64}, 1), k = tensor4({2, 3, 20, 64}, 2);  // (batch, heads, tokens, head_dim)
   tensor4 before = q, k_before = k;
 
-  /// The error of q turned by position(token) with theirs' default frequencies of dim = 32.
+  /// The error of q rotated by position(token) with the package's default frequencies of dim = 32.
   template <class Position>
   testing::wide error(Position position, std::size_t token_axis = 2) const {
     return rotation_error(before, q, neighbours, 16, [&](Index r, Index i) {
@@ -87,7 +87,7 @@ TEST_CASE("rotary-embedding-torch: queries and keys", "[library][coming_from]") 
     CHECK(rotation_error(x.k_before, k, neighbours, 16, [&](Index r, Index i) {
             return static_cast<testing::wide>(token(k, r)) * lang(i, 32);
           }) <= 1);
-    // The cache that rotates new keys only holds the same.
+    // A cache that rotates only new keys gives the same result.
     tensor4 k_new = x.k_before, v = x.k_before;
     kv_cache<float> cache(2, 64, 3, 64);
     for (Index t = 0; t < k_len; t += 25)
@@ -164,7 +164,7 @@ TEST_CASE("rotary-embedding-torch: apply_rotary_emb", "[library][coming_from]") 
     CHECK(scaled_rotation_error(x.before, t, neighbours, 8, angle, [](Index, Index) { return 1.5L; }) <= 1);
   }
   SECTION("a scale per angle") {
-    // [tokens, pairs]: theirs have every column of both twice.
+    // [tokens, pairs]: their tensors have every column of both twice.
     Eigen::ArrayXXd angles(20, 8);
     for (Index i = 0; i < 8; ++i) angles.col(i) = freqs.col(2 * i);
     const Eigen::ArrayXXd scale = 1 + 0.1 * random_array(20, 8, 6);
@@ -250,7 +250,7 @@ TEST_CASE("rotary-embedding-torch: learned frequencies", "[library][coming_from]
   const tensor4 d_q({2, 3, 20, 64}, 8);  // the gradient of a loss with respect to q
   frequency_table table(frequencies(32), 8192);
   const Eigen::ArrayXXd d_freqs = inv_freq_gradient<interleaved>(bhsd(q), bhsd(d_q), table);
-  // What autograd computes: the angle of pair i is freqs[i] * token, and turns (u, v) towards (-v, u).
+  // The result of autograd: the angle of pair i is freqs[i] * token, and rotates (u, v) towards (-v, u).
   for (Index i = 0; i < 16; ++i) {
     testing::wide sum = 0, size = 0;
     for (Index r = 0; r < q.rows(); ++r) {

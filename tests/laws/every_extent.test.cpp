@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A rule for several numbers is broken by each of them alone, and refused each time: of a condition with four
-// parts, only those are tested that somebody has broken.
+// A rule for several numbers is broken by each of them alone, and throws each time: of a condition with four
+// parts, only the parts that a test breaks are tested.
 #include <rope/models.hpp>
 #include <rope/rope.hpp>
 
@@ -36,7 +36,7 @@ struct memory {
   bool untouched() const { return x == std::vector<float>(x.size(), 7); }
 };
 
-/// Calls call(extent) for every extent: each is refused with `text`, and nothing is written.
+/// Calls call(extent) for every extent: each throws with `text`, and nothing is written.
 template <class Call>
 void check_every_extent(const char* text, const memory& written, const Call& call, int extents = 4) {
   for (int n = 0; n < extents; ++n) {
@@ -56,7 +56,7 @@ TEST_CASE("two outputs that differ in any extent are not merged", "[library]") {
   });
 }
 
-TEST_CASE("integers that differ from their heads in any extent are refused", "[library]") {
+TEST_CASE("integers that differ from their heads in any extent throw", "[library]") {
   memory x;
   std::vector<std::int8_t> integers(x.x.size(), 99);
   std::vector<float> scales(x.x.size(), 7);
@@ -67,7 +67,7 @@ TEST_CASE("integers that differ from their heads in any extent are refused", "[l
   CHECK(integers == std::vector<std::int8_t>(integers.size(), 99));
 }
 
-TEST_CASE("gradients that differ from what they belong to in any extent are refused", "[library]") {
+TEST_CASE("gradients that differ in any extent from their operands throw", "[library]") {
   memory x, d;
   check_every_extent("d_q must be [2, 3, 4, 6]", d, [&](int n) {
     attention_gradient(
@@ -82,7 +82,7 @@ TEST_CASE("gradients that differ from what they belong to in any extent are refu
                      [&](int n) { inv_freq_gradient<half_split>(x.view(), d.grown(n), table); });
 }
 
-TEST_CASE("an output of pope that differs in any extent is refused", "[library]") {
+TEST_CASE("an output of pope that differs in any extent throws", "[library]") {
   memory x, out;
   const frequency_table<float> table(pope_frequencies(1), 10);  // adds one channel
   check_every_extent("pope: out must be", out, [&](int n) {
@@ -120,7 +120,7 @@ TEST_CASE("no extent of a ring may be out of range", "[library]") {
 
 namespace {
 
-/// A layout whose first pair is wherever a test wants it.
+/// A layout whose first pair is at any channel that a test chooses.
 struct any_pair {
   inline static Index u = 0, v = 1;
   static Index first(Index i, Index) { return i == 0 ? u : 2 * i; }
@@ -147,7 +147,7 @@ TEST_CASE("a layout must map pairs to channels, both of them", "[library]") {
   CHECK_FALSE(x.untouched());
 }
 
-TEST_CASE("weights that no memory holds are refused by their extents", "[library]") {
+TEST_CASE("weights whose extents exceed all memory throw", "[library]") {
   const float number = 0;
   constexpr Index many = Index{1} << (sizeof(Index) * 4 + 1);
   const head_view<const float> one = {&number, 1, many, 1, 1, 0, 0, 0};
@@ -156,7 +156,7 @@ TEST_CASE("weights that no memory holds are refused by their extents", "[library
                                          "exceed the address space"));
 }
 
-TEST_CASE("ids without data are refused", "[library]") {
+TEST_CASE("ids without data throw", "[library]") {
   memory x;
   const frequency_table<float> table(frequencies(head_dim), 10);
   const Eigen::Map<const Eigen::ArrayXi> ids(nullptr, tokens);

@@ -25,9 +25,9 @@
 #include "support/heads.hpp"
 #include "support/random.hpp"
 
-// What a caller can write in an integer of 64 bits is taken or refused by a rule, and no sum on the way to
-// the answer leaves its type. The suite that runs this file under -fsanitize=undefined is the half of the law
-// that the results alone cannot show.
+// Every 64-bit integer that a caller passes is accepted or throws by a rule, and no intermediate sum
+// overflows. A build of this file with -fsanitize=undefined tests the half of this law that results alone
+// cannot show.
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define ROPE_TEST_OWN_ALLOCATOR 1
@@ -42,7 +42,7 @@
 
 namespace {
 
-/// The address and the thread sanitizer stop the program where std::bad_alloc is the answer.
+/// The address and the thread sanitizer stop the program instead of throwing std::bad_alloc.
 constexpr bool own_allocator = ROPE_TEST_OWN_ALLOCATOR == 1;
 
 using namespace rope;
@@ -52,7 +52,7 @@ using limits = std::numeric_limits<std::int64_t>;
 constexpr std::int64_t most = limits::max(), least = limits::min();
 constexpr int samples = 1000;
 
-/// Numbers near which sums, products and conversions leave their type.
+/// Numbers near which sums, products and conversions overflow.
 std::int64_t extreme(testing::random& random) {
   constexpr std::int64_t near[] = {least,
                                    -(std::int64_t{1} << 62),
@@ -77,7 +77,7 @@ Index extreme_index(testing::random& random) {
   return value > largest ? largest : value < -largest ? -largest : static_cast<Index>(value);
 }
 
-/// Whether the call returns; any of the errors that the library documents is an answer, too.
+/// Whether the call returns. Any of the documented errors is accepted, too.
 template <class Call>
 bool accepted(const Call& call) {
   try {
@@ -119,7 +119,7 @@ struct tokens_in_table {
 
 }  // namespace
 
-TEST_CASE("extreme starts, rows and ids rotate exactly when the table holds them", "[library][extreme]") {
+TEST_CASE("extreme starts, rows and ids rotate exactly if the table contains them", "[library][extreme]") {
   const std::uint64_t seed = 41;
   CAPTURE(seed);
   testing::random random(seed);
@@ -150,7 +150,7 @@ TEST_CASE("extreme starts, rows and ids rotate exactly when the table holds them
   }
 }
 
-TEST_CASE("extreme segments rotate exactly when they cover the tokens and the table holds them",
+TEST_CASE("extreme segments rotate exactly if they cover the tokens and the table contains them",
           "[library][extreme]") {
   const std::uint64_t seed = 42;
   CAPTURE(seed);
@@ -215,7 +215,7 @@ TEST_CASE("extreme position maps stay between 0 and the position", "[library][ex
   }
 }
 
-TEST_CASE("extreme grids, prompts and orders of tokens are taken or refused", "[library][extreme]") {
+TEST_CASE("extreme grids, prompts and orders of tokens are accepted or throw", "[library][extreme]") {
   const std::uint64_t seed = 44;
   CAPTURE(seed);
   testing::random random(seed);
@@ -223,7 +223,7 @@ TEST_CASE("extreme grids, prompts and orders of tokens are taken or refused", "[
     const Index a = extreme_index(random), b = extreme_index(random), c = extreme_index(random);
     const std::int64_t first = extreme(random), second = extreme(random);
     CAPTURE(sample, a, b, c, first, second);
-    // Whatever is larger is a matter of memory, which this law does not ask for.
+    // Larger extents depend on the memory of the machine and are not tested.
     const auto modest = [](Index x) { return x < 10; };
     if (modest(a) && modest(b) && modest(c)) {
       integer_coordinates grid(0, 2);
@@ -252,7 +252,7 @@ TEST_CASE("extreme grids, prompts and orders of tokens are taken or refused", "[
   }
 }
 
-TEST_CASE("tables of extreme ranges hold the rows they are asked for or are refused", "[library][extreme]") {
+TEST_CASE("tables of extreme ranges contain the requested rows or throw", "[library][extreme]") {
   const std::uint64_t seed = 45;
   CAPTURE(seed);
   testing::random random(seed);
@@ -264,7 +264,7 @@ TEST_CASE("tables of extreme ranges hold the rows they are asked for or are refu
     const auto distance = static_cast<std::uint64_t>(last) - static_cast<std::uint64_t>(first);
     const bool narrow = last >= first && distance < 4096;
     const auto largest = static_cast<std::uint64_t>(std::numeric_limits<Index>::max());
-    // What lies between is a matter of memory, which this law does not ask for.
+    // Ranges between these depend on the memory of the machine and are not tested.
     if (last >= first && !narrow && distance <= largest && distance < std::uint64_t{1} << 44) continue;
     if (own_allocator && last >= first && !narrow) continue;
     CAPTURE(sample, first, last);
@@ -279,7 +279,7 @@ TEST_CASE("tables of extreme ranges hold the rows they are asked for or are refu
     REQUIRE(made([&] { return frequency_table<float>(schedule, first, last); }) == narrow);
     REQUIRE(made([&] { return frequency_table<float>::with_float_angles(schedule, first, last); }) == narrow);
     REQUIRE(made([&] { return xpos<float>(schedule, first, last, growth).queries(); }) == narrow);
-    // Positions without a sign: those of 2^63 and more are not the negative ones they would be cast to.
+    // Unsigned positions: 2^63 and more do not become the negative positions of a cast.
     const auto unsigned_first = static_cast<std::uint64_t>(first),
                unsigned_last = static_cast<std::uint64_t>(last);
     const bool representable = narrow && first >= 0 && last >= 0;
@@ -296,8 +296,7 @@ TEST_CASE("tables of extreme ranges hold the rows they are asked for or are refu
   }
 }
 
-TEST_CASE("tokens, rows, heads and channels are taken where they exist, or are refused",
-          "[library][extreme]") {
+TEST_CASE("tokens, rows, heads and channels are accepted if they exist, or throw", "[library][extreme]") {
   const std::uint64_t seed = 46;
   CAPTURE(seed);
   testing::random random(seed);
@@ -322,7 +321,7 @@ TEST_CASE("tokens, rows, heads and channels are taken where they exist, or are r
     REQUIRE(accepted([&] { kv_cache<float>(raw).remove(first, count); }) == exist);
   }
   CHECK(taken > 0);
-  // A view without elements may be one without memory, whatever its strides are.
+  // A view without elements may have no memory, for any strides.
   const head_view<float> none{nullptr, 4, 0, 4, 4, 64, 16, 4};
   CHECK(none.batch_range(1, 2).data == nullptr);
   CHECK(none.head_range(1, 2).data == nullptr);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A program that flushes subnormal numbers to zero (audio hosts, -ffast-math anywhere in it): what holds no
-// subnormal number has the bits it always has, what is only copied keeps them, and the rest is off by no more
-// than the smallest normal numbers that were flushed.
+// A program that flushes subnormal numbers to zero (audio hosts, -ffast-math anywhere in it): results without
+// subnormal numbers keep their bits, copied numbers keep them too, and the error of all others is at most
+// that of the smallest normal numbers that were flushed.
 #include <rope/rope.hpp>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ using rope::Index;
 
 namespace {
 
-/// While it lives, results of this thread that are subnormal are zero (FTZ), and so are such operands (DAZ).
+/// During its lifetime, subnormal results on this thread are zero (FTZ), and so are subnormal operands (DAZ).
 class flushing {
  public:
 #if defined(__SSE2__)
@@ -54,7 +54,7 @@ class flushing {
   flushing& operator=(const flushing&) = delete;
 };
 
-/// What a call leaves with and without flushing.
+/// The results of a call with and without flushing.
 template <class Call>
 bool same_bits_flushed(const Call& call) {
   const auto expected = call();
@@ -82,8 +82,7 @@ TEST_CASE("a thread can flush subnormal numbers", "[library]") {
   CHECK(tiny / 2 != 0);
 }
 
-TEMPLATE_TEST_CASE("tables have the same bits where subnormal numbers are flushed", "[library]", float,
-                   double) {
+TEMPLATE_TEST_CASE("tables have the same bits if subnormal numbers are flushed", "[library]", float, double) {
   using S = TestType;
   const auto entries = [](const rope::frequency_table<S>& table) {
     std::vector<S> all;
@@ -105,7 +104,7 @@ TEMPLATE_TEST_CASE("tables have the same bits where subnormal numbers are flushe
       [&] { return entries(rope::frequency_table<S>::with_float_angles(rope::frequencies(64), 0, 30)); }));
 }
 
-TEMPLATE_TEST_CASE("calls have the same bits where subnormal numbers are flushed", "[library]", float, double,
+TEMPLATE_TEST_CASE("calls have the same bits if subnormal numbers are flushed", "[library]", float, double,
                    Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   const rope::frequency_table<float> table(rope::frequencies(head_dim), 2 * tokens);
@@ -121,7 +120,7 @@ TEMPLATE_TEST_CASE("calls have the same bits where subnormal numbers are flushed
     rope::normalize_and_rotate<half_split>(view(x), rope::head_norm<T>{.weight = weight}, table, 9);
     return x;
   }));
-  // Keys far apart, so that many weights are next to nothing.
+  // Keys at large distances, so that many weights are tiny.
   CHECK(same_bits_flushed([&] {
     auto q = numbers<T>(heads, 14), k = numbers<T>(kv_heads, 15), v = numbers<T>(kv_heads, 16), out = q;
     rope::attention<half_split>(view(q), view(k), view(v), view(out), table,
@@ -149,7 +148,7 @@ TEMPLATE_TEST_CASE("calls have the same bits where subnormal numbers are flushed
     }));
 }
 
-TEST_CASE("subnormal numbers of half are none of float, and are kept", "[library]") {
+TEST_CASE("subnormal numbers of half are normal floats, and are kept", "[library]") {
   const rope::frequency_table<float> table(rope::frequencies(head_dim), 2 * tokens);
   CHECK(same_bits_flushed([&] {
     auto x = numbers<Eigen::half>(heads, 31);
@@ -159,8 +158,7 @@ TEST_CASE("subnormal numbers of half are none of float, and are kept", "[library
   }));
 }
 
-TEMPLATE_TEST_CASE("what is copied keeps its subnormal numbers where others are flushed", "[library]", float,
-                   double) {
+TEMPLATE_TEST_CASE("copied numbers stay subnormal when others are flushed", "[library]", float, double) {
   using T = TestType;
   const rope::frequency_table<float> table(rope::frequencies(8), tokens);
   testing::tensor<T> x(batch, tokens, heads, head_dim, std::numeric_limits<T>::denorm_min()), out = x;
@@ -175,13 +173,14 @@ TEMPLATE_TEST_CASE("what is copied keeps its subnormal numbers where others are 
     for (Index h = 0; h < heads; ++h)
       for (const auto* after : {&x, &out}) {
         auto copy = *after;
-        // Position 0 does not turn, nor do channels from 8 on.
+        // Position 0 does not rotate, nor do channels from 8 on.
         CHECK(testing::same_bits(view(copy).at(b, 0, h), before.values.data(), head_dim));
         CHECK(testing::same_bits(view(copy).at(b, 5, h) + 8, before.values.data(), head_dim - 8));
       }
 }
 
-TEMPLATE_TEST_CASE("subnormal channels are off by no more than what is flushed", "[library]", float, double) {
+TEMPLATE_TEST_CASE("the error of subnormal channels is at most the flushed amount", "[library]", float,
+                   double) {
   using T = TestType;
   constexpr T smallest = std::numeric_limits<T>::min();
   const rope::frequency_table<T> table(rope::frequencies(head_dim), 2 * tokens);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A list of integers means the same whatever holds it: its order in memory and its strides are honoured.
+// A list of integers means the same in every container: its storage order and its strides are used.
 #include <rope/rope.hpp>
 
 #include <array>
@@ -29,7 +29,7 @@ const frequency_table<float>& table() {
   return rows;
 }
 
-/// [B, L, H, D] heads, rotated by the positions in whatever form.
+/// [B, L, H, D] heads, rotated by positions in any form.
 template <class P>
 std::vector<float> rotated(const P& positions, Index batch = B, Index tokens = L) {
   std::vector<float> x = testing::random_channels<float>(batch * tokens * H * D, 11);
@@ -37,7 +37,7 @@ std::vector<float> rotated(const P& positions, Index batch = B, Index tokens = L
   return x;
 }
 
-/// The same, every token alone at an integer start.
+/// Rotates every token alone at an integer start.
 std::vector<float> one_by_one(const std::vector<int>& ids, Index batch = B, Index tokens = L) {
   std::vector<float> x = testing::random_channels<float>(batch * tokens * H * D, 11);
   for (Index token = 0; token < batch * tokens; ++token)
@@ -48,7 +48,7 @@ std::vector<float> one_by_one(const std::vector<int>& ids, Index batch = B, Inde
 
 const std::vector<int> shared = {3, -7, 41, 0, 99}, each = {3, -7, 41, 0, 99, 8, 117, -20, 5, 12};
 
-/// A list of a type of its own that says nothing of its strides.
+/// A user-defined list that has no strides.
 struct strided_view {
   const int* first;
   std::size_t count;
@@ -58,7 +58,7 @@ struct strided_view {
 
 }  // namespace
 
-TEST_CASE("a matrix of ids is [batch, tokens] in either order of memory", "[library]") {
+TEST_CASE("a matrix of ids is [batch, tokens] in either storage order", "[library]") {
   const auto expected = one_by_one(each);
   using column_major = Eigen::Array<int, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;
   using row_major = Eigen::Matrix<std::int64_t, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -134,7 +134,7 @@ TEST_CASE("a vector of ids is read at its stride", "[library]") {
   CHECK(same_bits(rotated(square.diagonal()), expected));
 }
 
-TEST_CASE("an expression of ids is evaluated, once", "[library]") {
+TEST_CASE("an expression of ids is evaluated once", "[library]") {
   const Eigen::VectorXi ids = Eigen::Map<const Eigen::VectorXi>(shared.data(), L);
   CHECK(same_bits(rotated(Eigen::VectorXi::LinSpaced(L, 4, 4 + L - 1)), rotated(4)));
   CHECK(same_bits(rotated(Eigen::ArrayXi::LinSpaced(B * L, 0, B * L - 1)),
@@ -150,7 +150,7 @@ TEST_CASE("an expression of ids is evaluated, once", "[library]") {
       Eigen::Array<Index, Eigen::Dynamic, 1>::NullaryExpr(L, [&calls](Index) { return calls++; });
   CHECK(same_bits(rotated(counting), one_by_one({0, 1, 2, 3, 4})));
   CHECK(calls == L);
-  // Every head and every pass of one call sees the same ids, also where they are counted on.
+  // Every head and every pass of one call reads the same ids, also if the ids increase at each read.
   const std::vector<float> before = testing::random_channels<float>(B * L * H * D, 11);
   std::vector<float> x = before;
   rotate_heads<half_split>(bshd(x.data(), B, L, H, D), std::vector(2, table()), counting);
@@ -184,7 +184,7 @@ TEST_CASE("row starts and segments are read at their strides", "[library]") {
                                              "segments: give a vector of integers, got a matrix [2, 3]"));
 }
 
-TEST_CASE("counts and offsets of attention are any integers, at their strides", "[library]") {
+TEST_CASE("counts and offsets of attention may have any integer type and stride", "[library]") {
   constexpr Index tokens = 7;
   const std::vector<float> q = testing::random_channels<float>(B * tokens * H * D, 12),
                            k = testing::random_channels<float>(B * tokens * H * D, 13);
@@ -242,7 +242,7 @@ TEST_CASE("counts and offsets of attention are any integers, at their strides", 
       "counts and offsets: give a vector of integers, got a matrix [2, 2]"));
 }
 
-TEST_CASE("offsets of new tokens in pages are any integers", "[library]") {
+TEST_CASE("offsets of new tokens in pages may have any integer type", "[library]") {
   const std::vector<float> x = testing::random_channels<float>(3 * H * D, 14);
   const std::vector<int> blocks = {1, 0}, lengths = {1, 2};
   const auto written = [&](const detail::any_integers& offsets, const detail::any_integers& queries) {
@@ -262,7 +262,7 @@ TEST_CASE("offsets of new tokens in pages are any integers", "[library]") {
   CHECK(same_bits(written(bytes, array), written(plain, plain)));
 }
 
-TEST_CASE("a matrix of ids of another shape is refused", "[library]") {
+TEST_CASE("a matrix of ids of another shape throws", "[library]") {
   std::vector<float> x(static_cast<std::size_t>(B * L * H * D));
   const auto refused = [&](const auto& ids, const char* shape) {
     return throws_saying<std::invalid_argument>(
@@ -280,7 +280,7 @@ TEST_CASE("a matrix of ids of another shape is refused", "[library]") {
       "ids must be [tokens] = 5 or [batch * tokens] = 10, got 4"));
 }
 
-TEST_CASE("a type that does not tell its strides is not a list of positions", "[library]") {
+TEST_CASE("a type without strides is not a list of positions", "[library]") {
   STATIC_REQUIRE_FALSE(position_form<strided_view>);
   STATIC_REQUIRE_FALSE(position_form<Eigen::Tensor<int, 3>>);
   STATIC_REQUIRE_FALSE(position_form<Eigen::Tensor<float, 1>>);
@@ -290,7 +290,7 @@ TEST_CASE("a type that does not tell its strides is not a list of positions", "[
   STATIC_REQUIRE(position_form<Eigen::Ref<const Eigen::ArrayXXi>>);
 }
 
-// Every shape, order, stride and place in a larger matrix, against the ids read one by one.
+// Every shape, order, stride and place in a larger matrix, compared with the ids read one by one.
 TEST_CASE("ids in blocks of matrices, at random strides, are those of the plain list", "[library]") {
   testing::random numbers(testing::seed());
   for (int run = 0; run < 300; ++run) {

@@ -44,7 +44,7 @@ bool counts(const rope::head_view<const float>& x, const std::vector<float>& in_
   return all;
 }
 
-/// An accessor that scales numbers as they are read has values for references.
+/// An accessor that scales numbers as they are read returns values instead of references.
 struct scaled_span : span_of_strides<float, 4> {
   using span_of_strides::span_of_strides;
   using reference = float;
@@ -68,7 +68,7 @@ TEST_CASE("an mdspan of any strides is viewed by its own indices", "[library]") 
   STATIC_REQUIRE_FALSE(rope::detail::strided_span<std::vector<float>, 1>);
 }
 
-TEST_CASE("indices of one letter are one axis of an mdspan, or are refused", "[library]") {
+TEST_CASE("indices with the same letter are one axis of an mdspan, or throw", "[library]") {
   std::vector<float> x = counted();
   const span_of_strides<float, 5> video(x.data(), {B, 1, S, H, D}, {S * H * D, 7, H * D, D, 1});
   CHECK(counts(rope::view_as<"bsshd">(video), x));
@@ -77,7 +77,7 @@ TEST_CASE("indices of one letter are one axis of an mdspan, or are refused", "[l
                                              "indices of one letter must be contiguous"));
 }
 
-TEST_CASE("channels of an mdspan that are not contiguous are refused", "[library]") {
+TEST_CASE("channels of an mdspan that are not contiguous throw", "[library]") {
   std::vector<float> x = counted();
   const span_of_strides<float, 4> strided(x.data(), {B, S, H, D / 2}, {S * H * D, H * D, D, 2});
   CHECK(throws_saying<std::invalid_argument>([&] { static_cast<void>(rope::bshd(strided)); },
@@ -170,7 +170,7 @@ TEST_CASE("an mdspan of any strides is copied by its own indices, and stored bac
                   std::length_error);
 }
 
-TEST_CASE("an mdspan is a weight of the block where it is row-major without gaps", "[library]") {
+TEST_CASE("an mdspan is a weight of the block if it is row-major without gaps", "[library]") {
   std::vector<float> w = counted(), b = {1, 2, 3, 4};
   const rope::projection<const float> one(span_of_strides<float, 2>(w.data(), {4, 6}));
   CHECK((one.weight.data() == w.data() && one.weight.rows() == 4 && one.weight.cols() == 6));

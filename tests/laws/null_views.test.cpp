@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A view of something has memory: a null pointer is refused by the functions that read or write it, before
-// anything is written, and is allowed where there is nothing.
+// A view with elements has memory: a null pointer throws in the functions that read or write it, before
+// anything is written. A view without elements may have a null pointer.
 #include <rope/rope.hpp>
 
 #include <cstddef>
@@ -25,7 +25,7 @@ const std::string shape = ": a view must have data, got null for [2, 3, 2, 4]";
 head_view<float> null() { return bshd(static_cast<float*>(nullptr), 2, 3, 2, 4); }
 head_view<float> nothing() { return bshd(static_cast<float*>(nullptr), 2, 0, 2, 4); }
 
-/// Memory that nobody may have written.
+/// Memory that must not be written.
 struct ones {
   std::vector<float> memory = std::vector<float>(48, 1.0f);
   head_view<float> view() { return bshd(memory.data(), 2, 3, 2, 4); }
@@ -40,7 +40,7 @@ void check_refused(const char* function, const Call& call) {
 
 }  // namespace
 
-TEST_CASE("a view without data is refused by every form of rotate", "[library]") {
+TEST_CASE("a view without data throws in every form of rotate", "[library]") {
   ones x;
   check_refused("rotate", [] { rotate<half_split>(null(), table); });
   check_refused("unrotate", [] { unrotate<interleaved>(null(), table, 2); });
@@ -61,7 +61,7 @@ TEST_CASE("a view without data is refused by every form of rotate", "[library]")
   });
 }
 
-TEST_CASE("a view without data is refused by caches and merges", "[library]") {
+TEST_CASE("a view without data throws in caches and merges", "[library]") {
   ones x;
   kv_cache<float> cache(2, 8, 2, 4), raw(2, 8, 2, 4, 0, key_storage::raw);
   ring_cache<float> ring(2, {.window = 4}, 2, 4);
@@ -83,7 +83,7 @@ TEST_CASE("a view without data is refused by caches and merges", "[library]") {
                 [&] { merge_attention(x.view(), std::span(sums), null(), std::span<const double>(sums)); });
 }
 
-TEST_CASE("a view without data is refused by attention", "[library]") {
+TEST_CASE("a view without data throws in attention", "[library]") {
   ones x;
   kv_cache<float> cache(2, 8, 2, 4);
   cache.append(x.view(), x.view());
@@ -117,7 +117,7 @@ TEST_CASE("a view without data is refused by attention", "[library]") {
   });
 }
 
-TEST_CASE("a view of nothing needs no data", "[library]") {
+TEST_CASE("an empty view needs no data", "[library]") {
   kv_cache<float> cache(2, 8, 2, 4);
   ring_cache<float> ring(2, {.window = 4}, 2, 4);
   CHECK_NOTHROW(rotate<half_split>(nothing(), table));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Every call that takes threads, on pools that run pieces in any order, at any time and on any thread: the
-// bits are those of one thread. And on pools that fail: the failure arrives, and the next call is right.
+// bits are those of one thread. Also on pools that fail: the exception arrives, and the next call gives the
+// right result.
 #include <rope/rope.hpp>
 
 #include <cstddef>
@@ -23,7 +24,7 @@ using testing::pool;
 
 namespace {
 
-// Queries of 1.2 MB, keys of 0.6 MB: two pieces of 256 KiB at least.
+// Queries of 1.2 MB, keys of 0.6 MB: at least two pieces of 256 KiB.
 constexpr Index batch = 2, tokens = 301, heads = 8, kv_heads = 4, head_dim = 64;
 constexpr Index size = batch * tokens * heads * head_dim, kv_size = size * kv_heads / heads;
 
@@ -31,7 +32,7 @@ std::vector<float> numbers(Index count, std::uint64_t seed) {
   return testing::random_channels<float>(count, seed);
 }
 
-/// What calls read, and what some of them write.
+/// The operands of calls. Some calls write some of them.
 struct operands {
   std::vector<float> q = numbers(size, 901), out = numbers(size, 902), d_out = numbers(size, 903),
                      k = numbers(kv_size, 904), v = numbers(kv_size, 905), weight = numbers(head_dim, 906);
@@ -49,7 +50,7 @@ struct operands {
   }
 };
 
-/// All that a call has written, each number as it is.
+/// All numbers that a call has written, unchanged.
 using answer = std::vector<double>;
 
 template <class X>
@@ -70,7 +71,7 @@ answer of(const X&... written) {
   return all;
 }
 
-/// What a cache holds in every row.
+/// The contents of a cache in every row.
 template <class Cache>
 answer held(const Cache& cache) {
   answer all = of(cache.next_positions());
@@ -84,7 +85,7 @@ answer held(const Cache& cache) {
 
 struct call {
   const char* name;
-  std::function<answer(operands, const pool&)> run;  // on operands of its own
+  std::function<answer(operands, const pool&)> run;  // on its own operands
 };
 
 const std::vector<call>& rotations() {
@@ -207,7 +208,7 @@ const std::vector<call>& attentions() {
   return calls;
 }
 
-/// Appends to a cache that holds some tokens, and attends to it.
+/// Appends to a cache that already has some tokens, and attends to it.
 template <class Cache>
 answer cached(operands x, Cache cache, const pool& threads) {
   cache.template append<half_split>(x.keys(x.v).token_range(0, 7), x.keys(x.k).token_range(0, 7), x.table);
@@ -272,7 +273,7 @@ const std::vector<call>& caches() {
   return calls;
 }
 
-/// What a call answers on one thread, the calling one.
+/// The result of a call on the calling thread.
 answer alone(const call& one, const operands& x) {
   const pool none("none", 1, [](Index count, const pool::piece& body) {
     for (Index i = 0; i < count; ++i) body(i);
@@ -311,13 +312,15 @@ void check_failing_pools(const std::vector<call>& calls) {
 
 }  // namespace
 
-TEST_CASE("rotations have one answer on pools of every kind", "[library]") { check_every_pool(rotations()); }
-TEST_CASE("attention has one answer on pools of every kind", "[library]") { check_every_pool(attentions()); }
-TEST_CASE("caches have one answer on pools of every kind", "[library]") { check_every_pool(caches()); }
+TEST_CASE("rotations give one result on pools of every kind", "[library]") { check_every_pool(rotations()); }
+TEST_CASE("attention gives one result on pools of every kind", "[library]") {
+  check_every_pool(attentions());
+}
+TEST_CASE("caches give one result on pools of every kind", "[library]") { check_every_pool(caches()); }
 
-// 512 queries times 32768 keys times 128 channels are 2^31 operations to a task, more than an Index of 32 bits
-// counts. The window leaves out nearly all of them.
-TEST_CASE("threads share a prompt whose operations 32 bits do not count", "[library]") {
+// 512 queries times 32768 keys times 128 channels are 2^31 operations to a task, more than a 32-bit Index
+// counts. The window hides nearly all of them.
+TEST_CASE("threads share a prompt of more operations than 32 bits count", "[library]") {
   constexpr Index queries = 4096, keys = 32768, dim = 64;
   std::vector<float> q = numbers(queries * dim, 907), k = numbers(keys * dim, 908),
                      v = numbers(keys * dim, 909);
@@ -338,14 +341,13 @@ TEST_CASE("threads share a prompt whose operations 32 bits do not count", "[libr
   CHECK(one.loops() == 0);
 }
 
-TEST_CASE("the failure of a pool arrives, and the next call is right", "[library]") {
+TEST_CASE("the exception of a pool arrives, and the next call gives the right result", "[library]") {
   check_failing_pools(rotations());
   check_failing_pools(attentions());
   check_failing_pools(caches());
 }
 
-TEST_CASE("two calls on one pool, each a piece of a loop of that pool, have the bits of one after the other",
-          "[library]") {
+TEST_CASE("two calls within a loop of one pool have the bits of two calls in sequence", "[library]") {
   const operands x;
   const pool outer = testing::pools_of_every_kind().back();
   for (const std::vector<call>* calls : {&rotations(), &attentions(), &caches()})
@@ -363,7 +365,8 @@ TEST_CASE("two calls on one pool, each a piece of a loop of that pool, have the 
 
 namespace {
 
-/// Appends on a pool that fails: the cache is as it was, and takes the same tokens on a pool that does not.
+/// Appends on a pool that fails: the cache does not change, and accepts the same tokens on a pool that does
+/// not.
 template <class Cache, class Append>
 void check_failed_append(const Cache& before, const Append& append) {
   Cache expected = before;
@@ -382,7 +385,7 @@ void check_failed_append(const Cache& before, const Append& append) {
 
 }  // namespace
 
-TEST_CASE("a cache that a pool could not fill is as it was", "[library]") {
+TEST_CASE("a failing pool does not change a cache that it appends to", "[library]") {
   operands x;
   const auto k = operands::keys(x.k), v = operands::keys(x.v);
   rope::kv_cache<float> cache(batch, 2 * tokens, kv_heads, head_dim);
@@ -396,7 +399,7 @@ TEST_CASE("a cache that a pool could not fill is as it was", "[library]") {
   rope::kv_cache<float> given(batch, 2 * tokens, kv_heads, head_dim);
   given.append(v.token_range(0, 7), k.token_range(0, 7));
   check_failed_append(given, [&](auto& to, const pool& threads) { to.append(k, v, {}, threads); });
-  // A ring with room: no token of it is overwritten.
+  // A ring with free slots: none of its tokens is overwritten.
   rope::ring_cache<float> ring(batch, {.sinks = 3, .window = 2 * tokens}, kv_heads, head_dim);
   ring.append<half_split>(v.token_range(0, 7), k.token_range(0, 7), x.table);
   check_failed_append(ring, [&](auto& to, const pool& threads) {

@@ -20,8 +20,9 @@ namespace {
 using namespace rope;
 using nlohmann::json;
 
-/// ggml multiplies its angle by base^(-1 / pairs) from pair to pair: after i steps it is i + 2 roundings off, and so is
-/// each of the few operations of a rule. cos and sin are off by as much of the angle, and by 2 roundings of their own.
+/// ggml multiplies its angle by base^(-1 / pairs) from pair to pair: after i steps the error is i + 2
+/// roundings, plus those of the few operations of a rule. The error of cos and sin is that of the angle plus
+/// 2 roundings.
 template <class S>
 double bound(double angle, Index pair) {
   constexpr double u = std::numeric_limits<S>::epsilon() / 2;
@@ -63,7 +64,8 @@ double angle(const frequencies& f, Index pair, const std::vector<double>& positi
   return sum;
 }
 
-/// How many of the recorded cos and sin a table of one row has, to the bound; the row is at `position`.
+/// How many of the recorded cos and sin a table of one row reproduces within the bound. The row is at
+/// `position`.
 Index agreeing(const json& record, const frequencies& f, const std::vector<double>& position) {
   Eigen::ArrayXXd row(1, f.axes());
   for (Index a = 0; a < f.axes(); ++a) row(0, a) = position[static_cast<std::size_t>(a)];
@@ -84,8 +86,7 @@ Index agreeing(const json& record, const frequencies& f, const std::vector<doubl
 
 }  // namespace
 
-TEST_CASE("every recorded answer says what it is from, of which version, and of when",
-          "[library][recorded]") {
+TEST_CASE("every recorded result names its source, version and date", "[library][recorded]") {
   const std::regex version("commit [0-9a-f]{7,40}\\b|\\b[0-9]+[.][0-9]+[.][0-9]+|\\bb[0-9]{4,}\\b"),
       day("\\b20[0-9]{2}-[01][0-9]-[0-3][0-9]\\b"), month("\\b[A-Z][a-z]{2,8} 20[0-9]{2}\\b");
   const std::vector<std::string> names = testing::all_recorded();
@@ -124,7 +125,7 @@ TEST_CASE("tables are those that ggml computes", "[library][recorded]") {
   }
 }
 
-TEST_CASE("heads are laid out and turned as ggml turns them", "[library][recorded]") {
+TEST_CASE("heads are laid out and rotated as in ggml", "[library][recorded]") {
   const json records = testing::recorded("ggml_layouts").at("records");
   CHECK(records.size() == 10);
   for (const json& record : records) {
@@ -149,12 +150,13 @@ TEST_CASE("heads are laid out and turned as ggml turns them", "[library][recorde
     for (const double p : listed) farthest = (std::max)(farthest, p);
     const auto out = record.at("out").get<std::vector<double>>();
     REQUIRE(out.size() == x.size());
-    // A channel is two products of numbers of at most 2, each with a cos or sin that is off by the bound, and their sum.
+    // A channel is two products of numbers of at most 2 with a cos or sin that has an error of at most the
+    // bound, and their sum.
     const double allowed =
         2 * 2 * (bound<float>(farthest, f.pairs()) + std::numeric_limits<float>::epsilon());
     for (std::size_t i = 0; i < x.size(); ++i)
       largest = (std::max)(largest, std::abs(static_cast<double>(x[i]) - out[i]));
     CHECK(largest <= allowed);
-    CHECK(largest < 0.01);  // what another layout, axis or offset is far above
+    CHECK(largest < 0.01);  // another layout, axis or offset differs by far more
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What may be shared between threads is: one table, one block and one set of model tables in eight threads at
-// once, each with tokens and caches of its own, give each the bits of a thread alone.
+// Objects that threads may share: one table, one block and one set of model tables in eight threads at once,
+// each with its own tokens and caches, give each the bits of a thread alone.
 #include <rope/rope.hpp>
 
 #include <atomic>
@@ -24,12 +24,12 @@ namespace {
 
 constexpr Index users = 8, rounds = 6, tokens = 48, heads = 4, kv_heads = 2, head_dim = 32;
 
-/// Heads of one user, which no other has.
+/// Heads of one user, different from those of all others.
 testing::tensor<float> numbers(Index of_heads, Index user, std::uint64_t seed) {
   return testing::random_tensor<float>(1, tokens, of_heads, head_dim, seed * 100 + std::uint64_t(user));
 }
 
-/// Everything that one user asks of a table.
+/// All functions of a table, for one user.
 std::vector<float> all_calls(const rope::frequency_table<float>& table, Index user) {
   auto q = numbers(heads, user, 1), k = numbers(kv_heads, user, 2), v = numbers(kv_heads, user, 3),
        out = numbers(heads, user, 4), d_out = out, d_q = q, d_k = k, d_v = v;
@@ -78,7 +78,7 @@ TEST_CASE("eight threads share one table", "[library]") {
 }
 
 TEST_CASE("a table does not grow while threads share it", "[library]") {
-  // Half of the threads read; the others ask for positions behind the end, which are refused, and make longer
+  // Half of the threads read. The others request positions beyond the end, which throw, and make longer
   // tables of their own, which have the rows of the shared one.
   const rope::frequencies schedule(head_dim);
   const rope::frequency_table<float> table(schedule, 3 * tokens);
@@ -110,7 +110,7 @@ TEST_CASE("a table does not grow while threads share it", "[library]") {
   CHECK(table.cos(5).data() == row);
 }
 
-TEST_CASE("eight threads make tables, and use those of each other", "[library]") {
+TEST_CASE("eight threads make tables, and use each other's", "[library]") {
   const rope::frequencies schedule(head_dim, 1e4,
                                    rope::yarn_scaling{.factor = 4, .original_max_position = 64});
   const rope::frequency_table<float> table(schedule, 3 * tokens);
@@ -127,7 +127,7 @@ TEST_CASE("eight threads make tables, and use those of each other", "[library]")
   for (const int rounds_of_user : same) CHECK(rounds_of_user == rounds);
 }
 
-TEST_CASE("eight threads share one row_maker, each with memory of its own", "[library]") {
+TEST_CASE("eight threads share one row_maker, each with its own memory", "[library]") {
   const rope::row_maker<float> maker(rope::frequencies(head_dim, 1e4));
   const auto positions_of = [](Index user) {
     return Eigen::Array<Index, tokens, 1>::LinSpaced(tokens, user, user + tokens - 1);
@@ -148,7 +148,7 @@ TEST_CASE("eight threads share one row_maker, each with memory of its own", "[li
   for (const int rounds_of_user : same) CHECK(rounds_of_user == rounds);
 }
 
-TEST_CASE("eight threads share one block, and append to caches of their own", "[library]") {
+TEST_CASE("eight threads share one block, and append to their own caches", "[library]") {
   const testing::random_block<float> memory({.heads = 4,
                                              .kv_heads = 2,
                                              .head_dim = 8,

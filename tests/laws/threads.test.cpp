@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The smaller calls on threads: large enough to be cut into pieces, they give the bits of one thread.
+// The other calls with threads: with enough data to be cut into pieces, they give the bits of one thread.
 #include <algorithm>  // std::equal
 #include <cmath>
 #include <cstddef>
@@ -29,7 +29,7 @@ std::vector<float> random_heads(testing::random& numbers, Index count = batch * 
 
 rope::head_view<float> view(std::vector<float>& x) { return bshd(x.data(), batch, tokens, heads, head_dim); }
 
-/// Runs `call(heads, threads)` on one thread and on three, and compares what it leaves.
+/// Runs `call(heads, threads)` on one thread and on three, and compares the results.
 template <class Call>
 void same_bits(std::vector<float> x, const Call& call) {
   std::vector<float> alone = x;
@@ -42,7 +42,7 @@ void same_bits(std::vector<float> x, const Call& call) {
 
 }  // namespace
 
-TEST_CASE("queries are scaled to the same bits on threads", "[library]") {
+TEST_CASE("scaled queries have the same bits on threads", "[library]") {
   testing::random numbers(testing::seed());
   const auto rule = [](std::int64_t p) { return 1 + 0.125 * static_cast<double>(p); };
   same_bits(random_heads(numbers),
@@ -61,7 +61,7 @@ TEST_CASE("channels and rows are permuted to the same order on threads", "[libra
   });
 }
 
-TEST_CASE("parts of attention are merged to the same bits on threads", "[library]") {
+TEST_CASE("merged parts of attention have the same bits on threads", "[library]") {
   testing::random numbers(testing::seed());
   std::vector<float> other = random_heads(numbers);
   std::vector<double> sums(static_cast<std::size_t>(batch * tokens * heads)), other_sums(sums.size());
@@ -101,7 +101,7 @@ TEST_CASE("weights of attention have the same bits on threads", "[library]") {
 
 namespace {
 
-/// Appends to a cache on one thread and on three, and compares all that it then holds.
+/// Appends to a cache on one thread and on three, and compares its contents.
 template <class Cache, class Append>
 void same_cache(Cache alone, const Append& append) {
   Cache shared = alone;
@@ -120,7 +120,7 @@ void same_cache(Cache alone, const Append& append) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("tokens are appended to the same bits on threads", "[library]", float, Eigen::half) {
+TEMPLATE_TEST_CASE("appended tokens have the same bits on threads", "[library]", float, Eigen::half) {
   testing::random numbers(testing::seed());
   std::vector<float> keys = random_heads(numbers), values = random_heads(numbers);
   const auto k = view(keys), v = view(values);

@@ -14,8 +14,7 @@
 #include "support/tolerance.hpp"
 
 /// Tables of real coordinates, fractional, negative and up to 2^53, against 320-bit arithmetic.
-///
-/// This file is also compiled with -Ofast: it holds no NaN and no infinity.
+/// This file is also compiled with -Ofast, so it uses no NaN and no infinity.
 
 namespace {
 
@@ -24,7 +23,7 @@ using rope::frequency_table;
 using rope::Index;
 
 /// A number of 320 bits: a product of doubles is exact, and 53 + 64 bits before the binary point leave 200
-/// behind it.
+/// after it.
 class number {
  public:
   explicit number(double x = 0) {
@@ -65,7 +64,7 @@ double error_in_ulp(double got, const number& exact) {
   return std::abs(mpfr_get_d(difference.value, MPFR_RNDN));
 }
 
-/// The angle [rad] from the exact (cos, sin) to those of a table: the sine of the difference, which is small.
+/// The angle [rad] from the exact (cos, sin) to those of a table: the sine of the difference, which is tiny.
 double angle_error(double cos, double sin, const exact_entries& exact) {
   number a(sin), b(cos);
   mpfr_mul(a.value, a.value, exact.cos.value, MPFR_RNDN);
@@ -97,7 +96,7 @@ worst_errors errors_of(const frequencies& f, const Eigen::ArrayXXd& coordinates)
   return worst;
 }
 
-/// The contract of real positions: as accurate as integers.
+/// The documented bound for real positions: as accurate as integers.
 void check(const frequencies& f, const Eigen::ArrayXXd& coordinates) {
   const worst_errors worst = errors_of(f, coordinates);
   CHECK(worst.of_float <= static_cast<double>(tolerance::table_entry<float>()));
@@ -105,7 +104,7 @@ void check(const frequencies& f, const Eigen::ArrayXXd& coordinates) {
   CHECK(worst.of_angle <= 1e-15);
 }
 
-/// The double nearest to count * (pi / 4) / inv_freq, where an entry almost vanishes or octants meet.
+/// The double nearest to count * (pi / 4) / inv_freq, at which an entry almost vanishes or octants meet.
 double near_eighths(double count, double inv_freq) {
   number pi;
   mpfr_const_pi(pi.value, MPFR_RNDN);
@@ -159,11 +158,11 @@ TEST_CASE("integer coordinates above 2^31 have entries within their bound", "[or
   check(frequencies(64, 1e4), coordinates);
 }
 
-TEST_CASE("entries of coordinates near zero have all their bits, however small the angle", "[oracle]") {
+TEST_CASE("entries of coordinates near zero are accurate to all bits, for any small angle", "[oracle]") {
   const std::uint64_t seed = 35;
   CAPTURE(seed);
   testing::random random(seed);
-  // -Ofast flushes what is not a normal number, so 2^-1000 is far enough.
+  // -Ofast flushes subnormal numbers, so 2^-1000 is small enough.
   for (const int lowest : {-140, -950}) {
     Eigen::ArrayXXd coordinates(200, 1);
     for (Index r = 0; r < coordinates.rows(); ++r) coordinates(r) = random.scaled(lowest, -40);
@@ -178,7 +177,7 @@ TEST_CASE("entries of coordinates near zero have all their bits, however small t
       }
     CHECK(worst <= static_cast<double>(tolerance::table_entry<double>()));
   }
-  // Several axes are off by their phases or by the rounding of a sum, where they cancel.
+  // With several axes the error is that of their phases, or of the rounding of a sum in which they cancel.
   Eigen::ArrayXXd inv_freq(1, 2), coordinates(200, 2);
   inv_freq << 0.7, -1.1;
   for (Index r = 0; r < 200; ++r) {
@@ -262,7 +261,7 @@ TEST_CASE("ranges of positions beyond 2^31 have the entries of their coordinates
 }
 
 TEST_CASE("ranges and coordinates have the same bits where both change from steps to products", "[oracle]") {
-  // Some 60 bits are left of the step of the first, so that products show in every entry; the others are never
+  // About 60 bits are left of the step of the first, so products show in every entry. The others are never
   // counted in steps, and are multiplied below positions of 2^12 and everywhere.
   constexpr std::int64_t reach = std::int64_t{1} << 31;
   for (const double inv_freq : {0x1.921fb5p-127, 0x1.921fb5p-140, 0x1.921fb5p-180}) {
@@ -278,7 +277,7 @@ TEST_CASE("ranges and coordinates have the same bits where both change from step
   }
 }
 
-TEST_CASE("positions beyond 2^53 are whole numbers still", "[oracle]") {
+TEST_CASE("positions beyond 2^53 are still integers", "[oracle]") {
   constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min(),
                          most = std::numeric_limits<std::int64_t>::max();
   const frequencies f(32, 1e4);
@@ -307,7 +306,7 @@ TEST_CASE("phases of whole coordinates, counted in steps, are the exact products
   for (int sample = 0; sample < 20000; ++sample) {
     const double inv_freq = random.scaled(-100, 63);
     const double coordinate = std::round(random.scaled(-2, 52));
-    // Half a unit of 2^-192 turn for the product, and half a unit for every step.
+    // Half a unit of 2^-192 full turns for the product, and half a unit for every step.
     const std::uint64_t most = 1 + static_cast<std::uint64_t>(std::abs(coordinate)) / 2;
     const rope::phase got = rope::detail::pair_frequency(inv_freq).at(coordinate);
     const rope::detail::uint192 off = (got + -rope::phase_of(inv_freq, coordinate)).turn,
@@ -319,7 +318,7 @@ TEST_CASE("phases of whole coordinates, counted in steps, are the exact products
   }
 }
 
-TEST_CASE("where the product is a double, the entry is that of the double", "[oracle]") {
+TEST_CASE("if the product is a double, the entry is that of the double", "[oracle]") {
   Eigen::ArrayXXd coordinates(64, 1);
   const Eigen::Array<double, 6, 1> inv_freq =
       (Eigen::Array<double, 6, 1>() << 1, 0.5, -0.125, 0x1p-20, 3, 0x1.8p-7).finished();
@@ -352,7 +351,7 @@ TEST_CASE("angles of several real axes are within 1e-15 rad up to 2^53", "[oracl
   CHECK(worst.of_double <= static_cast<double>(tolerance::table_entry<double>()));
 }
 
-TEST_CASE("axes that cancel leave nothing", "[oracle]") {
+TEST_CASE("axes that cancel leave an angle of zero", "[oracle]") {
   Eigen::Array22d inv_freq;
   Eigen::Array<double, 4, 2> coordinates;
   inv_freq << 0.1, 0.1, 1.0 / 3, 1.0 / 3;

@@ -14,11 +14,10 @@
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
 
-/// Products of a frequency and a position that come as near to a multiple of pi / 2 as any, where a cosine or
-/// sine almost vanishes and an angle needs most bits: found by continued fractions, against 512-bit
-/// arithmetic.
-///
-/// This file is also compiled with -Ofast: it holds no NaN and no infinity.
+/// Products of a frequency and a position that are nearest to a multiple of pi / 2, at which a cosine or sine
+/// almost vanishes and an angle needs most bits. They are found by continued fractions and compared with
+/// 512-bit arithmetic.
+/// This file is also compiled with -Ofast, so it uses no NaN and no infinity.
 
 namespace {
 
@@ -58,7 +57,7 @@ class number {
   mpfr_t value_;
 };
 
-/// 2 / pi, so that a product with it counts quarter turns.
+/// 2 / pi: a product with it counts quarter turns.
 number quarters_per_radian() {
   number pi;
   mpfr_const_pi(pi.get(), MPFR_RNDN);
@@ -89,7 +88,7 @@ std::vector<convergent> convergents(const number& x, long bits) {
   return found;
 }
 
-/// How far inv_freq * coordinate is from the nearest quarter turn: floor(log2(turns)).
+/// The distance of inv_freq * coordinate from the nearest quarter turn: floor(log2(turns)).
 long distance_exponent(double inv_freq, double coordinate) {
   const number quarters = number(inv_freq) * number(coordinate) * quarters_per_radian();
   number nearest;
@@ -108,7 +107,7 @@ double error_in_ulp(S got, const number& exact) {
   return std::abs(difference.rounded());
 }
 
-/// The error of both entries of a row, in what its type is allowed.
+/// The error of both entries of a row, as a multiple of the bound of their type.
 template <class S, class Row>
 double excess(const Row& cos, const Row& sin, const number& angle) {
   number exact_cos, exact_sin;
@@ -156,7 +155,7 @@ const std::vector<product> nearest_positions = {
     {0x1.42eaf9c1b12c0p-17, 1323564119}, {0x1.9b6bd7816d07ep-23, 286966407},
 };
 
-// The same for significands of 53 bits.
+// The same search for significands of 53 bits.
 const std::vector<product> nearest_coordinates = {
     {0x1.17cc44d594a00p+6, 4504044164907563},  {0x1.957fb5ecdec00p-48, 7815702458505358},
     {0x1.c9d44bb7a4000p-17, 585262285524815},  {0x1.a70d963b00e00p-16, 5991246651357479},
@@ -166,14 +165,14 @@ const std::vector<product> nearest_coordinates = {
 
 }  // namespace
 
-TEST_CASE("no product comes nearer to a quarter turn than a phase has bits for", "[oracle]") {
+TEST_CASE("no product is nearer to a quarter turn than the bits of a phase resolve", "[oracle]") {
   const number radian = quarters_per_radian();
-  // Bits of the product of two significands, and what is published for them: log2 of turns.
+  // Bits of the product of two significands, and the documented distance: log2 of turns.
   struct claim {
     long bits, turns;
     int highest;
   };
-  // Frequencies are below 2^64, so a significand of 53 bits has the unit 2^11 at most; two of them, 2^22.
+  // Frequencies are below 2^64, so a significand of 53 bits has the unit 2^11 at most. Two of them have 2^22.
   for (const claim& c :
        {claim{84, -90, 11}, claim{106, -115, 11}, claim{116, -125, 11}, claim{106, -115, 22}}) {
     long nearest = 0;
@@ -186,11 +185,11 @@ TEST_CASE("no product comes nearer to a quarter turn than a phase has bits for",
     }
     CAPTURE(c.bits, c.highest);
     CHECK(nearest >= c.turns);
-    CHECK(nearest <= c.turns + 1);  // and it is not far from the truth
+    CHECK(nearest <= c.turns + 1);  // and the documented value is close to it
   }
 }
 
-TEST_CASE("entries keep their bits at the products nearest to a quarter turn", "[oracle]") {
+TEST_CASE("entries keep their accuracy at the products nearest to a quarter turn", "[oracle]") {
   for (const auto& [inv_freq, coordinate] : nearest_positions) {
     CAPTURE(inv_freq, coordinate, distance_exponent(inv_freq, coordinate));
     CHECK(distance_exponent(inv_freq, coordinate) <= -49);
@@ -200,7 +199,7 @@ TEST_CASE("entries keep their bits at the products nearest to a quarter turn", "
     CAPTURE(inv_freq, coordinate, distance_exponent(inv_freq, coordinate));
     CHECK(distance_exponent(inv_freq, coordinate) <= -96);
     CHECK(worst_at(inv_freq, coordinate) <= 1);
-    // The same product of a coordinate that is no integer, and of two angles.
+    // This product of a coordinate that is not an integer, and of two angles.
     CHECK(worst_at(inv_freq * 0x1p20, coordinate * 0x1p-20) <= 1);
     const auto angles = rope::table_of_angles<double>(Eigen::ArrayXd::Constant(1, coordinate),
                                                       Eigen::ArrayXd::Constant(1, inv_freq));
@@ -208,7 +207,8 @@ TEST_CASE("entries keep their bits at the products nearest to a quarter turn", "
   }
 }
 
-TEST_CASE("entries keep their bits at the positions nearest to a quarter turn of any frequency", "[oracle]") {
+TEST_CASE("entries keep their accuracy at the positions nearest to a quarter turn of any frequency",
+          "[oracle]") {
   const std::uint64_t seed = 41;
   CAPTURE(seed);
   testing::random random(seed);
@@ -229,7 +229,7 @@ TEST_CASE("entries keep their bits at the positions nearest to a quarter turn of
   CHECK(nearest < -55);
 }
 
-TEST_CASE("entries keep their bits at the frequencies nearest to a quarter turn of any position",
+TEST_CASE("entries keep their accuracy at the frequencies nearest to a quarter turn of any position",
           "[oracle]") {
   const std::uint64_t seed = 42;
   CAPTURE(seed);
@@ -241,7 +241,7 @@ TEST_CASE("entries keep their bits at the frequencies nearest to a quarter turn 
   };
   std::vector<found> all;
   for (int sample = 0; sample < 6000; ++sample) {
-    // Positions of 31 bits, integers of 53 and coordinates that are none.
+    // Positions of 31 bits, integers of 53 and coordinates that are not integers.
     const int kind = sample % 3;
     double coordinate = static_cast<double>(random.integer(std::int64_t{1} << 30, std::int64_t{1} << 31));
     if (kind == 1)
@@ -266,7 +266,7 @@ TEST_CASE("entries keep their bits at the frequencies nearest to a quarter turn 
   }
 }
 
-TEST_CASE("given angles have their entries however small or near to a quarter turn", "[oracle]") {
+TEST_CASE("given angles have accurate entries, however small or near to a quarter turn", "[oracle]") {
   const std::uint64_t seed = 43;
   CAPTURE(seed);
   testing::random random(seed);
@@ -280,7 +280,7 @@ TEST_CASE("given angles have their entries however small or near to a quarter tu
   }
   for (const double angle : angles) {
     CAPTURE(angle);
-    // Float entries have their bits where they are normal numbers.
+    // Float entries are accurate unless they are subnormal.
     const Eigen::ArrayXd one = Eigen::ArrayXd::Constant(1, angle);
     const auto doubles = rope::table_of_angles<double>(one, rope::table_form::half_width);
     CHECK(excess<double>(doubles.cos(0), doubles.sin(0), number(angle)) <= 1);

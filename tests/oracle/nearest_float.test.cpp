@@ -12,10 +12,10 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
-/// Every entry of a float table is the float nearest to the exact number, which MPFR rounds to 24 bits itself. A
-/// sample here; 10^8 entries by the gate `nearest_floats` of .ci/nightly, which sets ROPE_TEST_ENTRIES.
-///
-/// This file is also compiled with -Ofast: it holds no NaN and no infinity, and no subnormal float.
+/// Every entry of a float table is the float nearest to the exact number, which MPFR rounds to 24 bits. This
+/// is a sample. The gate `nearest_floats` of .ci/nightly, which sets ROPE_TEST_ENTRIES, compares 10^8
+/// entries.
+/// This file is also compiled with -Ofast, so it uses no NaN, no infinity and no subnormal float.
 
 namespace {
 
@@ -23,7 +23,7 @@ using rope::frequencies;
 using rope::frequency_table;
 using rope::Index;
 
-/// Numbers for one comparison; 24 bits are rounded to as floats are.
+/// Numbers for one comparison. Those of 24 bits are rounded as floats are.
 struct oracle {
   mpfr_t angle, product, cos, sin, float_cos, float_sin;
   oracle() {
@@ -41,8 +41,8 @@ struct oracle {
     mpfr_mul_d(product, product, coordinate, MPFR_RNDN);
     mpfr_add(angle, angle, product, MPFR_RNDN);
   }
-  /// m cos and m sin, rounded once to 24 bits: from 24 bits where m is 1, else from 200, in which no product of
-  /// these tests is a tie.
+  /// m cos and m sin, rounded once to 24 bits: from 24 bits if m is 1, otherwise from 200, in which no
+  /// product of these tests is a tie.
   void finish(double m) {
     if (m == 1) {
       mpfr_sin_cos(float_sin, float_cos, angle, MPFR_RNDN);
@@ -97,9 +97,9 @@ TEST_CASE("entries of random frequencies and positions are the nearest floats", 
   CHECK(off == 0);
 }
 
-TEST_CASE("a sine and a factor in the middle between two floats are rounded down", "[oracle]") {
+TEST_CASE("a sine and a factor at the midpoint of two floats are rounded down", "[oracle]") {
   oracle exact;
-  // x is the middle between two floats, and sin x = x - x^3 / 6 + ... is below it, by 2^-245 of itself at last.
+  // x is the midpoint of two floats, and sin x = x - x^3 / 6 + ... is below it, by at least 2^-245 of itself.
   Eigen::ArrayXXd inv_freq(95, 1);
   for (Index i = 0; i < inv_freq.size(); ++i)
     inv_freq(i) = std::ldexp(i % 2 == 0 ? 0x1.000001p0 : -0x1.abcdefp0, -24 - static_cast<int>(i));

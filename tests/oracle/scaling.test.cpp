@@ -17,10 +17,9 @@
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
 
-/// Every scaling against its published formula in 256-bit arithmetic. Of the library only inv_freq and
-/// attention_factor are read back.
-///
-/// This file is also compiled with -Ofast: it holds no NaN and no infinity.
+/// Every scaling against its published formula in 256-bit arithmetic. Only inv_freq and attention_factor come
+/// from the library.
+/// This file is also compiled with -Ofast, so it uses no NaN and no infinity.
 
 namespace {
 
@@ -76,7 +75,7 @@ number clamped(const number& x, const number& low, const number& high) {
   return x < low ? low : high < x ? high : x;
 }
 
-/// The largest error in ulp of double of pairs [0, pairs) against `formula(i)`; an exact zero must be met.
+/// The largest error in ulp of double of pairs [0, pairs) against `formula(i)`. An exact zero must be zero.
 double worst_error(const frequencies& got, const std::function<number(Index)>& formula) {
   double worst = 0;
   for (Index i = 0; i < got.pairs(); ++i) {
@@ -160,7 +159,7 @@ number g(double s, double k) {
 
 }  // namespace
 
-TEST_CASE("linear, NTK and dynamic NTK schedules are their formulas", "[oracle]") {
+TEST_CASE("linear, NTK and dynamic NTK schedules follow their formulas", "[oracle]") {
   for (const parameters& p : all_parameters())
     for (const double s : {1.0, 1.1, 2.0, 7.5, 40.0, 1000.0}) {
       CAPTURE(parameter_seed, p.dim, p.base, s);
@@ -180,7 +179,7 @@ TEST_CASE("linear, NTK and dynamic NTK schedules are their formulas", "[oracle]"
     }
 }
 
-TEST_CASE("the ntk rule of vLLM is its formula", "[oracle]") {
+TEST_CASE("the ntk rule of vLLM follows its formula", "[oracle]") {
   for (const parameters& p : all_parameters())
     for (const double s : {1.0, 1.1, 4.0, 40.0, 1000.0}) {
       CAPTURE(parameter_seed, p.dim, p.base, s);
@@ -195,7 +194,7 @@ TEST_CASE("the ntk rule of vLLM is its formula", "[oracle]") {
     }
 }
 
-TEST_CASE("YaRN schedules and magnitudes are their formulas", "[oracle]") {
+TEST_CASE("YaRN schedules and magnitudes follow their formulas", "[oracle]") {
   for (const parameters& p : all_parameters())
     for (const double length : {2048.0, 4096.0, 32768.0})
       for (const auto& [s, fast, slow, truncate] :
@@ -228,7 +227,7 @@ TEST_CASE("YaRN schedules and magnitudes are their formulas", "[oracle]") {
       }
 }
 
-TEST_CASE("NTK-by-parts schedules are their formula", "[oracle]") {
+TEST_CASE("NTK-by-parts schedules follow their formula", "[oracle]") {
   for (const parameters& p : all_parameters())
     for (const double s : {1.0, 1.7, 4.0, 32.0})
       for (const auto& [ntk, extrapolation] :
@@ -248,7 +247,7 @@ TEST_CASE("NTK-by-parts schedules are their formula", "[oracle]") {
       }
 }
 
-TEST_CASE("Llama 3 schedules are their formula", "[oracle]") {
+TEST_CASE("Llama 3 schedules follow their formula", "[oracle]") {
   for (const parameters& p : all_parameters())
     for (const auto& [s, low, high, length] :
          {std::tuple(8.0, 1.0, 4.0, 8192.0), std::tuple(32.0, 1.0, 4.0, 8192.0),
@@ -268,7 +267,7 @@ TEST_CASE("Llama 3 schedules are their formula", "[oracle]") {
     }
 }
 
-TEST_CASE("LongRoPE and per-pair divisors are their formula", "[oracle]") {
+TEST_CASE("LongRoPE and per-pair divisors follow their formula", "[oracle]") {
   const std::uint64_t seed = 22;
   testing::random random(seed);
   for (const parameters& p : all_parameters()) {
@@ -288,7 +287,7 @@ TEST_CASE("LongRoPE and per-pair divisors are their formula", "[oracle]") {
   }
 }
 
-TEST_CASE("proportional, resonance and clipped schedules are their formulas", "[oracle]") {
+TEST_CASE("proportional, resonance and clipped schedules follow their formulas", "[oracle]") {
   for (const parameters& p : all_parameters()) {
     CAPTURE(parameter_seed, p.dim, p.base);
     for (const double part : {0.25, 0.3, 0.5, 1.0})

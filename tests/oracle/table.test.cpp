@@ -13,11 +13,9 @@
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
 
-/// The library against 512-bit arithmetic. Of the library only inv_freq and the finished entries are read
-/// back.
-///
-/// This file is also compiled with -Ofast: it holds no NaN and no infinity, and asks MPFR whether a number is
-/// one.
+/// The library against 512-bit arithmetic. Only inv_freq and the finished entries come from the library.
+/// This file is also compiled with -Ofast, so it uses no NaN and no infinity, and MPFR decides whether a
+/// value is a number.
 
 namespace {
 
@@ -73,8 +71,7 @@ real fraction_of_a_turn(phase p) {
 }
 static_assert(sizeof(unsigned long) >= sizeof(std::uint64_t), "mpfr_set_ui must take 64 bits");
 
-/// |got - exact| in units of the last place of the exact value in S; far above any bound if got is not a
-/// number.
+/// |got - exact| in units of the last place of the exact value in S. Far above any bound if got is NaN.
 template <class S>
 double error_in_ulp(double got, const real& exact) {
   constexpr double unbounded = 1e30;
@@ -93,7 +90,7 @@ struct exact_pair {
   explicit exact_pair(const real& angle) { mpfr_sin_cos(sin.get(), cos.get(), angle.get(), MPFR_RNDN); }
 };
 
-/// The largest errors seen, in ulp of the type they are named for.
+/// The largest errors, in ulp of the type in their name.
 struct worst_errors {
   double of_float = 0, of_double = 0;
 
@@ -131,16 +128,16 @@ void check_positions(const frequencies& schedule, const std::vector<std::int64_t
     }
 }
 
-/// Positions up to 2^31 at which position * inv_freq comes closest to a multiple of pi / 4: the denominators
-/// of the continued fraction of inv_freq / (pi / 4), which are its best rational approximations. At an even
-/// multiple the cosine or the sine almost vanishes; at an odd one two octants meet.
+/// Positions up to 2^31 at which position * inv_freq is closest to a multiple of pi / 4: the denominators of
+/// the continued fraction of inv_freq / (pi / 4), which are its best rational approximations. At an even
+/// multiple the cosine or the sine almost vanishes. At an odd one two octants meet.
 std::vector<std::int64_t> positions_near_eighths(double inv_freq) {
   std::vector<std::int64_t> denominators;
   const real x = real(inv_freq) * real(8.0) / two_pi();
   real rest = x, next, whole;
   for (std::int64_t before = 1, now = 0;;) {
     mpfr_modf(whole.get(), next.get(), rest.get(), MPFR_RNDN);
-    // The first quotient is followed by the denominator 1, whatever it is.
+    // The denominator after the first quotient is 1, for any quotient.
     const bool first = denominators.empty();
     if (!first && mpfr_cmp_si(whole.get(), reach) > 0) break;
     const std::int64_t denominator = first ? 1 : mpfr_get_si(whole.get(), MPFR_RNDN) * now + before;
@@ -156,7 +153,7 @@ std::vector<std::int64_t> positions_near_eighths(double inv_freq) {
 
 }  // namespace
 
-TEST_CASE("table entries keep their bound at the positions where others fail", "[oracle]") {
+TEST_CASE("table entries keep their bound at the positions where other implementations fail", "[oracle]") {
   std::vector<std::int64_t> positions = {0,      255,     1857,     2047,     2049,     4095,
                                          8191,   15962,   32767,    65504,    65535,    131071,
                                          262143, 1048575, 16777214, 16777218, reach - 1};
@@ -185,7 +182,7 @@ TEST_CASE("table entries keep their bound at every magnitude of position", "[ora
     }
 }
 
-TEST_CASE("double entries are seldom not the nearest double", "[oracle]") {
+TEST_CASE("double entries are rarely not the nearest double", "[oracle]") {
   const std::uint64_t seed = 17;
   CAPTURE(seed);
   testing::random random(seed);
@@ -204,12 +201,12 @@ TEST_CASE("double entries are seldom not the nearest double", "[oracle]") {
     }
   }
   CAPTURE(entries, off);
-  // What is published: not correctly rounded, where the value is within some 0.002 ulp of a tie.
+  // Documented: not correctly rounded if the value is within about 0.002 ulp of a tie.
   CHECK(off > 0);
   CHECK(off < entries / 200);
 }
 
-TEST_CASE("table entries keep their bound where a cosine or sine almost vanishes", "[oracle]") {
+TEST_CASE("table entries keep their bound if a cosine or sine almost vanishes", "[oracle]") {
   double smallest_entry = 1;
   for (const double base : {1e2, 1e4, 5e5, 1e6, 1e9}) {
     const frequencies schedule(128, base);
@@ -274,11 +271,11 @@ TEST_CASE("entries of real coordinates on two axes keep their bound", "[oracle]"
   worst.check();
 }
 
-TEST_CASE("table entries of pairs that hardly turn keep their bound", "[oracle]") {
+TEST_CASE("table entries of pairs with tiny frequencies keep their bound", "[oracle]") {
   const std::uint64_t seed = 16;
   CAPTURE(seed);
   testing::random random(seed);
-  // Down to 2^-120 for float and 2^-1000 for double; -Ofast flushes what is not a normal number.
+  // Down to 2^-120 for float and 2^-1000 for double, because -Ofast flushes subnormal numbers.
   Eigen::ArrayXXd slow(60, 1), slowest(60, 1);
   for (Index i = 0; i < 60; ++i) {
     slow(i) = random.scaled(-120, -55);
@@ -298,7 +295,7 @@ TEST_CASE("table entries of pairs that hardly turn keep their bound", "[oracle]"
   worst.check();
 }
 
-TEST_CASE("an attention_factor costs doubles one rounding and floats none", "[oracle]") {
+TEST_CASE("an attention_factor adds one rounding to doubles and none to floats", "[oracle]") {
   const frequencies plain(128, 1e4);
   for (const double factor : {0.1, 1.0693147180559945, 1.2302585092994046, 1.9999999999999998}) {
     const frequencies schedule = frequencies::custom(plain.inv_freq(), factor);
@@ -349,9 +346,10 @@ TEST_CASE("the default schedule is the published power to 2 ulp", "[oracle]") {
   }
 }
 
-TEST_CASE("phase_of is the exact product over two pi, rounded to 2^-192 turn", "[oracle]") {
+TEST_CASE("phase_of is the exact product over two pi, rounded to 2^-192 full turns", "[oracle]") {
   const real turn = two_pi();
-  // Half a unit of 2^-192 turn, and the 2^-384 that 1 / (2 pi) is cut off at, times a product below 2^128.
+  // Half a unit of 2^-192 full turns, and the 2^-384 to which 1 / (2 pi) is truncated, times a product below
+  // 2^128.
   const double bound = 0.5 + 0x1p-50;
   const std::uint64_t seed = 14;
   CAPTURE(seed);
@@ -376,7 +374,7 @@ TEST_CASE("phase_of is the exact product over two pi, rounded to 2^-192 turn", "
     }
 }
 
-TEST_CASE("cos and sin of a phase are as accurate as published", "[oracle]") {
+TEST_CASE("cos and sin of a phase are as accurate as documented", "[oracle]") {
   const real unit = two_pi();
   const std::uint64_t seed = 15;
   CAPTURE(seed);
@@ -387,7 +385,7 @@ TEST_CASE("cos and sin of a phase are as accurate as published", "[oracle]") {
     const rope::cos_sin wide = rope::cos_sin_of<double>(p), narrow = rope::cos_sin_of<float>(p);
     of_double = std::max(
         {of_double, error_in_ulp<double>(wide.cos, exact.cos), error_in_ulp<double>(wide.sin, exact.sin)});
-    // Below 2^-126 a float has fewer digits than an ulp of 24 of them.
+    // Below 2^-126 a float has fewer digits than an ulp of 24 bits.
     if (std::abs(narrow.cos) > 0x1p-125)
       of_float = std::max(of_float, error_in_ulp<float>(narrow.cos, exact.cos));
     if (std::abs(narrow.sin) > 0x1p-125)
@@ -396,7 +394,7 @@ TEST_CASE("cos and sin of a phase are as accurate as published", "[oracle]") {
   constexpr std::uint64_t eighth = std::uint64_t{1} << 61;
   for (int sample = 0; sample < 30000; ++sample) {
     include({{random.bits(), random.bits(), random.bits()}});
-    // Close to a multiple of an eighth, at a distance of any magnitude down to 2^-192 turn.
+    // Close to a multiple of an eighth, at distances of any magnitude down to 2^-192 full turns.
     const phase center = {{random.bits() / eighth * eighth, 0, 0}};
     const std::uint64_t word = random.bits() >> random.integer(3, 63);
     for (const phase near : {phase{{word, random.bits(), random.bits()}}, phase{{0, word, random.bits()}},

@@ -9,8 +9,8 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
-// The oracle of the machines whose long double is double, against MPFR. This file is also compiled with -Ofast, which
-// takes sums of two doubles apart: it then has nothing to say.
+// The oracle of platforms whose long double is double, against MPFR. This file is also compiled with -Ofast,
+// which breaks sums of two doubles: it then tests nothing.
 
 #ifndef __FAST_MATH__
 
@@ -18,7 +18,7 @@ namespace {
 
 using testing::double_double;
 
-/// Digits in which x agrees with `function` of the exact a and b, in bits.
+/// The number of bits in which x agrees with `function` of the exact a and b.
 template <class Function>
 double bits_of(const double_double& x, const double_double& a, const double_double& b, Function function) {
   mpfr_t p, q, r;
@@ -39,7 +39,7 @@ double bits_of(const double_double& x, const double_double& a, const double_doub
 
 }  // namespace
 
-TEST_CASE("a sum of two doubles has the digits that oracles need", "[oracle]") {
+TEST_CASE("a sum of two doubles has the accuracy that oracles need", "[oracle]") {
   const std::uint64_t seed = 31;
   CAPTURE(seed);
   testing::random random(seed);

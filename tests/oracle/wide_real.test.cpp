@@ -11,8 +11,7 @@
 #include "support/random.hpp"
 
 /// Every function of wide_real against MPFR, all of its 128 bits.
-///
-/// This file is also compiled with -Ofast: it holds no NaN and no infinity.
+/// This file is also compiled with -Ofast, so it uses no NaN and no infinity.
 
 namespace {
 
@@ -34,11 +33,11 @@ class number {
   mpfr_t value_;
 };
 
-/// In how many bits x agrees with `exact`; 128 where in more.
+/// The number of bits in which x agrees with `exact`, at most 128.
 double bits_of(wide_real x, mpfr_ptr exact) {
   number all, error;
   mpfr_set_zero(all, 1);
-  for (int part = 0; part < 4; ++part) {  // four doubles hold 128 bits
+  for (int part = 0; part < 4; ++part) {  // four doubles represent 128 bits
     const auto high = static_cast<double>(x);
     mpfr_add_d(all, all, high, MPFR_RNDN);
     x -= high;
@@ -70,7 +69,7 @@ TEST_CASE("sums, products and quotients of 128 bits are those of MPFR", "[oracle
     mpfr_div(exact, of_a, of_b, MPFR_RNDN);
     worst = (std::min)(worst, bits_of(a / b, exact));
     mpfr_add(exact, of_a, of_b, MPFR_RNDN);
-    // A sum loses what cancels.
+    // A sum loses the bits that cancel.
     const double lost = (std::max)(std::ilogb(x), std::ilogb(y)) - std::ilogb(mpfr_get_d(exact, MPFR_RNDN));
     worst = (std::min)(worst, bits_of(a + b, exact) + (std::max)(lost, 0.0));
   }
