@@ -36,7 +36,7 @@ rope::pair_census census_of(const char* name) {
   return pair_census_of(import_hugging_face(config(name)).groups()[0]);
 }
 
-/// The divisors a converter stores as floats in rope_freqs.
+/// The divisors that a converter stores as floats in rope_freqs.
 std::vector<double> rope_freqs(const rope::frequencies& scaled, const rope::frequencies& original) {
   std::vector<double> factors;
   for (Index i = 0; i < scaled.pairs(); ++i)
@@ -58,7 +58,7 @@ testing::gguf_file converted_llama31(const rope::model_rope& model) {
 
 }  // namespace
 
-TEST_CASE("the census counts what the rule did", "[models][describe]") {
+TEST_CASE("the pair counts of a description follow from its rule", "[models][describe]") {
   const auto llama = census_of("llama_3_1_8b");
   CHECK(llama.kept == 29);
   CHECK(llama.blended == 6);
@@ -74,7 +74,7 @@ TEST_CASE("the census counts what the rule did", "[models][describe]") {
   CHECK(scout.interpolated == 29);
 
   const auto qwen = census_of("qwen2_5_7b_yarn");
-  CHECK(qwen.kept == 24);  // pair 23 lies on the bound
+  CHECK(qwen.kept == 24);  // pair 23 is at the boundary
   CHECK(qwen.blended == 16);
   CHECK(qwen.interpolated == 24);
 
@@ -116,7 +116,7 @@ TEST_CASE("frequencies below 0 are kept, and described as the other direction", 
   CHECK_FALSE(describe(import_hugging_face(config("llama_3_1_8b"))).find("direction") != std::string::npos);
 }
 
-TEST_CASE("the report has every derived number", "[models][describe]") {
+TEST_CASE("the description has every derived number", "[models][describe]") {
   const std::string qwen = describe(import_hugging_face(config("qwen2_5_7b_yarn")));
   for (const char* part :
        {"qwen2 (Hugging Face)", "half_split", "0 to 127 of 128 (64 pairs)", "yarn", "1000000",
@@ -143,7 +143,7 @@ TEST_CASE("the report has every derived number", "[models][describe]") {
   CHECK_FALSE(contains(describe(import_hugging_face(config("llama_3_8b"))), "by the base alone"));
 }
 
-TEST_CASE("frequencies that a factor below 1 raised are not called slowed", "[models][describe]") {
+TEST_CASE("frequencies raised by a factor below 1 are not described as slowed", "[models][describe]") {
   json config_of = config("qwen2_5_7b_yarn");
   config_of["rope_scaling"]["factor"] = 0.5;
   const auto yarn = import_hugging_face(config_of);
@@ -156,7 +156,7 @@ TEST_CASE("frequencies that a factor below 1 raised are not called slowed", "[mo
                  "64 interpolated (frequencies divided by 0.5): 0 to 63\n"));
 }
 
-TEST_CASE("the report says how every layer attends, or that it is not known", "[models][describe]") {
+TEST_CASE("the description has the attention of every layer, or that it is unknown", "[models][describe]") {
   const auto windows = [](const rope::model_rope& model) {
     std::vector<std::string> lines;
     const std::string text = describe(model), label = "\n  window                  ";
@@ -187,7 +187,7 @@ TEST_CASE("the report says how every layer attends, or that it is not known", "[
   model.windows = {8, 8, 8, 0, 8, 8, 8, 8, -1};
   CHECK(windows(model) ==
         texts{"none, layer 3", "not known from this file, layer 8", "8 tokens, the other 7 layers"});
-  // Four layers a step apart are abbreviated, three are not, and a run is not a step.
+  // Four layers a step apart are abbreviated, three are not, and consecutive layers are no steps.
   model.windows = {0, 8, 0, 8, 0, 8, 8, 8};
   CHECK(windows(model)[0] == "none, layers 0, 2, 4");
   model.windows = {0, 0, 0, 0, 0, 8, 8, 8};
@@ -196,7 +196,8 @@ TEST_CASE("the report says how every layer attends, or that it is not known", "[
   CHECK(windows(model)[0] == "1 tokens, layers 0, 2, 4, 6, 9");
 }
 
-TEST_CASE("the report of a model of which no layer rotates is what it has instead", "[models][describe]") {
+TEST_CASE("the description of a model without rotating layers names its other position encoding",
+          "[models][describe]") {
   constexpr auto without_rope = rope::model_without_rope::describe;
   const auto bert = import_gguf(
       gguf("bert", {{".context_length", 512}, {".attention.head_count", 12}, {".block_count", 24}}),
@@ -215,7 +216,7 @@ TEST_CASE("the report of a model of which no layer rotates is what it has instea
   CHECK(compare_models(bert, bert).empty());
 }
 
-TEST_CASE("the report of a group counts pairs that are apart without a range", "[models][describe]") {
+TEST_CASE("the description of a group counts pairs that do not form a range", "[models][describe]") {
   auto group = import_hugging_face(config("llama_3_8b")).groups()[0];
   Eigen::ArrayXXd inv_freq = group.frequencies.inv_freq();
   inv_freq(3, 0) = inv_freq(9, 0) = 0;
@@ -236,7 +237,7 @@ TEST_CASE("a model does not differ from itself", "[models][describe]") {
             .empty());
 }
 
-TEST_CASE("a tolerance is a part of the larger number", "[models][describe]") {
+TEST_CASE("a tolerance is relative to the larger number", "[models][describe]") {
   const auto of_base = [](double base) {
     return import_hugging_face(json{{"model_type", "llama"},
                                     {"num_hidden_layers", 2},
@@ -248,7 +249,7 @@ TEST_CASE("a tolerance is a part of the larger number", "[models][describe]") {
   CHECK_FALSE(compare_models(of_base(10000), of_base(20000), 0.499).empty());
 }
 
-TEST_CASE("Llama 3.1 in GGUF differs by its layout alone, as expected", "[models][describe]") {
+TEST_CASE("Llama 3.1 in GGUF differs only in its layout, as expected", "[models][describe]") {
   const auto original = import_hugging_face(config("llama_3_1_8b"));
   const auto converted = import_gguf(converted_llama31(original));
   const auto found = compare_models(original, converted);
@@ -268,7 +269,7 @@ TEST_CASE("Llama 3.1 in GGUF differs by its layout alone, as expected", "[models
         rounds_to(rope_freqs(original.groups()[0].frequencies, rope::frequencies(128, 5e5))[i], divisor, 7));
 }
 
-TEST_CASE("Qwen 2.5 with YaRN is the same in GGUF", "[models][describe]") {
+TEST_CASE("Qwen 2.5 with YaRN is equal in GGUF", "[models][describe]") {
   const auto converted = import_gguf(gguf("qwen2", {{".embedding_length", 3584},
                                                     {".attention.head_count", 28},
                                                     {".rope.freq_base", 1e6},
@@ -295,7 +296,7 @@ TEST_CASE("gpt-oss in GGUF differs in pairs 9 to 17, most in the last", "[models
                     "76.2"));
 }
 
-TEST_CASE("Gemma 3 is the same in GGUF, layer by layer", "[models][describe]") {
+TEST_CASE("Gemma 3 is equal in GGUF, layer by layer", "[models][describe]") {
   json entries = {{".attention.key_length", 256},      {".rope.freq_base", 1e6},
                   {".rope.scaling.type", "linear"},    {".rope.scaling.factor", 8},
                   {".attention.sliding_window", 1024}, {".block_count", 34}};
@@ -305,7 +306,7 @@ TEST_CASE("Gemma 3 is the same in GGUF, layer by layer", "[models][describe]") {
                     "layer 4 is of type sliding_attention in Hugging Face and full_attention in GGUF"));
 }
 
-TEST_CASE("the layers of Llama 4 without rotation are the same in GGUF", "[models][describe]") {
+TEST_CASE("the layers of Llama 4 without rotation are equal in GGUF", "[models][describe]") {
   const auto original = import_hugging_face(config("llama_4_scout"));
   json entries = {
       {".attention.key_length", 128},
@@ -318,7 +319,7 @@ TEST_CASE("the layers of Llama 4 without rotation are the same in GGUF", "[model
                     "layers without rotation are 3, 7, 11, 15", "and 3, 7 in GGUF"));
 }
 
-TEST_CASE("DeepSeek-V3 is the same in GGUF", "[models][describe]") {
+TEST_CASE("DeepSeek-V3 is equal in GGUF", "[models][describe]") {
   const auto converted = import_gguf(gguf("deepseek2", {{".attention.key_length", 192},
                                                         {".rope.dimension_count", 64},
                                                         {".rope.scaling.type", "yarn"},
@@ -328,7 +329,7 @@ TEST_CASE("DeepSeek-V3 is the same in GGUF", "[models][describe]") {
   CHECK(compare_models(import_hugging_face(config("deepseek_v3")), converted).empty());
 }
 
-TEST_CASE("a difference in who sees whom is said", "[models][describe]") {
+TEST_CASE("a difference in visibility is reported", "[models][describe]") {
   const auto original = import_hugging_face(config("gpt_oss_20b"));
   const auto changed_by = [&](auto change) {
     auto other = original;
@@ -376,7 +377,7 @@ TEST_CASE("a difference in who sees whom is said", "[models][describe]") {
   of_4096.attention_chunk = 4096;
   CHECK(only(compare_models(of_8192, of_4096),
              "layers attend in chunks of 8192 tokens in Hugging Face and of 4096 in Hugging Face"));
-  of_4096.attention_chunk = 0;  // not known
+  of_4096.attention_chunk = 0;  // unknown
   CHECK(compare_models(of_8192, of_4096).empty());
   CHECK(describe(of_8192).find("8192 tokens, in layers that rotate: key_ranges") != std::string::npos);
 
@@ -389,7 +390,7 @@ TEST_CASE("a difference in who sees whom is said", "[models][describe]") {
              "the window is 256 tokens in Hugging Face and 512 tokens in Hugging Face: layer 1"));
 }
 
-TEST_CASE("every difference is said with both numbers", "[models][describe]") {
+TEST_CASE("every difference is reported with both numbers", "[models][describe]") {
   const auto original = import_hugging_face(config("gemma_3_4b"));
   const auto changed_by = [&](auto change) {
     testing::model_parts other(original);
@@ -426,7 +427,7 @@ TEST_CASE("every difference is said with both numbers", "[models][describe]") {
                     "layers without rotation are none in Hugging Face and 3, 7 in GGUF"));
   CHECK(has_warning(changed_by([](model& m) { m.layers[5] = "sliding_attention"; }),
                     "layer 5 is of type full_attention in Hugging Face and sliding_attention in GGUF"));
-  // Interleaved in Hugging Face and not in GGUF is nothing that a converter does.
+  // No converter stores an interleaved model of Hugging Face as half_split in GGUF.
   testing::model_parts interleaved(original);
   interleaved.groups[0].layout = interleaved.groups[1].layout = rope::layout_kind::interleaved;
   auto halves = original;

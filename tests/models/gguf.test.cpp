@@ -40,14 +40,14 @@ bool same(const frequencies& a, const frequencies& b) {
          a.attention_factor() == b.attention_factor();
 }
 
-/// Metadata of a small Llama with `more` put in.
+/// Metadata of a small Llama, changed by `more`.
 testing::gguf_file small(const json& more = json::object()) {
   json entries = {{".embedding_length", 512}, {".attention.head_count", 4}, {".context_length", 4096}};
   entries.update(more);
   return gguf("llama", entries);
 }
 
-/// The same of an architecture that has no record, whose layers may slide.
+/// The metadata of an unknown architecture, whose layers may have windows.
 rope::model_rope of_novel(const json& more) {
   json entries = {{".embedding_length", 512}, {".attention.head_count", 4}, {".context_length", 4096}};
   entries.update(more);
@@ -56,7 +56,7 @@ rope::model_rope of_novel(const json& more) {
 
 }  // namespace
 
-TEST_CASE("absent keys mean the original schedule of base 10000 over the whole head", "[models][gguf]") {
+TEST_CASE("absent keys give the original schedule of base 10000 for the whole head", "[models][gguf]") {
   const auto model = import_gguf(small());
   const layer_group& group = model.groups().at(0);
   CHECK(model.source == "GGUF");
@@ -86,7 +86,7 @@ TEST_CASE("an absent scaling type is linear, and a factor of 0 is 1", "[models][
              by_4));
 }
 
-TEST_CASE("the head has its own key, and rotates as far as dimension_count says", "[models][gguf]") {
+TEST_CASE("the head has its own key, and dimension_count of its channels rotate", "[models][gguf]") {
   const auto group = only_group(small({{".attention.key_length", 96}, {".rope.dimension_count", 32}}));
   CHECK(group.head_dim == 96);
   CHECK(same(group.frequencies, frequencies(32, 10000)));
@@ -163,7 +163,7 @@ TEST_CASE("DeepSeek has its multiplier in the softmax, not in the table", "[mode
   CHECK(rounds_to(v3.softmax_multiplier, 1.873854207, 10));
   CHECK(lists(v3.frequencies, 11, "0.0390069266 0.0268793601 0.0183781462 0.0124479559", 9));
   CHECK(rounds_to(deepseek(0.707).softmax_multiplier, 1.589626165, 10));
-  // A latent head of 576 channels has a length of its own.
+  // A latent head of 576 channels has its own length.
   CHECK(only_group(gguf("deepseek2", {{".attention.key_length", 576},
                                       {".attention.key_length_mla", 192},
                                       {".rope.dimension_count", 64}}))
@@ -184,11 +184,11 @@ TEST_CASE("pair factors divide, rope_freqs first and then the list for the lengt
   CHECK(inv_freq(0) == std::vector<double>{1, 0.005});
   CHECK(inv_freq(1024) == std::vector<double>{1, 0.005});
   CHECK(inv_freq(1025) == std::vector<double>{0.25, 0.00125});
-  entries["rope_freqs.weight"] = {1, 10, 99};  // longer than it needs to be
+  entries["rope_freqs.weight"] = {1, 10, 99};  // longer than needed
   CHECK(inv_freq(1025) == std::vector<double>{1, 0.001});
 }
 
-TEST_CASE("sliding layers have a base of their own and no scaling", "[models][gguf]") {
+TEST_CASE("layers with a window have their own base and no scaling", "[models][gguf]") {
   const auto model = import_gguf(gguf("gemma3", {{".attention.key_length", 256},
                                                  {".rope.freq_base", 1e6},
                                                  {".rope.scaling.type", "linear"},
@@ -203,7 +203,7 @@ TEST_CASE("sliding layers have a base of their own and no scaling", "[models][gg
   CHECK(same(own.group("sliding_attention")->frequencies, frequencies(64, 2e4)));
 }
 
-TEST_CASE("sections come without the zeros that fill them up, and alternate in IMROPE models",
+TEST_CASE("sections are read without the zeros at their end, and alternate in IMROPE models",
           "[models][gguf]") {
   const json entries = {{".attention.key_length", 128}, {".rope.dimension_sections", {24, 20, 20, 0}}};
   CHECK(only_group(gguf("qwen2vl", entries)).mrope_sections == std::vector<Index>{24, 20, 20});
@@ -228,7 +228,7 @@ TEST_CASE("bases and dimensions per layer make a group for every kind of layer",
   CHECK(model.rotation_of_layer(5) == rope::layer_rotation::not_known);
   CHECK(model.warnings.empty());
 
-  SECTION("layers that are known to slide have their names and are not scaled") {
+  SECTION("layers known to have a window are named and not scaled") {
     json typed = entries;
     typed.update({{".attention.sliding_window_pattern", {0, 1, 1, 0, 1}}, {".rope.scaling.factor", 4}});
     const auto sliding = of_novel(typed);
@@ -238,14 +238,14 @@ TEST_CASE("bases and dimensions per layer make a group for every kind of layer",
     CHECK(same(sliding.group("sliding_attention")->frequencies, frequencies(128, 1e4)));
     CHECK(sliding.group_of_layer(4)->layer_type == "sliding_attention");
     CHECK(has_warning(sliding.warnings, "novel.rope.scaling is not applied to sliding layers"));
-    // Two bases of one type keep their numbers in the name.
+    // Two bases of one type have their numbers in the name.
     typed[".rope.freq_base_per_layer"] = {5e6, 1e4, 2e4, 5e6, 1e4};
     const auto three = of_novel(typed);
     REQUIRE(three.groups().size() == 3);
     CHECK(three.group_of_layer(3)->layer_type == "full_attention");
     CHECK(three.group_of_layer(2)->layer_type == "sliding_attention, base 20000, 128 channels");
   }
-  SECTION("what is absent is the number of the model, and 0 channels are too") {
+  SECTION("an absent value is that of the model, and so are 0 channels") {
     json bases = entries;
     bases.erase(".rope.dimension_count_per_layer");
     bases[".rope.dimension_count"] = 32;
@@ -257,7 +257,7 @@ TEST_CASE("bases and dimensions per layer make a group for every kind of layer",
     CHECK(same(mixed.group_of_layer(0)->frequencies, frequencies(64, 2e4)));
     CHECK(same(mixed.group_of_layer(1)->frequencies, frequencies(128, 2e4)));
   }
-  SECTION("a scaling is applied to all, and said to be, where no layer is known to slide") {
+  SECTION("a scaling applies to all layers, with a warning, if none is known to have a window") {
     json scaled = entries;
     scaled[".rope.scaling.factor"] = 4;
     const auto all = import_gguf(small(scaled));
@@ -271,7 +271,7 @@ TEST_CASE("bases and dimensions per layer make a group for every kind of layer",
   }
 }
 
-TEST_CASE("bases that differ by less than 1, or exceed every integer, make groups of their own",
+TEST_CASE("bases that differ by less than 1, or exceed every integer, form separate groups",
           "[models][gguf]") {
   const auto model = import_gguf(small({{".rope.freq_base_per_layer", {10000.25, 10000.75, 10000.25}}}));
   REQUIRE(model.groups().size() == 2);
@@ -283,7 +283,7 @@ TEST_CASE("bases that differ by less than 1, or exceed every integer, make group
   REQUIRE(huge.groups().size() == 2);
   CHECK(huge.groups()[0].layer_type == "base 1e+30, 128 channels");
   CHECK(same(huge.group_of_layer(1)->frequencies, frequencies(128, 1e40)));
-  // Neighbours, which ten digits do not tell apart.
+  // Neighbouring doubles, which are equal to ten digits.
   const double next = std::nextafter(10000.0, 2e4);
   const auto close = import_gguf(small({{".rope.freq_base_per_layer", {10000.0, next, next}}}));
   REQUIRE(close.groups().size() == 2);
@@ -292,7 +292,7 @@ TEST_CASE("bases that differ by less than 1, or exceed every integer, make group
   CHECK(close.groups()[0].layer_type != close.groups()[1].layer_type);
 }
 
-TEST_CASE("the work of a GGUF file is bounded", "[models][gguf]") {
+TEST_CASE("the work of importing a GGUF file is bounded", "[models][gguf]") {
   const auto refuses = [](const json& more, const auto&... parts) {
     return testing::throws_saying<std::invalid_argument>([&] { import_gguf(small(more)); },
                                                          "rope::import_gguf: ", parts...);
@@ -304,7 +304,7 @@ TEST_CASE("the work of a GGUF file is bounded", "[models][gguf]") {
   CHECK(import_gguf(small({{".attention.key_length", 32768}, {".rope.freq_base_per_layer", {1e4, 2e4}}}))
             .groups()
             .size() == 2);
-  // The same kind of layer costs once.
+  // Many layers of one kind cost as much as one.
   CHECK(import_gguf(small({{".attention.key_length", 32768},
                            {".rope.freq_base_per_layer", std::vector<double>(100, 1e4)}}))
             .groups()
@@ -327,7 +327,7 @@ TEST_CASE("the work of a GGUF file is bounded", "[models][gguf]") {
                 "at most 8 values, got 9"));
 }
 
-TEST_CASE("a list of divisors is read once, however many groups there are", "[models][gguf]") {
+TEST_CASE("a list of divisors is read once, for any number of groups", "[models][gguf]") {
   struct counting {
     testing::gguf_file file;
     int* reads;
@@ -347,7 +347,7 @@ TEST_CASE("a list of divisors is read once, however many groups there are", "[mo
   CHECK(model.groups()[3].frequencies.inv_freq()(0, 0) == 0.5);
 }
 
-TEST_CASE("the layers that do not rotate are those of the architecture", "[models][gguf]") {
+TEST_CASE("the layers without rotation follow from the architecture", "[models][gguf]") {
   const auto model = [](const char* architecture, const json& more) {
     json entries = {{".attention.key_length", 128}, {".block_count", 8}};
     entries.update(more);
@@ -365,7 +365,7 @@ TEST_CASE("the layers that do not rotate are those of the architecture", "[model
             .layers_without_rope() == layers{1, 6});
   CHECK(model("cohere2", {{".attention.sliding_window_pattern", 2}}).layers_without_rope() ==
         layers{1, 3, 5, 7});
-  // Of these every fourth layer does not rotate, whichever slide.
+  // In these architectures every fourth layer does not rotate, whichever layers have windows.
   for (const json& pattern : {json(2), json({1, 0, 1, 1, 1, 1, 0, 1})}) {
     const json other = {{".attention.sliding_window", 4096}, {".attention.sliding_window_pattern", pattern}};
     CHECK(model("afmoe", other).layers_without_rope() == layers{3, 7});
@@ -377,13 +377,13 @@ TEST_CASE("the layers that do not rotate are those of the architecture", "[model
   CHECK(model("smallthinker", none).layers_without_rope().empty());
   CHECK(model("smallthinker", {{".attention.sliding_window", 4096}, {".block_count", 4}})
             .layers_without_rope()
-            .empty());                                            // a period of all layers stands for none
-  CHECK(model("exaone4", window).layers_without_rope().empty());  // only the one of 64 layers slides
+            .empty());                                            // a period of all layers means none
+  CHECK(model("exaone4", window).layers_without_rope().empty());  // only the model of 64 layers has windows
   CHECK(model("exaone4", {{".block_count", 64}}).layers_without_rope().size() == 16);
   CHECK(model("exaone4", {{".block_count", 64}}).group_of_layer(63) == nullptr);
 }
 
-TEST_CASE("layers of GGUF files that do not attend do not rotate", "[models][gguf]") {
+TEST_CASE("layers of GGUF files without attention do not rotate", "[models][gguf]") {
   const auto model = [](const char* architecture, const json& more) {
     json entries = {{".attention.key_length", 128}, {".block_count", 4}};
     entries.update(more);
@@ -404,7 +404,7 @@ TEST_CASE("layers of GGUF files that do not attend do not rotate", "[models][ggu
   CHECK(model("llama", {{".attention.head_count_kv", {8, 8, 4, 8}}}).layers_without_rope().empty());
 }
 
-TEST_CASE("lists of a GGUF file without a count of layers are of one length", "[models][gguf]") {
+TEST_CASE("lists of a GGUF file without a count of layers have one length", "[models][gguf]") {
   const std::vector<int> many(2000, 0);
   for (const char* name : {"gemma3", "gpt-oss", "llama4", "mimo2"})
     for (const char* key : {".attention.head_count_kv", ".attention.recurrent_layers"}) {
@@ -424,7 +424,7 @@ TEST_CASE("lists of a GGUF file without a count of layers are of one length", "[
     }
 }
 
-TEST_CASE("a softcap or an alpha that an architecture does not read is named", "[models][gguf]") {
+TEST_CASE("a softcap or an alpha that an architecture does not read has a warning", "[models][gguf]") {
   const json keys = {
       {".attention.key_length", 128}, {".attn_logit_softcapping", 20}, {".rope.scaling.alpha", 4}};
   const auto warnings = [&](const char* name) { return import_gguf(gguf(name, keys)).warnings; };
@@ -434,7 +434,7 @@ TEST_CASE("a softcap or an alpha that an architecture does not read is named", "
   CHECK_FALSE(has_warning(warnings("hunyuan-dense"), "alpha"));
 }
 
-TEST_CASE("where no layer slides, one group is the whole model", "[models][gguf]") {
+TEST_CASE("if no layer has a window, one group is the whole model", "[models][gguf]") {
   const json no_window = {{".attention.key_length", 128}, {".block_count", 6}, {".rope.freq_base_swa", 2e4}};
   json window = no_window;
   window[".attention.sliding_window"] = 64;
@@ -443,10 +443,11 @@ TEST_CASE("where no layer slides, one group is the whole model", "[models][gguf]
     CHECK(import_gguf(gguf(name, no_window)).groups().size() == 1);
     CHECK(import_gguf(gguf(name, window)).groups().size() == 2);
   }
-  CHECK(import_gguf(gguf("exaone4", window)).groups().size() == 1);  // only the model of 64 layers slides
+  CHECK(import_gguf(gguf("exaone4", window)).groups().size() ==
+        1);  // only the model of 64 layers has windows
 }
 
-TEST_CASE("a pattern of sliding layers that llama.cpp does not read, or not in every version, is named",
+TEST_CASE("a pattern of windows that llama.cpp does not read, or not in every version, has a warning",
           "[models][gguf]") {
   const auto warnings = [](const char* architecture, const json& pattern) {
     return import_gguf(gguf(architecture, {{".attention.key_length", 128},
@@ -468,7 +469,7 @@ TEST_CASE("a pattern of sliding layers that llama.cpp does not read, or not in e
   CHECK(warnings("gemma2", 2).size() == 1);  // attn_logit_softcapping
 }
 
-TEST_CASE("what llama.cpp takes for a key that is absent is named", "[models][gguf]") {
+TEST_CASE("the values that llama.cpp assumes for absent keys have warnings", "[models][gguf]") {
   const auto assumed = [](const char* architecture, const json& more, const std::string& key,
                           const std::string& what, const json& value) {
     json keys = {{".attention.key_length", 128}, {".block_count", 8}};
@@ -494,7 +495,7 @@ TEST_CASE("what llama.cpp takes for a key that is absent is named", "[models][gg
   CHECK(assumed("exaone4", {{".block_count", 64}}, ".attention.sliding_window", "4096", 64));
 }
 
-TEST_CASE("Gemma 3 knows its sliding layers", "[models][gguf]") {
+TEST_CASE("Gemma 3 knows its layers with a window", "[models][gguf]") {
   json entries = {{".attention.key_length", 256},
                   {".rope.freq_base", 1e6},
                   {".attention.sliding_window", 1024},
@@ -506,7 +507,7 @@ TEST_CASE("Gemma 3 knows its sliding layers", "[models][gguf]") {
   CHECK(import_gguf(gguf("gemma3n", entries)).group_of_layer(4)->base == 1e6);
 }
 
-TEST_CASE("a divisor of 1e30 is a pair that does not turn", "[models][gguf]") {
+TEST_CASE("a divisor of 1e30 gives a pair that does not rotate", "[models][gguf]") {
   std::vector<double> factors(128, 1.0);
   std::fill(factors.begin() + 32, factors.end(), static_cast<double>(1e30f));  // Gemma 4
   const json entries = {
@@ -514,7 +515,7 @@ TEST_CASE("a divisor of 1e30 is a pair that does not turn", "[models][gguf]") {
   const auto group = only_group(gguf("gemma4", entries));
   CHECK(same(group.frequencies,
              frequencies(256, 1e6, rope::proportional_scaling{.partial_rotary_factor = 0.25})));
-  // They are those of the full layers alone, whose heads are larger.
+  // They are those of the full layers only, whose heads are larger.
   json two_types = entries;
   two_types.update({{".rope.freq_base_swa", 1e4}, {".attention.key_length_swa", 128}});
   const auto model = import_gguf(gguf("gemma4", two_types));
@@ -525,12 +526,12 @@ TEST_CASE("a divisor of 1e30 is a pair that does not turn", "[models][gguf]") {
   CHECK(model.warnings.empty());
 }
 
-TEST_CASE("keys that are not used are reported", "[models][gguf]") {
+TEST_CASE("unused keys have warnings", "[models][gguf]") {
   CHECK(has_warning(import_gguf(small({{".attention.compress_rope_freq_base", 1}})).warnings,
                     "compress_rope_freq_base"));
 }
 
-TEST_CASE("malformed metadata gives its error, by the name of the key", "[models][gguf]") {
+TEST_CASE("malformed metadata throws with the name of the key", "[models][gguf]") {
   struct malformed {
     testing::gguf_file file;
     std::vector<const char*> says;
@@ -618,7 +619,7 @@ TEST_CASE("malformed metadata gives its error, by the name of the key", "[models
             .rotary_dim() == 8);
 }
 
-TEST_CASE("scores are scaled and capped as llama.cpp does it for each architecture", "[models][gguf]") {
+TEST_CASE("scores are scaled and capped as in llama.cpp for each architecture", "[models][gguf]") {
   const auto group = [](const char* architecture, const testing::json& changes = testing::json::object()) {
     const testing::json keys = {{".attention.head_count", 32},
                                 {".embedding_length", 5376},
@@ -644,7 +645,7 @@ TEST_CASE("scores are scaled and capped as llama.cpp does it for each architectu
 }
 
 // The rules are those of src/models/ in llama.cpp of 2026-08-22, one file per architecture.
-TEST_CASE("what llama.cpp has fixed for an architecture is read with it", "[models][gguf]") {
+TEST_CASE("values that llama.cpp fixes for an architecture are imported with it", "[models][gguf]") {
   const testing::json keys = {{".attention.head_count", 32},
                               {".embedding_length", 4096},
                               {".attention.key_length", 128},
@@ -655,7 +656,7 @@ TEST_CASE("what llama.cpp has fixed for an architecture is read with it", "[mode
   const auto model = [&](const char* architecture, const testing::json& changes = testing::json::object()) {
     return rope::import_gguf(testing::gguf(architecture, testing::changed(keys, changes)));
   };
-  // S: slides and turns, F: attends fully and turns, n: does not turn
+  // S: window and rotation, F: full attention and rotation, n: no rotation
   const auto layers = [](const rope::model_rope& m) {
     std::string text;
     for (rope::Index i = 0; i < 8; ++i) {
@@ -675,7 +676,7 @@ TEST_CASE("what llama.cpp has fixed for an architecture is read with it", "[mode
   CHECK(layers(model("smallthinker", {{".attention.sliding_window", nullptr}})) == "FFFFFFFF");
   CHECK(layers(model("smollm3")) == "FFFnFFFn");
 
-  // OLMo 3 in the architecture of OLMo 2: layers that slide are not scaled.
+  // OLMo 3 in the architecture of OLMo 2: layers with a window are not scaled.
   const rope::model_rope olmo = model("olmo2", {{".rope.scaling.type", "yarn"},
                                                 {".rope.scaling.factor", 8},
                                                 {".rope.scaling.original_context_length", 8192}});
@@ -694,7 +695,7 @@ TEST_CASE("what llama.cpp has fixed for an architecture is read with it", "[mode
   CHECK(model("paddleocr", sections).groups().front().section_order == rope::mrope_order::blocks);
   CHECK(model("qwen3tts", sections).groups().front().section_order == rope::mrope_order::alternating);
 
-  // An architecture that is not known, and both slides and scales, is not guessed at.
+  // An unknown architecture with both windows and scaling throws.
   const auto novel = [&](const testing::json& changes) {
     return rope::import_gguf(testing::gguf("novel", testing::changed(keys, changes)),
                              {.layout = layout_kind::half_split});
@@ -718,7 +719,7 @@ TEST_CASE("what llama.cpp has fixed for an architecture is read with it", "[mode
   CHECK(model("baichuan", {{".block_count", 32}}).groups().size() == 1);
 }
 
-TEST_CASE("a window is assumed where a layer has one, and only there", "[models][gguf]") {
+TEST_CASE("a window is assumed only for layers that have one", "[models][gguf]") {
   const auto warned = [](const json& more) {
     json entries = {{".embedding_length", 512}, {".attention.head_count", 4}};
     entries.update(more);
@@ -731,7 +732,8 @@ TEST_CASE("a window is assumed where a layer has one, and only there", "[models]
   CHECK_FALSE(warned(none_slides));
 }
 
-TEST_CASE("layers of multi-token prediction are left out of a description, which says so", "[models][gguf]") {
+TEST_CASE("layers of multi-token prediction are not part of a description, with a warning",
+          "[models][gguf]") {
   const auto model =
       import_gguf(gguf("smollm3", {{".attention.key_length", 128},
                                    {".block_count", 6},

@@ -43,7 +43,7 @@ bool same(const frequencies& a, const frequencies& b) {
          a.attention_factor() == b.attention_factor();
 }
 
-/// A JSON value of another make than nlohmann's, with the members that json_like asks for and no other.
+/// A JSON value of another type than nlohmann's, with only the members that json_like requires.
 class plain_json {
  public:
   enum class kind { null, boolean, number, string, array, object };
@@ -103,7 +103,7 @@ static_assert(rope::json_like<plain_json> && rope::json_like<json> &&
               rope::json_like<nlohmann::ordered_json>);
 static_assert(!rope::json_like<std::string>);
 
-/// A small model, to be spoilt.
+/// A small model that each case below changes.
 const json small = json::parse(R"({
   "model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 4,
   "max_position_embeddings": 64, "rope_theta": 10000.0})");
@@ -111,7 +111,7 @@ const json small = json::parse(R"({
 }  // namespace
 
 // The values are those of the files that examples/configs/README.md names.
-TEST_CASE("every example config imports, into the shape its model has", "[models][import]") {
+TEST_CASE("every example config imports with the rotation of its model", "[models][import]") {
   struct expected {
     const char* name;
     layout_kind layout;
@@ -166,7 +166,7 @@ TEST_CASE("every example config imports, into the shape its model has", "[models
   }
 }
 
-TEST_CASE("any JSON type with the members of nlohmann's is read alike", "[models][import]") {
+TEST_CASE("any JSON type with the members of nlohmann's gives the same import", "[models][import]") {
   for (const char* name :
        {"llama_3_1_8b", "gemma_3_4b_rope_parameters", "phi_3_5_mini", "deepseek_v3", "llama_4_scout"}) {
     CAPTURE(name);
@@ -205,7 +205,8 @@ TEST_CASE("Llama 3.1 and 3.2 have their published frequencies", "[models][import
   CHECK(lists(llama32.frequencies, 31, "9.41830673e-08", 9));
 }
 
-TEST_CASE("Llama 4 steps from kept to interpolated and leaves every fourth layer alone", "[models][import]") {
+TEST_CASE("Llama 4 steps from unscaled to interpolated pairs, and every fourth layer does not rotate",
+          "[models][import]") {
   const auto model = import_hugging_face(config("llama_4_scout"));
   const frequencies& f = model.groups()[0].frequencies;
   CHECK(lists(f, 34, "0.000938473870 4.77810618e-05", 9));
@@ -231,7 +232,7 @@ TEST_CASE("Qwen 2.5 with YaRN has its published frequencies", "[models][import]"
   CHECK(lists(group.frequencies, 63, "3.1023444e-07", 9));
 }
 
-TEST_CASE("a factor of null is that of the two lengths", "[models][import]") {
+TEST_CASE("a factor of null is the quotient of the two lengths", "[models][import]") {
   json qwen = config("qwen2_5_7b_yarn");
   qwen["max_position_embeddings"] = 131072;
   qwen["rope_scaling"]["factor"] = nullptr;
@@ -241,8 +242,8 @@ TEST_CASE("a factor of null is that of the two lengths", "[models][import]") {
   CHECK(only_group(qwen).number("factor", 0) == 0.5);
 }
 
-// transformers warns of a factor below 1 and computes with it; get_mscale then is 1.
-TEST_CASE("a factor below 1 is taken as transformers takes it, and named", "[models][import]") {
+// transformers warns about a factor below 1 and uses it. Its get_mscale is then 1.
+TEST_CASE("a factor below 1 is used as transformers uses it, with a warning", "[models][import]") {
   json qwen = config("qwen2_5_7b_yarn");
   qwen["rope_scaling"]["factor"] = 0.5;
   const auto model = import_hugging_face(qwen);
@@ -253,7 +254,7 @@ TEST_CASE("a factor below 1 is taken as transformers takes it, and named", "[mod
   CHECK_FALSE(has_warning(import_hugging_face(config("qwen2_5_7b_yarn")).warnings, "below 1"));
 }
 
-TEST_CASE("gpt-oss has its published frequencies, its bounds not rounded", "[models][import]") {
+TEST_CASE("gpt-oss has its published frequencies, with bounds that are not rounded", "[models][import]") {
   const auto model = import_hugging_face(config("gpt_oss_20b"));
   const layer_group& group = model.groups()[0];
   CHECK(rounds_to(group.number("low", 0), 8.092779116, 10));
@@ -288,7 +289,7 @@ TEST_CASE("DeepSeek rotates the last 64 of 192 channels and scales its softmax",
   CHECK(rounds_to(v2.softmax_multiplier, 1.589626165, 10));
 }
 
-TEST_CASE("a softmax multiplier exists for latent attention alone", "[models][import]") {
+TEST_CASE("only latent attention has a softmax multiplier", "[models][import]") {
   const json yarn = {{"rope_scaling",
                       {{"rope_type", "yarn"},
                        {"factor", 4},
@@ -298,7 +299,7 @@ TEST_CASE("a softmax multiplier exists for latent attention alone", "[models][im
   CHECK(only_group(changed(small, yarn)).softmax_multiplier == 1);
 }
 
-TEST_CASE("Phi 3.5 takes the list that the length asks for, and one magnitude for both", "[models][import]") {
+TEST_CASE("Phi 3.5 uses the list for the requested length, and one magnitude for both", "[models][import]") {
   const json phi = config("phi_3_5_mini");
   const frequencies original(96, 10000);
   const auto divided_by = [&](const frequencies& f, const char* list) {
@@ -317,7 +318,7 @@ TEST_CASE("Phi 3.5 takes the list that the length asks for, and one magnitude fo
   CHECK_FALSE(has_warning(import_hugging_face(phi, {.length = 5000}).warnings, "depends on the length"));
 }
 
-TEST_CASE("the magnitudes of Phi 3.5 MoE belong to the lists", "[models][import]") {
+TEST_CASE("the magnitudes of Phi 3.5 MoE are tied to the lists", "[models][import]") {
   const json moe =
       changed(config("phi_3_5_mini"),
               {{"model_type", "phimoe"}, {"rope_scaling", {{"short_mscale", 1.25}, {"long_mscale", 1.5}}}});
@@ -325,7 +326,7 @@ TEST_CASE("the magnitudes of Phi 3.5 MoE belong to the lists", "[models][import]
   CHECK(only_group(moe, {.length = 5000}).frequencies.attention_factor() == 1.5);
 }
 
-TEST_CASE("Gemma 3 has two groups, in the old form and in the new", "[models][import]") {
+TEST_CASE("Gemma 3 has two groups, in the old format and in the new", "[models][import]") {
   for (const char* name : {"gemma_3_4b", "gemma_3_4b_rope_parameters"}) {
     CAPTURE(name);
     const auto model = import_hugging_face(config(name));
@@ -347,7 +348,7 @@ TEST_CASE("Gemma 3 has two groups, in the old form and in the new", "[models][im
   }
 }
 
-TEST_CASE("what Gemma 3 leaves to its configuration class is assumed aloud", "[models][import]") {
+TEST_CASE("defaults of Gemma 3's configuration class are assumed with a warning", "[models][import]") {
   const auto model = import_hugging_face(json{{"model_type", "gemma3_text"}, {"num_hidden_layers", 6}});
   REQUIRE(model.groups().size() == 2);
   CHECK(same(model.groups()[0].frequencies, frequencies(256, 1e6)));
@@ -356,7 +357,7 @@ TEST_CASE("what Gemma 3 leaves to its configuration class is assumed aloud", "[m
   CHECK(has_warning(model.warnings, "local", "10000"));
 }
 
-TEST_CASE("ModernBERT attends fully in every third layer, with its own base", "[models][import]") {
+TEST_CASE("ModernBERT has full attention in every third layer, with its own base", "[models][import]") {
   const auto model = import_hugging_face(config("modernbert_base"));
   REQUIRE(model.groups().size() == 2);
   CHECK(same(model.group("full_attention")->frequencies, frequencies(64, 160000)));
@@ -367,7 +368,7 @@ TEST_CASE("ModernBERT attends fully in every third layer, with its own base", "[
   CHECK(model.sliding_window == 128);
 }
 
-TEST_CASE("Qwen2-VL has its sections, and turns text as with one axis", "[models][import]") {
+TEST_CASE("Qwen2-VL has its sections, and rotates text as with one axis", "[models][import]") {
   const auto group = only_group(config("qwen2_vl_7b"));
   CHECK(group.mrope_sections == std::vector<Index>{16, 24, 24});
   CHECK(group.section_order == rope::mrope_order::blocks);
@@ -385,7 +386,7 @@ TEST_CASE("Qwen2-VL has its sections, and turns text as with one axis", "[models
   CHECK(alternating.section_order == rope::mrope_order::alternating);
 }
 
-TEST_CASE("the lists of Hugging Face's own tests reproduce", "[models][import]") {
+TEST_CASE("the lists of Hugging Face's own tests are reproduced", "[models][import]") {
   const json model = {
       {"model_type", "llama"}, {"head_dim", 128}, {"rope_theta", 1e4}, {"max_position_embeddings", 2048}};
   const auto scaled = [&](const json& rope, double length = 0) {
@@ -412,7 +413,7 @@ TEST_CASE("the lists of Hugging Face's own tests reproduce", "[models][import]")
   CHECK(lists(scaled(llama3), 30, "1.3335e-02 1.0730e-02 7.7785e-03 5.6009e-03 3.9991e-03", 5));
 }
 
-TEST_CASE("Gemma 4 turns a quarter of the pairs of the whole head", "[models][import]") {
+TEST_CASE("Gemma 4 rotates a quarter of the pairs of the whole head", "[models][import]") {
   const json gemma4 = {
       {"model_type", "gemma4_text"},
       {"head_dim", 512},
@@ -448,7 +449,7 @@ TEST_CASE("Gemma 4 has larger heads in its full layers", "[models][import]") {
   CHECK(model.warnings.empty());
 }
 
-TEST_CASE("legacy names mean what they meant, and are noted", "[models][import]") {
+TEST_CASE("legacy names keep their meaning, and have a note", "[models][import]") {
   const json phi = config("phi_3_5_mini");
   const auto longrope = only_group(phi);
   for (const char* old : {"su", "yarn"}) {
@@ -465,7 +466,7 @@ TEST_CASE("legacy names mean what they meant, and are noted", "[models][import]"
   CHECK(has_warning(import_hugging_face(both).warnings, "rope_scaling.type", "linear", "overruled"));
 }
 
-TEST_CASE("the old and the new form, and the key beside and inside, give the same frequencies",
+TEST_CASE("the old and the new format give equal frequencies, and so does a key in either place",
           "[models][import]") {
   const json rope = {{"rope_type", "llama3"},
                      {"factor", 8},
@@ -477,7 +478,7 @@ TEST_CASE("the old and the new form, and the key beside and inside, give the sam
       changed(small, {{"rope_theta", nullptr}, {"rope_parameters", changed(rope, {{"rope_theta", 5e5}})}}));
   CHECK(same(old_form.frequencies, new_form.frequencies));
 
-  // original_max_position_embeddings beside the dictionary wins.
+  // original_max_position_embeddings next to the dictionary overrides the one inside.
   const auto beside =
       only_group(changed(small, {{"rope_scaling", rope}, {"original_max_position_embeddings", 16}}));
   CHECK(beside.number("original_max_position", 0) == 16);
@@ -493,7 +494,7 @@ TEST_CASE("the old and the new form, and the key beside and inside, give the sam
   CHECK(has_warning(import_hugging_face(two).warnings, "rope_parameters is overruled"));
 }
 
-TEST_CASE("a part of the head rotates under each of its names", "[models][import]") {
+TEST_CASE("a partial rotation is read under each of its names", "[models][import]") {
   CHECK(only_group(changed(small, {{"partial_rotary_factor", 0.5}})).rotary_dim() == 8);
   CHECK(only_group(changed(small, {{"model_type", "gpt_neox"}, {"rotary_pct", 0.5}})).rotary_dim() == 8);
   CHECK(only_group(changed(small, {{"model_type", "stablelm"}, {"rope_pct", 0.5}})).rotary_dim() == 8);
@@ -508,7 +509,7 @@ TEST_CASE("a part of the head rotates under each of its names", "[models][import
   CHECK(import_hugging_face(changed(small, {{"multi_query_group_num", 2}})).key_heads == 2);
 }
 
-TEST_CASE("GPT-J and ChatGLM name their sizes in their own ways", "[models][import]") {
+TEST_CASE("GPT-J and ChatGLM have their own names for sizes", "[models][import]") {
   const auto gptj = import_hugging_face(json{{"model_type", "gptj"},
                                              {"n_embd", 4096},
                                              {"n_head", 16},
@@ -521,7 +522,7 @@ TEST_CASE("GPT-J and ChatGLM name their sizes in their own ways", "[models][impo
   CHECK(gptj.query_heads == 16);
   CHECK(gptj.key_heads == 16);
   CHECK(gptj.max_position == 2048);
-  // GLM-4 9B Chat, of before transformers had the architecture.
+  // GLM-4 9B Chat, from before transformers had the architecture.
   const auto glm = import_hugging_face(json{{"model_type", "chatglm"},
                                             {"hidden_size", 4096},
                                             {"kv_channels", 128},
@@ -561,7 +562,7 @@ TEST_CASE("the layout follows the architecture, rope_interleave, or the caller",
   CHECK(only_group(by_name).layout == layout_kind::interleaved);
 }
 
-TEST_CASE("a model whose other layers do not rotate needs a window", "[models][import]") {
+TEST_CASE("a model with layers that do not rotate needs a window", "[models][import]") {
   for (const char* type : {"cohere2", "cohere2_moe"})
     CHECK_THROWS_WITH(
         import_hugging_face(json{
@@ -569,7 +570,7 @@ TEST_CASE("a model whose other layers do not rotate needs a window", "[models][i
         testing::ContainsSubstring("sliding_window is null: then no layer of"));
 }
 
-TEST_CASE("layers without rotation are named by list or by interval", "[models][import]") {
+TEST_CASE("layers without rotation are given by list or by interval", "[models][import]") {
   const auto without = [](const json& changes) {
     return import_hugging_face(changed(small, changes)).layers_without_rope();
   };
@@ -581,8 +582,7 @@ TEST_CASE("layers without rotation are named by list or by interval", "[models][
   CHECK(without({{"model_type", "cohere2"}}) == std::vector<Index>{3});
 }
 
-TEST_CASE("EXAONE 4 rotates its sliding layers alone, and all of them where none slides",
-          "[models][import]") {
+TEST_CASE("EXAONE 4 rotates only its layers with a window, or all if none has one", "[models][import]") {
   const json exaone = changed(small, {{"model_type", "exaone4"}, {"num_hidden_layers", 8}});
   const auto model = [&](const json& changes) { return import_hugging_face(changed(exaone, changes)); };
   using layers = std::vector<Index>;
@@ -612,7 +612,7 @@ TEST_CASE("EXAONE 4 rotates its sliding layers alone, and all of them where none
       "sliding_window_pattern", "made of L and G, got LLXG"));
 }
 
-TEST_CASE("a key that has no effect is reported by its name", "[models][import]") {
+TEST_CASE("a key without effect is reported by its name", "[models][import]") {
   const auto warnings = [](const json& changes) {
     return import_hugging_face(changed(small, changes)).warnings;
   };
@@ -636,7 +636,7 @@ TEST_CASE("a key that has no effect is reported by its name", "[models][import]"
   CHECK(has_warning(warnings({{"decoder_config", {{"rope_theta", 5e5}, {"width", 2}}}}),
                     "decoder_config.rope_theta is not understood and has no effect"));
   CHECK(warnings({{"decoder_config", {{"width", 2}}}}).empty());
-  // A tower of images is named once, and not at all where it neither rotates nor slides.
+  // A vision tower is named once, and not at all if it has neither rotation nor windows.
   const auto tower = warnings({{"vision_config",
                                 {{"a_window", 1},
                                  {"b_window", 2},
@@ -707,7 +707,7 @@ TEST_CASE("a default of the class that makes layers differ is reported by the na
       {"rope_parameters",
        {{"full_attention", {{"rope_type", "default"}}}, {"sliding_attention", {{"rope_type", "default"}}}}}};
   CHECK(assumed("gemma4_text", two_types, "global_head_dim", "512", 16));
-  // Other keys say it too, and what nothing depends on is not named.
+  // Other keys may give the value, and unused keys are not named.
   const auto silent = [&](const char* architecture, const json& more, const std::string& key) {
     json file = changed(small_of_8, more);
     file["model_type"] = architecture;
@@ -723,7 +723,8 @@ TEST_CASE("a default of the class that makes layers differ is reported by the na
   CHECK(silent("gemma4_text", by_layer, "global_head_dim"));
 }
 
-TEST_CASE("a share of channels for all layers beside one for each of them must agree", "[models][import]") {
+TEST_CASE("a share of channels for all layers and a different one for each of them throw",
+          "[models][import]") {
   const json step = {{"model_type", "step3p5"},  {"num_hidden_layers", 2},
                      {"head_dim", 64},           {"layer_types", {"full_attention", "sliding_attention"}},
                      {"rope_theta", {1e6, 1e4}}, {"partial_rotary_factors", {0.5, 1.0}}};
@@ -739,7 +740,7 @@ TEST_CASE("a share of channels for all layers beside one for each of them must a
   CHECK(import_hugging_face(changed(step, same)).group("sliding_attention")->rotary_dim() == 32);
 }
 
-TEST_CASE("a base that another overrules is reported by the name of its key", "[models][import]") {
+TEST_CASE("a base that another key overrides is reported by the name of its key", "[models][import]") {
   const auto warnings = [](const json& changes) {
     return import_hugging_face(changed(small, changes)).warnings;
   };
@@ -813,11 +814,11 @@ TEST_CASE("a layer type without a rope dictionary is reported by its name", "[mo
                     "their rotation is unknown"));
   CHECK_FALSE(
       has_warning(model({"full_attention", "sliding_attention"}, both).warnings, "no rope dictionary"));
-  // One warning for all of them, however many there are.
+  // One warning for all of them.
   const auto many = model({"f", "a", "b", "a", "e", "c", "d", "full_attention"}, both);
   CHECK(many.warnings.size() == 2);  // and that the class does not read dictionaries for types
   CHECK(has_warning(many.warnings, "layers of type a, b, c, d and 2 more have"));
-  // A group alone serves every layer, as one without a name does without a word.
+  // A single group serves every layer, as one without a name does, without a warning.
   const auto alone = model({"full_attention", "linear_attention"}, {{"full_attention", plain}});
   CHECK(alone.group_of_layer(1) == &alone.groups()[0]);
   CHECK(has_warning(alone.warnings, "type linear_attention", "like full_attention"));
@@ -833,7 +834,7 @@ TEST_CASE("a layer type without a rope dictionary is reported by its name", "[mo
   CHECK(cohere.warnings.size() == 2);  // layer_types, and dictionaries for types of layers
 }
 
-TEST_CASE("layers that do not attend do not rotate", "[models][import]") {
+TEST_CASE("layers without attention do not rotate", "[models][import]") {
   const auto without = [](const char* type, json more) {
     more.update({{"model_type", type}, {"head_dim", 8}, {"num_hidden_layers", 4}});
     return import_hugging_face(more).layers_without_rope();
@@ -858,7 +859,7 @@ TEST_CASE("layers that do not attend do not rotate", "[models][import]") {
   CHECK(without("bamba", {{"attn_layer_indices", {2}}}) == layers{0, 1, 3});
   CHECK(without("bamba", json::object()) == layers{0, 1, 2, 3});
   CHECK(without("minimax", json::object()) == layers{1, 3});
-  // A model too short for a layer that attends gets one at its end.
+  // A model too short for a layer with attention gets one at its end.
   CHECK(import_hugging_face(json{{"model_type", "olmo_hybrid"},
                                  {"head_dim", 8},
                                  {"num_hidden_layers", 3},
@@ -882,13 +883,13 @@ TEST_CASE("layers of Llama 3.2 Vision that attend to images do not rotate", "[mo
   json other = file;
   other["text_config"]["cross_attention_layers"] = named;
   CHECK(import_hugging_face(other).layers_without_rope() == named);
-  // Of a file that tells how many layers there are by their types alone.
+  // In a file whose number of layers follows only from their types.
   other["text_config"].erase("num_hidden_layers");
   other["text_config"]["layer_types"] = std::vector<std::string>(4, "full_attention");
   CHECK(import_hugging_face(other).layers_without_rope() == std::vector<Index>{1});
 }
 
-TEST_CASE("the layers without rotation are in order, each named once", "[models][import]") {
+TEST_CASE("the layers without rotation are in order, each listed once", "[models][import]") {
   const auto model = import_hugging_face(json{{"model_type", "exaone4"},
                                               {"head_dim", 8},
                                               {"rope_theta", 1e4},
@@ -898,7 +899,7 @@ TEST_CASE("the layers without rotation are in order, each named once", "[models]
   CHECK(model.layers_without_rope() == std::vector<Index>{1, 3});
 }
 
-TEST_CASE("an unknown architecture that slides and scales is not guessed at", "[models][import]") {
+TEST_CASE("an unknown architecture with windows and scaling throws", "[models][import]") {
   const json novel = changed(small, {{"model_type", "novel"}}),
              slides = changed(novel, {{"sliding_window", 16}}),
              both = changed(slides, {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}});
@@ -910,7 +911,7 @@ TEST_CASE("an unknown architecture that slides and scales is not guessed at", "[
   CHECK_NOTHROW(import_hugging_face(changed(both, {{"model_type", "mistral"}})));
 }
 
-TEST_CASE("every malformed config gives its error, by the name of the key", "[models][import]") {
+TEST_CASE("every malformed config throws with the name of the key", "[models][import]") {
   struct malformed {
     json changes;
     std::vector<const char*> says;
@@ -936,7 +937,7 @@ TEST_CASE("every malformed config gives its error, by the name of the key", "[mo
                          {"original_max_position_embeddings", 64}},
                         changes));
   };
-  // merge_patch takes null for "remove", and replaces what is not a dictionary.
+  // merge_patch takes null for "remove", and replaces values that are not dictionaries.
   const std::vector<malformed> table = {
       {{{"model_type", nullptr}}, {"model_type", "missing"}},
       {{{"model_type", 3}}, {"model_type", "a string", "a number"}},
@@ -1066,7 +1067,7 @@ TEST_CASE("every malformed config gives its error, by the name of the key", "[mo
   }
 }
 
-TEST_CASE("a config in which nothing turns imports where that is asked for", "[models][import]") {
+TEST_CASE("a config without rotation imports if that is requested", "[models][import]") {
   const auto described = [](json config) {
     config.update({{"num_attention_heads", 8}, {"num_hidden_layers", config.value("num_hidden_layers", 3)}});
     return import_hugging_face(config, {.without_rope = rope::model_without_rope::describe});
@@ -1086,13 +1087,13 @@ TEST_CASE("a config in which nothing turns imports where that is asked for", "[m
   CHECK(described({{"model_type", "whisper"}}).instead_of_rope() == "learned positions");
   CHECK(described({{"model_type", "cohere2"}, {"sliding_window", nullptr}}).instead_of_rope() ==
         "no positions");
-  // A model that rotates is the same with and without the option.
+  // A model that rotates is equal with and without the option.
   const json llama = testing::config("llama_3_8b");
   const auto turning = import_hugging_face(llama, {.without_rope = rope::model_without_rope::describe});
   CHECK(rope::describe(turning) == rope::describe(import_hugging_face(llama)));
 }
 
-TEST_CASE("the work of a config is bounded", "[models][import]") {
+TEST_CASE("the work of importing a config is bounded", "[models][import]") {
   const auto refuses = [](const json& changes, const auto&... parts) {
     return testing::throws_saying<std::invalid_argument>(
         [&] { import_hugging_face(changed(small, changes)); }, "rope::import_hugging_face: ", parts...);
@@ -1100,7 +1101,7 @@ TEST_CASE("the work of a config is bounded", "[models][import]") {
   const json plain = {{"rope_type", "default"}, {"rope_theta", 10000}};
   json types;
   for (int i = 0; i < 8; ++i) types["type_" + std::to_string(i)] = plain;
-  // Types that no list of layers names are those of an architecture that is not known.
+  // Types that no list of layers names are those of an unknown architecture.
   const auto of_types = [&](const json& dictionaries, Index head_dim) {
     return changed(small, {{"model_type", "novel"},
                            {"rope_interleave", false},
@@ -1124,21 +1125,21 @@ TEST_CASE("the work of a config is bounded", "[models][import]") {
   CHECK(
       refuses({{"rope_scaling", {{"rope_type", "default"}, {"mrope_section", {8, 0, 0, 0, 0, 0, 0, 0, 0}}}}},
               "rope_scaling.mrope_section must have at most 8 values, got 9"));
-  // The name stands in every warning about the dictionary.
+  // The name is in every warning about the dictionary.
   for (const std::size_t length : {std::size_t{0}, std::size_t{129}})
     CHECK(refuses(of_types({{std::string(length, 'x'), plain}}, 64),
                   "a layer type in rope_parameters must have a name of 1 to 128 characters, got " +
                       std::to_string(length)));
 }
 
-TEST_CASE("a config that is no dictionary, and a length that is none, are refused", "[models][import]") {
+TEST_CASE("a config that is not a dictionary, and an invalid length, throw", "[models][import]") {
   CHECK(testing::throws_saying<std::invalid_argument>([] { import_hugging_face(json::array()); },
                                                       "import_hugging_face", "dictionary"));
   CHECK(testing::throws_saying<std::invalid_argument>([] { import_hugging_face(small, {.length = -1}); },
                                                       "length", "-1"));
 }
 
-TEST_CASE("sections that the class cuts are cut, which a warning says", "[models][import]") {
+TEST_CASE("sections that the class truncates are truncated, with a warning", "[models][import]") {
   const auto sections = [](std::vector<Index> given) {
     return import_hugging_face(
         json{{"model_type", "qwen3_vl_text"},
@@ -1156,7 +1157,7 @@ TEST_CASE("sections that the class cuts are cut, which a warning says", "[models
                     "[22, 21, 21]"));
 }
 
-TEST_CASE("a head of two parts is not guessed", "[models][import]") {
+TEST_CASE("an architecture with heads of two parts throws if their widths are missing", "[models][import]") {
   for (const char* name : {"axk1", "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite",
                            "glm_moe_dsa", "kimi_k2", "longcat_flash", "minicpm3", "mistral4", "youtu"}) {
     INFO(name);
@@ -1171,9 +1172,10 @@ TEST_CASE("a head of two parts is not guessed", "[models][import]") {
   }
 }
 
-// What a released file says is right under the version of transformers that it was written by; where version 5 reads it otherwise, a
-// warning says so. Source of the second: reference_layers.py, transformers c49429ed1f.
-TEST_CASE("a warning says what transformers 5 reads otherwise than older files mean it", "[models]") {
+// A released file is right under the version of transformers that wrote it. If version 5 reads it
+// differently, a warning says so. Source of the second: reference_layers.py, transformers c49429ed1f.
+TEST_CASE("a warning names keys that transformers 5 reads differently from the version of the file",
+          "[models]") {
   const json base = {{"hidden_size", 256}, {"num_attention_heads", 4}, {"num_hidden_layers", 6}};
   const auto model = [&](const char* type, const json& more) {
     json file = base;

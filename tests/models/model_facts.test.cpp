@@ -14,7 +14,7 @@ using rope::layer_rotation;
 using testing::group_named;
 using testing::throws_saying;
 
-TEST_CASE("what facts do not tell is not known, and nothing is assumed", "[models][model_facts]") {
+TEST_CASE("absent facts are unknown, and nothing is assumed", "[models][model_facts]") {
   rope::model_facts facts{.source = "test"};
   const rope::model_rope silent(facts, {group_named("")});
   CHECK(silent.layer_count() == 0);
@@ -32,7 +32,7 @@ TEST_CASE("what facts do not tell is not known, and nothing is assumed", "[model
   CHECK_FALSE(options.causal);
 }
 
-TEST_CASE("windows of more layers than there are make no layers", "[models][model_rope]") {
+TEST_CASE("windows of more layers than there are throw", "[models][model_rope]") {
   rope::model_facts facts{.source = "test", .architecture = "test"};
   facts.windows = {4, 0, 7};
   const rope::model_rope two(facts, {group_named("a"), group_named("b")}, {.types = {"a", "b"}});
@@ -41,7 +41,7 @@ TEST_CASE("windows of more layers than there are make no layers", "[models][mode
                                          "attention_of_layer: layer must be from 0 to 1, got 2"));
   CHECK_THROWS_AS(two.group_of_layer(2), std::out_of_range);
   CHECK_THROWS_AS(two.query_scaling_of_layer(2), std::out_of_range);
-  // Where no types are known, windows tell how many layers there are.
+  // If no types are known, windows determine the number of layers.
   const rope::model_rope three(facts, {group_named("a")});
   CHECK(three.rotation_of_layer(2) == layer_rotation::in_group);
   CHECK(three.rotation_of_layer(3) == layer_rotation::not_known);

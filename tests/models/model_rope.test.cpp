@@ -83,7 +83,7 @@ TEST_CASE("a layer finds its group by its type, and none if it does not rotate",
     CHECK(model.rotation_of_layer(unknown) == layer_rotation::not_known);
 }
 
-TEST_CASE("a model whose layers do not name its groups is not made", "[models][model_rope]") {
+TEST_CASE("a model whose layers do not name its groups throws", "[models][model_rope]") {
   const auto refused = [](const std::vector<rope::layer_group>& groups, const rope::model_layers& layers,
                           const std::string& text) {
     return throws_saying<std::invalid_argument>([&] { (void)model_of(groups, layers); },
@@ -115,7 +115,7 @@ TEST_CASE("a model whose layers do not name its groups is not made", "[models][m
   CHECK(model_of({a}, {.types = {"a", "other"}}).group_of_layer(1)->layer_type == "a");
 }
 
-TEST_CASE("a model of which no layer rotates says what it has instead", "[models][model_rope]") {
+TEST_CASE("a model without rotating layers names its other position encoding", "[models][model_rope]") {
   rope::model_facts facts{.source = "test", .architecture = "test"};
   facts.windows.resize(3, rope::not_known_window);
   const rope::model_rope model(facts, {}, {.instead_of_rope = "ALiBi biases"});
@@ -135,7 +135,7 @@ TEST_CASE("a model of which no layer rotates says what it has instead", "[models
   CHECK(model.group("") == nullptr);
   CHECK(throws_saying<std::invalid_argument>([&] { (void)model.attention_of_group(""); },
                                              "attention_of_group: no layer rotates as type \"\""));
-  // Without a number of layers every one is such a layer.
+  // Without a number of layers this holds for every layer.
   facts.windows.resize(1);
   const rope::model_rope uncounted(facts, {}, {.instead_of_rope = "no positions"});
   CHECK(uncounted.rotation_of_layer(100) == layer_rotation::none);
@@ -143,7 +143,7 @@ TEST_CASE("a model of which no layer rotates says what it has instead", "[models
   CHECK(model_of({group_named("a")}).instead_of_rope().empty());
 }
 
-TEST_CASE("a description that differs is made from another", "[models][model_rope]") {
+TEST_CASE("a changed description is made from another one", "[models][model_rope]") {
   rope::model_facts facts{.source = "test", .architecture = "test"};
   facts.warnings = {"one"};
   const rope::model_rope model(facts, {group_named("")});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Built and run by record_mutations.py, with tables of records that can be changed. No part of the suite.
+// Built and run by record_mutations.py, with tables of records that can be changed. Not part of the suite.
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -16,8 +16,8 @@
 
 namespace {
 
-/// What a field could be in place of what it is. Of full_offset it only counts whether it is 0, and of the key of a list
-/// which of those that files have.
+/// Other values of a field. Of full_offset only 0 or not 0 counts, and of the key of a list one of those that
+/// files have.
 std::vector<double> others(const std::string&, double x) { return {1.5 * x + 3}; }
 std::vector<Index> others(const std::string& name, Index x) {
   if (name == "full_offset") return {x == 0 ? 1 : 0};
@@ -52,7 +52,7 @@ std::string architecture_of(const json& record) {
   return rope::detail::plain_architecture(text.value("model_type", config.value("model_type", "")));
 }
 
-/// Whether a recorded file of the architecture is read otherwise than its record says.
+/// Whether a recorded file of the architecture is read differently from its record.
 bool is_noticed(const std::vector<const json*>& files) {
   for (const json* file : files) {
     std::string found;
@@ -74,7 +74,7 @@ bool is_noticed(const std::vector<const json*>& files) {
   return false;
 }
 
-/// Whether a probe finds an architecture otherwise than it must be.
+/// Whether a probe of an architecture fails.
 bool is_noticed_by_a_probe(const std::string& format, const std::string& architecture) {
   static const json file = probes::file_of("probes");
   static const std::map<std::string, std::set<std::string>> asked = {
@@ -85,7 +85,8 @@ bool is_noticed_by_a_probe(const std::string& format, const std::string& archite
   return false;
 }
 
-/// Whether the list of the environment names a mutant, "format architecture field"; without a list all are asked about.
+/// Whether the list in the environment names a mutant, "format architecture field". Without a list all are
+/// tested.
 bool is_asked(const std::string& mutant) {
   static const std::set<std::string> listed = [] {
     std::set<std::string> lines;
@@ -128,7 +129,7 @@ void ask(const char* format, const std::map<std::string, std::set<std::string>>&
 
 }  // namespace
 
-TEST_CASE("what changes of a record are noticed", "[.mutants]") {
+TEST_CASE("changes of a record are noticed", "[.mutants]") {
   const auto both = [](const char* format) {
     json files = records_of(format, "records");
     for (const json& file : records_of(format, "refused")) files.push_back(file);

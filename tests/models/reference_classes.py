@@ -21,7 +21,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # classes that look for files of o
 COMMIT = "commit decba1d2ea of 2026-08-19"  # what the file checked in was made of
 RECORDED = "2026-11-23"
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Keys that no rotation and no attention depends on: tokens, weights, experts, training, generation, other modalities.
+# Keys that neither rotation nor attention depends on: tokens, weights, experts, training, generation, other
+# modalities.
 OTHER = re.compile(
     r"vocab|token|dropout|eps$|epsilon|_act$|activation|initializer|_std$|_id$|_ids$|dtype|bias|cache|tie_|architectures|"
     r"transformers_version|expert|router|moe|mlp|intermediate|ffn|aux|loss|norm_|_norm|norm$|labels|label2id|id2label|problem|"
@@ -67,7 +68,7 @@ def answers_of(config):
     types = getattr(config, "layer_types", None)
     expect = {}
     nested = {str(name): one for name, one in parameters.items() if isinstance(one, dict)}
-    if nested:  # what is next to them has no effect; null: layers of that type do not turn
+    if nested:  # values next to them have no effect; null: layers of that type do not rotate
         expect["groups"] = {name: rotation_of(one, config) for name, one in nested.items()}
     else:
         expect["all"] = rotation_of(parameters, config)

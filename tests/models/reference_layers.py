@@ -36,7 +36,7 @@ import torch
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from reference_records import plain as plain_architecture  # noqa: E402
 
-COMMIT = "commit c49429ed1f of 2026-08-16, 5.16.0.dev0"  # what the file checked in was made of
+COMMIT = "commit c49429ed1f of 2026-08-16, 5.16.0.dev0"  # the source of the recorded file
 RECORDED = "2026-11-25"
 RECORDS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../recorded/models")
 POSITIONS = (0, 4095, 70000)
@@ -129,7 +129,7 @@ class Nothing:
 
 
 class Mask:
-    """What a layer may see; whatever is done to it leaves it, and what it is added to, as it is."""
+    """The keys visible to a layer; every operation returns it unchanged."""
 
     shape = (1, 1, 1, 1)
 
@@ -156,14 +156,14 @@ def mask_maker(kind, key=None):
     def make(config=None, *rest, **keys):
         both = keys.get("or_mask_function") is not None or getattr(config, "is_causal", True) is False
         both = both and kind not in ("both", "sides")
-        if keys.get("and_mask_function") is not None:  # a function that nothing else is known of
+        if keys.get("and_mask_function") is not None:  # a function about which nothing else is known
             return Mask("other", None)
         return Mask(("both_" if both else "") + kind, getattr(config, key) if key else None)
     return make
 
 
 class Model(torch.nn.Module):
-    """In the place of PreTrainedModel."""
+    """Replaces PreTrainedModel."""
 
     dtype, device, is_gradient_checkpointing = torch.float64, torch.device("cpu"), False
 
@@ -185,12 +185,12 @@ class Model(torch.nn.Module):
 
 
 class Layer(torch.nn.Module):
-    """In the place of GradientCheckpointingLayer."""
+    """Replaces GradientCheckpointingLayer."""
     gradient_checkpointing = False
 
 
 def signs(*shape):
-    """+1 and -1 in turn along the last axis."""
+    """+1 and -1 alternating along the last axis."""
     return (1.0 - 2.0 * (torch.arange(shape[-1]) % 2)).double().expand(*shape).clone()
 
 
@@ -216,7 +216,7 @@ class Embedding(torch.nn.Module):
 
 
 class Itself(torch.nn.Module):
-    """Answers what it is given: a norm of signs, an activation."""
+    """Returns its argument: a norm of signs, an activation."""
     weight, bias = torch.ones(1), torch.zeros(1)
     normalized_shape, eps = (), 1e-6
 
@@ -228,7 +228,7 @@ class Itself(torch.nn.Module):
 
 
 class Through(torch.nn.Module):
-    """In the place of what is neither rotation nor attention; `pair` as the last line of its own forward, if it is not told."""
+    """Replaces everything except rotation and attention; returns a pair if `pair`, or if it is None as its own forward does."""
 
     def __init__(self, pair, replaced):
         super().__init__()
@@ -263,7 +263,7 @@ class Cache:
 
 
 class Configurations:
-    """In the place of CONFIG_MAPPING."""
+    """Replaces CONFIG_MAPPING."""
 
     def __getitem__(self, model_type):
         return configuration_class(model_type)
@@ -273,7 +273,7 @@ class Configurations:
 
 
 class Auto:
-    """In the place of AutoModel: other parts of a model than text."""
+    """Replaces AutoModel: parts of a model other than text."""
 
     @staticmethod
     def from_config(*rest, **keys):
@@ -287,7 +287,7 @@ class Auto:
 
 
 class Calls:
-    """What was handed to attention, in order."""
+    """The arguments of attention, in order."""
     seen, turned = [], 0
 
     @classmethod
@@ -304,7 +304,7 @@ class Calls:
 
     @classmethod
     def scores(cls, given, query, key, beta=1.0, alpha=1.0):
-        """The scores of one sentence, heads along the first axis, in the place of torch.baddbmm."""
+        """The scores of one sentence, heads along the first axis; replaces torch.baddbmm."""
         cls.attention(None, query[None], key[None].transpose(-1, -2), query[None], scaling=alpha)
         return given
 
@@ -318,12 +318,12 @@ class AttentionFunctions(dict):
 
 
 def plain(function=None, *rest, **keys):
-    """In the place of a decorator, with or without arguments."""
+    """Replaces a decorator, with or without arguments."""
     return function if callable(function) else plain
 
 
 def field(*rest, **keys):
-    """In the place of interval(min=, max=)(default=)."""
+    """Replaces interval(min=, max=)(default=)."""
     return lambda **more: dataclasses.field(**more)
 
 
@@ -415,7 +415,7 @@ def prepare(source):
     torch.nn.functional.scaled_dot_product_attention, torch.baddbmm = Calls.of_torch, Calls.scores
     concatenated = torch.cat
     torch.cat = lambda parts, *rest, **keys: parts[0] if isinstance(parts[0], Mask) else concatenated(parts, *rest, **keys)
-    torch.empty = torch.zeros  # else what memory held before
+    torch.empty = torch.zeros  # otherwise uninitialised memory
     torch.nn.Buffer = lambda tensor, persistent=True: tensor
     register = torch.nn.Module.register_buffer
 
@@ -442,7 +442,7 @@ def prepare(source):
 
 OTHER_PARTS = re.compile(r"(MLP|Mlp|MoE|Moe|SparseMoeBlock|MoeBlock|MoEBlock|Experts?|FeedForward|FFN|FeedForwardBlock|Mixer2?|DeltaNet|"
                          r"ShortConv|MambaLayer|RecurrentBlock|LightningAttention|Router|Gate|SharedExpert\w*)$")
-OTHER_MODELS = {  # {model_type: its models, where no annotation says so}
+OTHER_MODELS = {  # {model_type: its models, if no annotation names them}
     "nomic_bert": ["NomicBertModel"], "deepseek_ocr2_encoder": ["DeepseekOcr2VisionEncoder"],
     "t5_gemma_module": ["T5GemmaDecoder"]}
 WORKED = {}  # {model_type: how its model was called}
@@ -485,7 +485,7 @@ def models_of(model_type):
 
 
 def shortened(keys):
-    """The file with at most LAYERS layers, and lists that have one value per layer shortened alike."""
+    """The file with at most LAYERS layers, and lists with one value per layer shortened to them."""
     count = keys.get("num_hidden_layers")
     if not isinstance(count, int) or count <= LAYERS or keys.get("per_layer_config"):
         return keys
@@ -494,7 +494,7 @@ def shortened(keys):
 
 
 def additions(keys):
-    """What some classes cannot run without; {} first."""
+    """Arguments that some classes require; {} first."""
     yield {}
     heads, width = keys.get("num_attention_heads"), keys.get("hidden_size")
     count = keys.get("num_hidden_layers")
@@ -531,7 +531,7 @@ def additions(keys):
 
 
 def answers(keys):
-    """({keys that were added}, what the layers of that file hand to attention)"""
+    """({keys that were added}, the arguments of attention in the layers of that file)"""
     problems = []
     ways = [(embedded, pair, "eager", which) for which in (0, 1) for embedded in (True, False) for pair in (None, False, True)]
     ways += [(embedded, None, "sdpa", 0) for embedded in (True, False)]
@@ -563,7 +563,7 @@ def answers_of(keys, positions, embedded, pair, implementation, which):
         for name, child in list(parent.named_children()):
             if OTHER_PARTS.search(type(child).__name__):
                 setattr(parent, name, Through(pair, child))
-        if hasattr(parent, "prepare_dynamic_mask"):  # of values, besides what the mask says
+        if hasattr(parent, "prepare_dynamic_mask"):  # of values, in addition to the mask
             parent.prepare_dynamic_mask = lambda *rest, **keys: next(one for one in (*rest, *keys.values()) if isinstance(one, Mask))
     tables = tables_of(model)
     layers = sum(1 for one in model.modules() if type(one).__name__.endswith("Attention") and hasattr(one, "layer_idx"))
@@ -580,7 +580,7 @@ def answers_of(keys, positions, embedded, pair, implementation, which):
         with torch.no_grad():
             model(**{key: value for key, value in given.items() if key in allowed}, use_cache=False)
     except Exception:
-        if len(Calls.seen) != layers or layers == 0:  # else what failed comes after the layers
+        if len(Calls.seen) != layers or layers == 0:  # otherwise the failure comes after the layers
             raise
     if not Calls.seen:
         raise RuntimeError("attention is not called")
@@ -588,14 +588,14 @@ def answers_of(keys, positions, embedded, pair, implementation, which):
 
 
 def tables_of(model):
-    """{layer type: (inv_freq, attention factor)}; "" where there is one for all."""
+    """{layer type: (inv_freq, attention factor)}; "" if there is one for all."""
     found = {}
     for module in model.modules():
         for name, value in [*vars(module).items(), *module.named_buffers(recurse=False)]:
             if name.endswith("inv_freq") and "original" not in name and isinstance(value, torch.Tensor):
                 kind = name[:-len("inv_freq")].rstrip("_")
                 m = getattr(module, f"{kind}_attention_scaling" if kind else "attention_scaling", 1.0)
-                if value.dim() == 2:  # a row for each axis, with all pairs or with its own and else 0
+                if value.dim() == 2:  # a row for each axis, with all pairs, or with its own pairs and 0 for the others
                     value = value[0] if bool((value == value[:1]).all()) else value.sum(0)
                 found.setdefault(kind, []).append((value.double().tolist(), float(m)))
     return {kind: each[0] for kind, each in found.items() if all(one == each[0] for one in each)}
@@ -606,7 +606,7 @@ def rounded(x):
 
 
 def summary(seen, tables, positions):
-    """What is common is left out: see `common` in laws/reference_layers.test.cpp."""
+    """Without the common answers: see `common` in laws/reference_layers.test.cpp."""
     rows = {}
     for number, (module, query, key, mask, turned, keys) in enumerate(one for one in seen if "Cross" not in type(one[0]).__name__):
         layer = getattr(module, "layer_idx", None)
@@ -649,7 +649,7 @@ def merged(a, b):
 
 
 def asked(keys):
-    """A record, or nothing and the reason."""
+    """A record, or None and the reason."""
     try:
         more, found = answers(keys)
         json.dumps(found, allow_nan=False)  # raises where a number is not finite
@@ -659,7 +659,7 @@ def asked(keys):
 
 
 def probe_records(probe, of_format, model_types):
-    """The classes of which the keys of a probe change the answers, and the names of the others."""
+    """The classes whose answers the keys of a probe change, and the names of the others."""
     changed, same = [], []
     for name, model_type in sorted(model_types.items()):
         before = {**merged(merged(of_format["base"], of_format["needs"].get(name, {})), probe.get("with", {})), "model_type": model_type}

@@ -16,14 +16,14 @@ from reference_records import RECORDS, plain
 
 
 def names_of_architectures(checkout):
-    """Of every MODEL_ARCH its general.architecture."""
+    """The general.architecture of every MODEL_ARCH."""
     text = open(os.path.join(checkout, "gguf-py/gguf/constants.py")).read()
     begin = text.index("MODEL_ARCH_NAMES")
     return dict(re.findall(r'MODEL_ARCH\.(\w+):\s*"([^"]+)"', text[begin:text.index("}", begin)]))
 
 
 class Converters:
-    """The classes of conversion/*.py: the names each is registered for, its values, its methods and its bases."""
+    """The classes of conversion/*.py: the names for which each is registered, its values, its methods and its bases."""
 
     def __init__(self, checkout):
         self.classes = {}
@@ -43,7 +43,7 @@ class Converters:
         return [base for base in (ast.unparse(b).split(".")[-1] for b in self.classes[name].bases) if base in self.classes]
 
     def value(self, name, key):
-        """What the class, or the first base that does, gives to a name, as text."""
+        """The value of a name in the class, or in the first base that has it, as text."""
         for node in self.classes[name].body:
             target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
             if isinstance(target, ast.Name) and target.id == key and node.value is not None:
@@ -55,13 +55,13 @@ class Converters:
         return None
 
     def permutes(self, name):
-        """Whether modify_tensors, where it is defined or in what it calls of its bases, turns the order of rows back."""
+        """Whether modify_tensors, in the class or in the functions of its bases that it calls, reverses the permutation of rows."""
         for node in self.classes[name].body:
             if isinstance(node, ast.FunctionDef) and node.name == "modify_tensors":
                 text = ast.unparse(node)
                 if re.search(r"(\w+Model|self)\.permute\(|_reverse_hf_permute\w*\(", text):
                     return True
-                # Of super() the base is asked, of a class that is named that one.
+                # super() means the base, and the name of a class means that class.
                 named = [c for c in re.findall(r"(\w+)\.modify_tensors\(", text) if c in self.classes]
                 asked = named + (self.bases(name) if "super()" in text else [])
                 if "self.impl." in text:  # a class inside, of the same architecture

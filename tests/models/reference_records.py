@@ -29,7 +29,7 @@ DETAIL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../include
 
 
 def plain(name):
-    """As plain_architecture of the importer spells a name."""
+    """A name in the spelling of plain_architecture of the importer."""
     for end in ("For", "Model"):
         if name.find(end) > 0:
             name = name[:name.find(end)]
@@ -64,7 +64,7 @@ def family_of(folder):
     found = {}
     if turn:
         alternate = "::2" in turn
-        # DeepSeek and GPT-J: other functions that take the even and odd channels apart
+        # DeepSeek and GPT-J: other functions that split the even and odd channels
         alternate |= "apply_rotary_pos_emb_interleave" in texts["modeling"] or "view_as_complex" in texts["modeling"]
         found["layout"] = "interleaved" if alternate else "half_split"
     elif "view_as_complex" in texts["modeling"]:
@@ -74,7 +74,7 @@ def family_of(folder):
     if share:
         found["share"] = float(share.group(1) or share.group(2) or share.group(3))
     bases = set(re.findall(r"default_theta = (?:\{\"global\": )?([\d_.]+)", texts["configuration"]))
-    if len(bases) < 2:  # else those of several towers; 10000 is what the base class of configurations has
+    if len(bases) < 2:  # otherwise of several towers; 10000 is the default of the base class of configurations
         found["base"] = float(bases.pop() if bases else 10000)
     head_dim = re.search(r"\bhead_dim: (?:Optional\[)?int(?:\])?(?: \| None)? = (\d+)", texts["configuration"])
     if head_dim:
@@ -130,7 +130,8 @@ def text_of(path):
         return file.read()
 
 
-# Keys that the loader of llama.cpp reads for architectures whose rotation and attention take no notice of them, and why.
+# Keys that the loader of llama.cpp reads for architectures whose rotation and attention do not use them, and
+# why.
 READ_FOR_ANOTHER_PURPOSE = {
     "leading_dense_block_count": "says which layers have experts",
     "attention.temperature_length": "grok reads it, and its graph does not use it",
@@ -168,7 +169,7 @@ def loaders_of(source):
 
 
 def check_keys_of_llama_cpp(source, known_architectures):
-    """Which architectures read a key, by the source and by the probes that say so."""
+    """Which architectures read a key, by the source and by the probes."""
     keys = dict(re.findall(r'\{\s*(LLM_KV_\w+),\s*"%s([^"]+)"\s*\}', text_of(f"{source}/llama-arch.cpp")))
     read = {name: {keys.get(key) for key in re.findall(r"\bLLM_KV_\w+", text)} for name, text in loaders_of(source).items()}
     with open(f"{RECORDS}/probes.json") as file:
@@ -211,7 +212,7 @@ def check_llama_cpp(source):
         name = record["metadata"]["general.architecture"]
         seen.add(name)
         expect = record.get("expect", {}).get("layout")
-        # The switch says NORM, and the graph turns NEOX.
+        # The switch says NORM, and the graph rotates NEOX.
         if name not in reference or not expect or name in ("deepseek2-ocr", "glm4"):
             continue
         theirs = layouts.get(reference[name])

@@ -46,8 +46,9 @@ rope::model_rope import(const char* name) { return rope::import_hugging_face(con
 
 }  // namespace
 
-TEST_CASE("every layer of a model does what its description says", "[models][rotate_layer]") {
-  // Layers in two groups, the first channels alone, the last alone, and a layer that does not rotate and scales.
+TEST_CASE("every layer of a model follows its description", "[models][rotate_layer]") {
+  // Layers in two groups, with the first or the last channels only, and a layer that does not rotate and
+  // scales its queries.
   struct known {
     const char* name;
     Index layer, head_dim;
@@ -92,7 +93,7 @@ TEST_CASE("every layer of a model does what its description says", "[models][rot
   }
 }
 
-TEST_CASE("sink logits come from the caller where a model has them, and from nobody else",
+TEST_CASE("sink logits come from the caller if a model has them, and throw otherwise",
           "[models][rotate_layer]") {
   const std::vector<float> sinks = {1, 2, 3, 4}, three = {1, 2, 3};
   const model_tables with(import("gpt_oss_20b"), 16), without(import("llama_3_1_8b"), 16);
@@ -115,7 +116,7 @@ TEST_CASE("sink logits come from the caller where a model has them, and from nob
   CHECK(large == heads(128));
 }
 
-TEST_CASE("layers of Llama 4 that rotate attend in chunks, the others to all before",
+TEST_CASE("layers of Llama 4 that rotate attend in chunks, the others to all tokens before",
           "[models][rotate_layer]") {
   const json chunks_of_2 = {{"model_type", "llama4_text"},
                             {"num_hidden_layers", 4},
@@ -134,7 +135,7 @@ TEST_CASE("layers of Llama 4 that rotate attend in chunks, the others to all bef
   no_chunks["attention_chunk_size"] = nullptr;
   CHECK(rope::import_hugging_face(no_chunks).chunk_of_layer(0) == 0);
 
-  // Tokens 1, 2 and 3 of a sequence, whose keys are tokens 0 to 3.
+  // Tokens 1, 2 and 3 of a sequence whose keys are tokens 0 to 3.
   const model_tables tables(model, 16);
   std::vector<rope::key_range> ranges(7);
   heads x(128), by_hand(128);
@@ -153,7 +154,7 @@ TEST_CASE("layers of Llama 4 that rotate attend in chunks, the others to all bef
                                   rope::frequency_table(model.groups().front().frequencies, 16), 1);
   CHECK(x == by_hand);
 
-  // Rows at starts of their own.
+  // Rows with their own starts.
   heads two(128);
   const std::vector<int> ids = {5};
   const auto row = rotate_layer(tables, 1, two.q().token_range(0, 1), two.k().token_range(0, 1), ids, ranges);
@@ -161,7 +162,7 @@ TEST_CASE("layers of Llama 4 that rotate attend in chunks, the others to all bef
   CHECK(ranges[0].first == 4);
   CHECK(ranges[0].count == 2);
 
-  // A layer of another kind empties them; a call that is refused does not.
+  // A layer of another kind empties them. A call that throws does not.
   heads last(128), narrow(64);
   CHECK(throws_saying<std::invalid_argument>(
       [&] { rotate_layer(tables, 0, narrow.q(), narrow.k(), 1, ranges); }, "q must have whole heads"));
@@ -176,7 +177,7 @@ TEST_CASE("layers of Llama 4 that rotate attend in chunks, the others to all bef
 }
 
 // Source: mlx-lm, models/mimo_v2_flash.py, and Hugging Face transformers, models/mimo_v2_flash: has_sinks of each layer.
-TEST_CASE("sink logits are those of the layers that have them", "[models][rotate_layer]") {
+TEST_CASE("only the layers that have sink logits accept them", "[models][rotate_layer]") {
   const std::vector<float> sinks = {1, 2, 3, 4};
   const json mimo = {{"model_type", "mimo_v2_flash"},    {"hidden_size", 64}, {"num_attention_heads", 4},
                      {"num_hidden_layers", 3},           {"head_dim", 192},   {"sliding_window", 128},
@@ -195,7 +196,7 @@ TEST_CASE("sink logits are those of the layers that have them", "[models][rotate
   CHECK(y == untouched);
 }
 
-TEST_CASE("what a layer does not tell, or a call cannot do, is refused before anything is written",
+TEST_CASE("unknown values of a layer and invalid calls throw before anything is written",
           "[models][rotate_layer]") {
   const auto refused = [](const rope::model_rope& model, Index layer, Index head_dim, Index start,
                           const std::string& text) {
@@ -218,12 +219,12 @@ TEST_CASE("what a layer does not tell, or a call cannot do, is refused before an
                 "rotate_layer: q must have whole heads of the layer, of 128 channels, got 64"));
   CHECK(refused(llama, -1, 128, 0, "layer must not be negative, got -1"));
   CHECK(refused(llama, 0, 128, 14, "position"));
-  // Layers that attend in chunks, and those that do not attend.
+  // Layers that attend in chunks, and layers without attention.
   CHECK(refused(import("llama_4_scout"), 0, 128, 0, "how far back layer 0 looks is not known"));
   CHECK(refused(import("llama_4_scout"), 0, 128, 0, "give rotate_layer a std::vector<key_range>"));
   const json hybrid = {{"model_type", "qwen3_next"}, {"head_dim", 128}, {"num_hidden_layers", 4}};
   CHECK(refused(rope::import_hugging_face(hybrid), 0, 128, 0, "how far back layer 0 looks is not known"));
-  // A scale that has no value at a position which the table has.
+  // A scale that is undefined at a position of the table.
   testing::model_parts parts(llama);
   parts.query_rule = {rope::llama4_query_scaling{}};
   parts.scaled = rope::scaled_queries::every_layer;
@@ -240,7 +241,7 @@ TEST_CASE("what a layer does not tell, or a call cannot do, is refused before an
   parts.sink_logits = false;
   CHECK(refused(parts.model(), 0, 512, 0, "rotate_layer: layer 0 also un-rotates the output of attention"));
 
-  // Keys of another head than the queries.
+  // Keys of another head size than the queries.
   const model_tables tables(llama, 16);
   heads x(128), narrow(64);
   CHECK(throws_saying<std::invalid_argument>([&] { rotate_layer(tables, 0, x.q(), narrow.k()); },
@@ -248,7 +249,7 @@ TEST_CASE("what a layer does not tell, or a call cannot do, is refused before an
   CHECK(x == heads(128));
 }
 
-TEST_CASE("a layer that does not rotate refuses heads and positions that the others refuse",
+TEST_CASE("a layer that does not rotate rejects the heads and positions that the others reject",
           "[models][rotate_layer]") {
   testing::model_parts parts;
   parts.groups = {testing::group_named("")};
@@ -284,7 +285,7 @@ TEST_CASE("a layer evaluates an expression of positions once", "[models][rotate_
   const model_tables tables(parts.model(), 64);
   heads expected(8), x(8);
   rotate_layer(tables, 0, expected.q(), expected.k(), std::vector<int>{5, 6, 7});
-  int next = 5;  // other positions whenever it is asked
+  int next = 5;  // other positions at each evaluation
   const auto counted = Eigen::ArrayXi::NullaryExpr(3, [&next](Index) { return next++; });
   rotate_layer(tables, 0, x.q(), x.k(), counted);
   CHECK(next == 8);

@@ -22,7 +22,7 @@ using rope::model_tables;
 using testing::group_named;
 using testing::throws_saying;
 
-/// Six layers, of which every third attends fully, as Gemma 3.
+/// Six layers, of which every third has full attention, as in Gemma 3.
 testing::model_parts gemma_parts(const frequencies& full, const frequencies& sliding) {
   testing::model_parts parts;
   parts.groups = {group_named("full_attention", full), group_named("sliding_attention", sliding)};
@@ -43,7 +43,7 @@ bool same(const frequency_table<S>& a, const frequency_table<S>& b) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("layers that rotate alike share one table", "[models][model_tables]", float, double) {
+TEMPLATE_TEST_CASE("layers with equal rotations share one table", "[models][model_tables]", float, double) {
   const frequencies full(16, 1e6, rope::linear_scaling{8}), sliding(16, 1e4);
   const model_tables<TestType> tables(gemma(full, sliding), 50);
   const frequency_table<TestType> of_full(full, 50), of_sliding(sliding, 50);
@@ -66,8 +66,7 @@ TEST_CASE("tables are of float by default", "[models][model_tables]") {
   STATIC_REQUIRE(std::is_same_v<decltype(tables), const model_tables<float>>);
 }
 
-TEST_CASE("a table comes at the channel that its layer turns from, also where groups share it",
-          "[models][model_tables]") {
+TEST_CASE("a table has the first channel of its layer, also if groups share it", "[models][model_tables]") {
   testing::model_parts parts = gemma_parts(frequencies(8), frequencies(8));
   parts.groups[0].first_channel = 128;
   const model_tables tables(parts.model(), 4);
@@ -102,14 +101,14 @@ TEST_CASE("a model of one group has its table for every layer", "[models][model_
   CHECK(&tables.of_layer(0)->table() == &tables.of_group(0).table());
   CHECK(&tables.of_layer(1000)->table() == &tables.of_group(0).table());
   CHECK_FALSE(tables.of_layer(3).has_value());
-  // Layers that are counted end somewhere.
+  // Layers with a known number end there.
   parts.layers = std::vector<std::string>(5, "full_attention");
   const model_tables<> counted(parts.model(), 4);
   CHECK(counted.of_layer(4).has_value());
   CHECK_THROWS_AS(counted.of_layer(5), std::out_of_range);
 }
 
-TEST_CASE("a model of which no layer rotates has no table", "[models][model_tables]") {
+TEST_CASE("a model without rotating layers has no table", "[models][model_tables]") {
   const rope::model_rope model({.source = "test"}, {}, {.instead_of_rope = "learned positions"});
   const model_tables<> tables(model, 4);
   CHECK(tables.size() == 0);
@@ -118,7 +117,7 @@ TEST_CASE("a model of which no layer rotates has no table", "[models][model_tabl
                                          "rope::model_tables: group must be in [0, 0), got 0"));
 }
 
-TEST_CASE("layers, groups and models that are none are refused", "[models][model_tables]") {
+TEST_CASE("invalid layers, groups and models throw", "[models][model_tables]") {
   testing::model_parts parts = gemma_parts(frequencies(8), frequencies(8, 1e5));
   parts.layers[2] = "linear_attention";
   parts.layers_not_known = {2};

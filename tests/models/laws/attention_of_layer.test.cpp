@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a file says of how its layers attend: window, direction, scale and softcap, by layer.
+// The attention of layers that a file describes: window, direction, scale and softcap, by layer.
 #include <cmath>
 #include <cstddef>
 #include <nlohmann/json.hpp>
@@ -18,7 +18,7 @@ namespace {
 using rope::Index;
 using testing::json;
 
-/// A config of four layers, or what `more` says.
+/// A config of four layers, changed by `more`.
 rope::model_rope hugging_face(const std::string& model_type, const json& more) {
   json config = {
       {"model_type", model_type}, {"num_hidden_layers", 4}, {"num_attention_heads", 4}, {"head_dim", 64}};
@@ -31,7 +31,7 @@ rope::model_rope gguf(const std::string& architecture, const json& more) {
   return rope::import_gguf(testing::gguf(architecture, entries));
 }
 
-/// The window of every layer, "?" where it is not known: "16 0 ? 0".
+/// The window of every layer, "?" if it is unknown: "16 0 ? 0".
 std::string windows(const rope::model_rope& model, Index layers = 4) {
   std::string text;
   for (Index layer = 0; layer < layers; ++layer) {
@@ -47,7 +47,7 @@ std::string windows(const rope::model_rope& model, Index layers = 4) {
 
 }  // namespace
 
-// Source of each row: configuration_<model_type>.py and the mask its model builds, transformers of 2026-08.
+// Source of each row: configuration_<model_type>.py and the mask of its model, transformers of 2026-08.
 TEST_CASE("windows of layers are those of the class", "[models][attention_of_layer]") {
   const json window = {{"sliding_window", 16}};
   const auto with = [&](json more) {
@@ -94,8 +94,7 @@ TEST_CASE("windows of layers are those of the class", "[models][attention_of_lay
   CHECK(testing::has_warning(hugging_face("gemma2", json::object()).warnings,
                              "sliding_window is not given; assumed 4096, the default of gemma2"));
   CHECK_FALSE(testing::has_warning(hugging_face("gemma2", window).warnings, "assumed 16"));
-  CHECK_FALSE(
-      testing::has_warning(hugging_face("qwen2", json::object()).warnings, "window"));  // nothing slides
+  CHECK_FALSE(testing::has_warning(hugging_face("qwen2", json::object()).warnings, "window"));  // no windows
   CHECK(windows(hugging_face("gemma3_text", with({{"num_hidden_layers", 7}})), 7) == "16 16 16 16 16 0 16");
   CHECK(windows(hugging_face("cohere2", json::object())) == "4096 4096 4096 0");
   CHECK(windows(hugging_face("cohere2", {{"sliding_window", 1}})) == "1 1 1 0");
@@ -104,10 +103,10 @@ TEST_CASE("windows of layers are those of the class", "[models][attention_of_lay
   CHECK(windows(hugging_face("llama4_text", {{"layer_types",
                                               {"chunked_attention", "full_attention", "chunked_attention",
                                                "chunked_attention"}}})) == "? 0 ? ?");
-  CHECK(windows(hugging_face("llama4_text", json::object())) == "? ? ? 0");  // its class chunks all the same
+  CHECK(windows(hugging_face("llama4_text", json::object())) == "? ? ? 0");  // its class uses chunks anyway
 }
 
-TEST_CASE("families of several kinds of layers have the windows of their kinds",
+TEST_CASE("families with several kinds of layers have the windows of their kinds",
           "[models][attention_of_layer]") {
   const json window = {{"sliding_window", 16}};
   const auto types = [&](const char* a, const char* b, json more = json::object()) {
@@ -127,7 +126,7 @@ TEST_CASE("families of several kinds of layers have the windows of their kinds",
   CHECK(windows(hugging_face("granite_swa", window)) == "0 16 16 16");
   CHECK(windows(hugging_face("muse_glimmer", window)) == "16 16 16 0");
   CHECK(windows(hugging_face("zaya", types("hybrid", "hybrid_sliding"))) == "0 16 16 0");
-  // Layers without attention, and those that see compressed keys, have none that is known.
+  // Layers without attention, and those with compressed keys, have no known window.
   CHECK(windows(hugging_face("granitemoehybrid", types("attention", "mamba",
                                                        {{"position_embedding_type", "rope"}}))) == "0 ? ? 0");
   CHECK(windows(hugging_face("deepseek_v4", types(slides, "compressed_sparse_attention"))) == "16 ? ? 16");
@@ -138,7 +137,7 @@ TEST_CASE("families of several kinds of layers have the windows of their kinds",
   CHECK(zamba.rotation_of_layer(1) == rope::layer_rotation::none);
 }
 
-TEST_CASE("an encoder looks to both sides", "[models][attention_of_layer]") {
+TEST_CASE("an encoder attends in both directions", "[models][attention_of_layer]") {
   const auto modern = hugging_face("modernbert", {{"local_attention", 128}});
   CHECK_FALSE(modern.causal);
   CHECK(windows(modern) == "0 65 65 0");
@@ -152,7 +151,7 @@ TEST_CASE("an encoder looks to both sides", "[models][attention_of_layer]") {
   CHECK(hugging_face("llama", json::object()).causal);
 }
 
-TEST_CASE("GGUF windows are those llama.cpp masks with", "[models][attention_of_layer]") {
+TEST_CASE("windows of GGUF files are those that llama.cpp masks", "[models][attention_of_layer]") {
   const json window = {{".attention.sliding_window", 16}};
   const auto with = [&](json more) {
     more.update(window);
@@ -163,7 +162,7 @@ TEST_CASE("GGUF windows are those llama.cpp masks with", "[models][attention_of_
   CHECK(windows(gguf("gemma2", window)) == "16 0 16 0");
   CHECK(windows(gguf("gemma2", json::object())) == "4096 0 4096 0");  // the default of its code
   CHECK(windows(gguf("gpt-oss", json::object())) == "? 0 ? 0");
-  CHECK(windows(gguf("smallthinker", window)) == "0 4096 4096 4096");  // whatever the file says
+  CHECK(windows(gguf("smallthinker", window)) == "0 4096 4096 4096");  // for every value in the file
   CHECK(windows(gguf("gemma3", json::object())) == "0 0 0 0");
   CHECK(windows(gguf("cohere2", with({{".attention.sliding_window_pattern", {0, 1, 1, 0}}}))) == "0 16 16 0");
   CHECK(windows(gguf("llama4", window)) == "? ? ? 0");  // chunks
@@ -182,7 +181,7 @@ TEST_CASE("GGUF windows are those llama.cpp masks with", "[models][attention_of_
   CHECK_FALSE(gguf("llama", json::object()).sink_logits);
 }
 
-TEST_CASE("scale and softcap come with the window", "[models][attention_of_layer]") {
+TEST_CASE("scale and softcap are imported with the window", "[models][attention_of_layer]") {
   const auto gemma = hugging_face(
       "gemma2", {{"sliding_window", 16}, {"query_pre_attn_scalar", 144}, {"attn_logit_softcapping", 30.0}});
   for (const Index layer : {Index{0}, Index{1}}) {
@@ -197,9 +196,9 @@ TEST_CASE("scale and softcap come with the window", "[models][attention_of_layer
   CHECK(gpt.attention_of_layer(1).sink_logits.empty());
 }
 
-// Gemma 3 and T5Gemma 2 keep the key of Gemma 2 in their configuration classes, and their attention does not
-// hand it on; other classes of transformers that turn do not have it.
-TEST_CASE("scores are bounded where the architecture bounds them", "[models][attention_of_layer]") {
+// Gemma 3 and T5Gemma 2 keep the key of Gemma 2 in their configuration classes, but their attention does not
+// use it. Other classes of transformers with rotation do not have it.
+TEST_CASE("scores are capped if the architecture caps them", "[models][attention_of_layer]") {
   const std::string key = "attn_logit_softcapping";
   const json given = {{key, 30.0}};
   for (const char* type : {"gemma2", "t5_gemma_module", "vaultgemma"}) {
@@ -216,7 +215,7 @@ TEST_CASE("scores are bounded where the architecture bounds them", "[models][att
     CHECK(testing::has_warning(model.warnings, key + " is not read by the class of "));
     CHECK_FALSE(testing::has_warning(hugging_face(type, {{key, nullptr}}).warnings, key));
   }
-  // What an unknown architecture does with it is not known.
+  // The effect in an unknown architecture is unknown.
   const json novel = {{"model_type", "novel"}, {"head_dim", 64}, {key, 30.0}};
   CHECK(
       rope::import_hugging_face(novel, {.layout = rope::layout_kind::half_split}).groups().front().softcap ==
@@ -225,7 +224,7 @@ TEST_CASE("scores are bounded where the architecture bounds them", "[models][att
 
 // Source: configuration_qwen3_moe.py, configuration_qwen2_moe.py, configuration_qwen2_5_omni.py and
 // configuration_smollm3.py, transformers of 2026-08. One mask for all layers in modeling_qwen3_moe.py.
-TEST_CASE("a class fills in its window where one is asked for", "[models][attention_of_layer]") {
+TEST_CASE("a class assumes its default window if one is requested", "[models][attention_of_layer]") {
   const json asked = {{"use_sliding_window", true}};
   const auto with = [&](json more) { return testing::changed(asked, more); };
   CHECK(windows(hugging_face("qwen3_moe", asked)) == "4096 4096 4096 4096");
@@ -249,14 +248,15 @@ TEST_CASE("a class fills in its window where one is asked for", "[models][attent
   }
 }
 
-TEST_CASE("a layer that does not rotate attends by the same rules", "[models][attention_of_layer]") {
+TEST_CASE("a layer that does not rotate follows the same rules of attention",
+          "[models][attention_of_layer]") {
   const auto model = hugging_face("cohere2", {{"sliding_window", 16}});
   REQUIRE(model.group_of_layer(3) == nullptr);
   CHECK(model.attention_of_layer(3).window == 0);
   CHECK(model.attention_of_layer(3).scale == model.attention_of_layer(0).scale);
 }
 
-TEST_CASE("a group whose layers attend alike says how", "[models][attention_of_group]") {
+TEST_CASE("a group whose layers have equal attention reports it", "[models][attention_of_group]") {
   const char *full = "full_attention", *slides = "sliding_attention";
   const json types = {{"layer_types", {slides, full, slides, full}}, {"sliding_window", 16}};
   const auto gemma3 = hugging_face("gemma3_text", types);
@@ -273,7 +273,7 @@ TEST_CASE("a group whose layers attend alike says how", "[models][attention_of_g
                     testing::ContainsSubstring("no layer rotates as type"));
   CHECK_THROWS_AS(gemma3.attention_of_group(""), std::invalid_argument);
 
-  // One group of layers that look back by two windows: its types tell them apart, and the whole does not.
+  // One group of layers with two windows: the types have options, the whole group has none.
   const auto gemma2 = hugging_face("gemma2", types);
   REQUIRE(gemma2.groups().size() == 1);
   CHECK(gemma2.attention_of_group(slides).window == 16);
@@ -284,13 +284,13 @@ TEST_CASE("a group whose layers attend alike says how", "[models][attention_of_g
   CHECK(gemma2.attention_types() == std::vector<std::string>{slides, full});
   CHECK(hugging_face("mistral", {{"sliding_window", 16}}).attention_of_group("").window == 16);
 
-  // Layers that do not rotate are in no group: those of Cohere 2 that see all.
+  // Layers that do not rotate are in no group: those of Cohere 2 with full attention.
   CHECK(hugging_face("cohere2", {{"sliding_window", 16}}).attention_of_group("").window == 16);
   CHECK_THROWS_WITH(hugging_face("minicpm", {{"sliding_window", 16}}).attention_of_group(""),
                     testing::ContainsSubstring("how far back layer 0 looks is not known"));
 }
 
-TEST_CASE("what is not known of a layer is said", "[models][attention_of_layer]") {
+TEST_CASE("an unknown value of a layer is reported", "[models][attention_of_layer]") {
   const auto model = hugging_face("gemma2", {{"use_bidirectional_attention", true}});
   CHECK_THROWS_AS(model.attention_of_layer(-1), std::out_of_range);
   CHECK_THROWS_AS(model.attention_of_layer(4), std::out_of_range);
@@ -310,7 +310,7 @@ TEST_CASE("what is not known of a layer is said", "[models][attention_of_layer]"
 
 // Source: transformers of 2026-08-16, run by reference_layers.py: one mask for all layers in modeling_mistral.py and its kin, no window
 // in modeling_llama.py and its kin, masks by layer_types in modeling_ministral.py and modeling_smollm3.py.
-TEST_CASE("types of layers say who slides only where the class asks them", "[models][attention_of_layer]") {
+TEST_CASE("types of layers determine windows only if the class reads them", "[models][attention_of_layer]") {
   const char *full = "full_attention", *slides = "sliding_attention";
   const json types = {{"layer_types", {full, slides, slides, full}}, {"sliding_window", 16}};
   const std::string unread = "layer_types is not read by the class of ";

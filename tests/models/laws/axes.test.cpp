@@ -70,7 +70,7 @@ TEST_CASE("the sections of a model become axes of its frequencies", "[models][mo
       "must add up to the 64 pairs"));
 }
 
-TEST_CASE("sections far above the pairs cost no memory", "[models][model_axes]") {
+TEST_CASE("sections far above the pairs allocate no memory", "[models][model_axes]") {
   const rope::Index many = (rope::Index{1} << 31) - 1;
   for (const std::vector<rope::Index>& sections :
        {std::vector<rope::Index>{many, many}, {64, many}, {32, 33}, {-1, 65}})

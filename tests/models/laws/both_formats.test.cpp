@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A config of Hugging Face and the metadata of a file converted for llama.cpp say the same of rotation and
-// attention: recorded/models/both_formats.json has both for each family, and the reason for each difference that remains.
+// A config of Hugging Face and the metadata of a file converted for llama.cpp describe the same rotation and
+// attention: recorded/models/both_formats.json has both for each family, and the reason for each difference
+// that remains.
 #include <algorithm>
 #include <cstddef>
 #include <limits>
@@ -20,7 +21,8 @@ using testing::json;
 
 json file_of_records(const std::string& name) { return testing::recorded("models/" + name); }
 
-/// Of a base that one side stretches by a power and the other takes into the speeds.
+/// The relative difference of a base that one side raises to a power and the other applies to the
+/// frequencies.
 constexpr double rounding = 4 * std::numeric_limits<double>::epsilon();
 
 std::string architecture_of(const json& metadata) { return metadata.at("general.architecture"); }
@@ -29,7 +31,7 @@ rope::model_rope converted(const json& metadata) {
   return rope::import_gguf(testing::gguf(architecture_of(metadata), metadata));
 }
 
-/// What differs without a reason, and the reasons that nothing differs for.
+/// Differences without a recorded reason, and recorded reasons without a difference.
 std::vector<std::string> unexplained(const json& record, const json& metadata) {
   std::vector<std::string> found =
       rope::compare_models(rope::import_hugging_face(record.at("config")), converted(metadata), rounding);
@@ -52,7 +54,7 @@ std::vector<std::string> unexplained(const json& record, const json& metadata) {
 
 }  // namespace
 
-TEST_CASE("a config and the file that llama.cpp makes of it are one model", "[models][describe]") {
+TEST_CASE("a config and the file that llama.cpp converts from it are one model", "[models][describe]") {
   const json file = file_of_records("both_formats");
   CHECK(file.at("records").size() >= 95);
   for (const json& record : file.at("records")) {
@@ -61,7 +63,7 @@ TEST_CASE("a config and the file that llama.cpp makes of it are one model", "[mo
   }
 }
 
-TEST_CASE("how far back a layer looks is known of both formats or of neither", "[models][describe]") {
+TEST_CASE("the window of a layer is known in both formats or in neither", "[models][describe]") {
   const json file = file_of_records("both_formats");
   for (const json& record : file.at("records")) {
     CAPTURE(record.dump());
@@ -74,7 +76,7 @@ TEST_CASE("how far back a layer looks is known of both formats or of neither", "
   }
 }
 
-TEST_CASE("every architecture of llama.cpp that turns is compared, or no config of it is known",
+TEST_CASE("every architecture of llama.cpp with rotation is compared, or has no known config",
           "[models][describe]") {
   const json file = file_of_records("both_formats");
   std::set<std::string> compared, alone = file.at("only_gguf"), recorded;
@@ -96,7 +98,7 @@ TEST_CASE("a file converted with another base, window, width or scale is another
     for (const char* key : {".rope.freq_base", ".rope.freq_base_swa", ".attention.sliding_window",
                             ".rope.dimension_count", ".attention.scale", ".rope.scaling.factor"}) {
       if (!metadata.contains(key)) continue;
-      // Llama 4 slides by chunks, which are no window; Mellum has one base; sections name the width too.
+      // Llama 4 uses chunks, which are not a window. Mellum has one base. Sections name the width too.
       const std::string one = architecture_of(metadata) + key;
       if (one == "llama4.attention.sliding_window" || one == "mellum.rope.freq_base_swa") continue;
       if (metadata.contains(".rope.dimension_sections") && key == std::string(".rope.dimension_count"))
@@ -109,15 +111,14 @@ TEST_CASE("a file converted with another base, window, width or scale is another
   }
 }
 
-TEST_CASE("layouts differ between the formats where the converter permutes rows, and nowhere else",
-          "[models]") {
+TEST_CASE("layouts differ between the formats only if the converter permutes rows", "[models]") {
   int pairs = 0, permuted = 0;
   const json names = file_of_records("names").at("names");
   for (const auto& name : names.items()) {
     const auto* config = rope::detail::hugging_face_record_of(name.key());
     for (const json& converted_to : name.value()) {
       const auto* metadata = rope::detail::gguf_record_of(converted_to.at("gguf").get<std::string>());
-      // Where nothing turns there is no layout.
+      // Without rotation there is no layout.
       if (!config || !metadata || !metadata->instead.empty()) continue;
       CAPTURE(name.key(), converted_to.dump());
       CHECK((config->layout != metadata->layout) == converted_to.at("permutes").get<bool>());
@@ -129,7 +130,7 @@ TEST_CASE("layouts differ between the formats where the converter permutes rows,
   CHECK(permuted >= 15);
 }
 
-TEST_CASE("the architecture of a converted file is the one that llama.cpp converts to", "[models]") {
+TEST_CASE("the architecture of a converted file is the one to which llama.cpp converts", "[models]") {
   const json names = file_of_records("names").at("names"), file = file_of_records("both_formats");
   int known = 0;
   for (const json& record : file.at("records")) {
@@ -137,7 +138,7 @@ TEST_CASE("the architecture of a converted file is the one that llama.cpp conver
     const json& text = config.contains("text_config") ? config.at("text_config") : config;
     const std::string name =
         rope::detail::plain_architecture(text.value("model_type", config.value("model_type", "")));
-    // The class of nomic_bert is that of several models; its converter looks at the config.
+    // The class of nomic_bert is that of several models. Its converter reads the config.
     if (!names.contains(name) || name == "nomicbert") continue;
     const std::string architecture = architecture_of(record.at("metadata"));
     CAPTURE(name, architecture);
@@ -148,13 +149,13 @@ TEST_CASE("the architecture of a converted file is the one that llama.cpp conver
   CHECK(known >= 80);
 }
 
-TEST_CASE("of the architectures of llama.cpp three are not known", "[models]") {
+TEST_CASE("three of the architectures of llama.cpp are unknown", "[models]") {
   std::vector<std::string> known, unknown;
   const json file = file_of_records("gguf");
   for (const json& name : file.at("architectures"))
     (rope::detail::gguf_record_of(name.get<std::string>()) ? known : unknown).push_back(name);
   CHECK(known.size() == 154);
-  // The layout of dflash depends on whether it has hyper-connections; of gptj llama.cpp has the name alone.
+  // The layout of dflash depends on whether it has hyper-connections. Of gptj llama.cpp has only the name.
   // Layers of deepseek41 share the compressed keys of others.
   CHECK(unknown == std::vector<std::string>{"deepseek41", "dflash", "gptj"});
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The calls that README.md and include/rope/README.md list for models, as they list them: tests/readme.cmake.
+// The calls that README.md and include/rope/README.md list for models, as they are written there:
+// tests/readme.cmake.
 #include <algorithm>
 #include <cstdint>
 #include <rope/models.hpp>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Rules that hold for every config.json, each tried on several architectures. Sources: Hugging Face transformers,
-// modeling_rope_utils.py of 2026-09 (standardize_rope_params, convert_rope_params_to_dict, nested_rope_parameter_keys) and
-// configuration_*.py of the models named; mlx-lm, models/mimo_v2_flash.py and kimi_linear.py. Numbers are computed from their
-// formulas.
+// Rules that hold for every config.json, each tested on several architectures. Sources: Hugging Face
+// transformers, modeling_rope_utils.py of 2026-09 (standardize_rope_params, convert_rope_params_to_dict,
+// nested_rope_parameter_keys) and configuration_*.py of the named models, mlx-lm, models/mimo_v2_flash.py and
+// kimi_linear.py. Numbers are computed from their formulas.
 #include <rope/models/hugging_face.hpp>
 
 #include <algorithm>
@@ -56,8 +56,9 @@ const rope::hugging_face_options describe_it = {.without_rope = rope::model_with
 
 }  // namespace
 
-TEST_CASE("original_max_position_embeddings: beside wins, then inside, then the class, then the context",
-          "[models][config_rules]") {
+TEST_CASE(
+    "original_max_position_embeddings: next to the dictionary, then inside, then the class, then the context",
+    "[models][config_rules]") {
   constexpr const char* key = "original_max_position_embeddings";
   const auto original = [](const rope::model_rope& model) {
     return model.groups().front().number("original_max_position", 0);
@@ -99,14 +100,14 @@ TEST_CASE("original_max_position_embeddings: beside wins, then inside, then the 
         }
       }
     }
-  // Past the length that the class assumes, the long factors hold.
+  // Beyond the length that the class assumes, the long factors apply.
   json phi = {{"model_type", "phi3"},
               {"max_position_embeddings", 131072},
               {"rope_scaling", {{"type", "longrope"}, {"short_factor", eight}, {"long_factor", eight}}}};
   phi = changed(small, phi);
   CHECK(import_hugging_face(phi, {.length = 4096}).groups()[0].number("uses_long_factor", 2) == 0);
   CHECK(import_hugging_face(phi, {.length = 4097}).groups()[0].number("uses_long_factor", 2) == 1);
-  // A file that has the length inside alone keeps it, and is told what the class would take.
+  // A file with the length only inside keeps it, and a warning names the length that the class would use.
   const auto inside_only = model_of("phi3", changed(phi, {{"rope_scaling", {{key, 2048}}}}));
   CHECK(original(inside_only) == 2048);
   CHECK(has_warning(inside_only.warnings, key, "4096", "phi3"));
@@ -119,9 +120,10 @@ TEST_CASE("original_max_position_embeddings: beside wins, then inside, then the 
   CHECK(ministral.query_rule(512) > 1);
 }
 
-TEST_CASE("original_max_position_embeddings beside dictionaries for types of layers is not read",
+TEST_CASE("original_max_position_embeddings next to dictionaries for types of layers is not read",
           "[models][config_rules]") {
-  // transformers, standardize_rope_params: nested dictionaries have their own key, else max_position_embeddings.
+  // transformers, standardize_rope_params: nested dictionaries have their own key, otherwise
+  // max_position_embeddings.
   constexpr const char* key = "original_max_position_embeddings";
   const json yarn = {{"rope_type", "yarn"}, {"factor", 4}, {"rope_theta", 500000}};
   const json types = {
@@ -150,7 +152,7 @@ TEST_CASE("original_max_position_embeddings beside dictionaries for types of lay
   CHECK(warnings_with(other, std::string(key) + " is not read beside dictionaries for types of layers; write "
                                                 "it into rope_parameters.full_attention") == 1);
   CHECK(warnings_with(other, nested + key + " is not given; assumed 4096") == 1);
-  // The older form, which the class turns into such dictionaries.
+  // The older format, which the class converts to such dictionaries.
   const json older = {{"sliding_window", 64},
                       {"rope_local_base_freq", 10000},
                       {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}},
@@ -160,7 +162,7 @@ TEST_CASE("original_max_position_embeddings beside dictionaries for types of lay
   CHECK(warnings_with(flat, std::string(key) + " is not read beside") == 1);
 }
 
-TEST_CASE("a window that is no number of tokens is refused with what to write", "[models][config_rules]") {
+TEST_CASE("an invalid window throws with what to write", "[models][config_rules]") {
   for (const char* name : {"llama", "mistral", "gemma3_text", "qwen2"}) {
     CAPTURE(name);
     CHECK(refuses(changed(small, {{"model_type", name}, {"sliding_window", -1}}),
@@ -169,7 +171,7 @@ TEST_CASE("a window that is no number of tokens is refused with what to write", 
   }
 }
 
-TEST_CASE("a period beside the list of layers that rotate is overruled where the two disagree",
+TEST_CASE("a period next to the list of layers that rotate is overridden if the two disagree",
           "[models][config_rules]") {
   const json list = {{"no_rope_layers", {1, 1, 1, 0}}};
   for (const char* name : {"smollm3", "llama4_text"}) {
@@ -183,7 +185,7 @@ TEST_CASE("a period beside the list of layers that rotate is overruled where the
   }
 }
 
-TEST_CASE("DBRX takes its base and its length from where its class has them", "[models][config_rules]") {
+TEST_CASE("DBRX reads its base and its length from the keys of its class", "[models][config_rules]") {
   const json dbrx = {{"model_type", "dbrx"},
                      {"d_model", 128},
                      {"n_heads", 2},
@@ -234,7 +236,7 @@ TEST_CASE("Muse Glimmer has one base, and its list says only which layers rotate
                 "layer_rope_theta must not be 0 for every layer"));
 }
 
-TEST_CASE("MiMo-V2: which layers slide, and which have sinks", "[models][config_rules]") {
+TEST_CASE("MiMo-V2: which layers have windows, and which have sinks", "[models][config_rules]") {
   const json mimo = {{"num_hidden_layers", 6},
                      {"num_key_value_heads", 1},
                      {"head_dim", 192},
@@ -269,7 +271,7 @@ TEST_CASE("MiMo-V2: which layers slide, and which have sinks", "[models][config_
     for (Index i = 0; i < 6; ++i) text += model.layer_has_sinks(i) ? '1' : '0';
     return text + (model.sink_logits ? " some" : " none");
   };
-  CHECK(sinks(json::object()) == "011110 some");  // as the class fills in
+  CHECK(sinks(json::object()) == "011110 some");  // as in the class
   CHECK(sinks({{"add_swa_attention_sink_bias", true}, {"add_full_attention_sink_bias", true}}) ==
         "111111 some");
   CHECK(sinks({{"add_swa_attention_sink_bias", false}, {"add_full_attention_sink_bias", true}}) ==
@@ -278,7 +280,7 @@ TEST_CASE("MiMo-V2: which layers slide, and which have sinks", "[models][config_
   const auto uncounted = model_of("mimo_v2_flash", {{"num_hidden_layers", nullptr}, {"sliding_window", 64}});
   CHECK(has_warning(uncounted.warnings,
                     "num_hidden_layers is not given: only layers that slide have sink logits"));
-  // The bases and the share are those of the file, and layers that slide may have heads of their own.
+  // The bases and the share come from the file, and layers with a window may have their own heads.
   const auto other =
       model_of("mimo_v2_flash", changed(changed(mimo, pattern), {{"rope_theta", 640000},
                                                                  {"swa_rope_theta", 20000},
@@ -319,7 +321,7 @@ TEST_CASE("a dictionary of dictionaries, or one for all layers", "[models][confi
   const json plain = {{"rope_type", "default"}, {"rope_theta", 500000}};
   const json types = {
       {"layer_types", {"sliding_attention", "full_attention", "sliding_attention", "full_attention"}}};
-  // One dictionary of type default holds for all layers of Olmo 3, whose two kinds have one base.
+  // One dictionary of type default applies to all layers of Olmo 3, whose two kinds have one base.
   for (const json& more : {json::object(), types}) {
     const auto olmo = model_of("olmo3", changed(more, {{"rope_parameters", plain}}));
     for (Index i = 0; i < 4; ++i) CHECK(olmo.group_of_layer(i)->base == 500000);
@@ -330,7 +332,7 @@ TEST_CASE("a dictionary of dictionaries, or one for all layers", "[models][confi
   CHECK(refuses(changed(small, {{"model_type", "olmo3"},
                                 {"rope_parameters", {{"rope_type", "linear"}, {"factor", 2}}}}),
                 "rope_parameters must have a dictionary per layer type"));
-  // Nested if any key is the name of a type of layers, whatever stands beside.
+  // Nested if any key is the name of a type of layers, whatever the other keys are.
   const json both = {{"full_attention", {{"rope_theta", 1e6}}},
                      {"sliding_attention", {{"rope_theta", 7000}}}};
   for (const json& beside : {json{{"rope_theta", 3e6}}, json{{"rope_type", "default"}, {"rope_theta", 3e6}},
@@ -347,7 +349,7 @@ TEST_CASE("a dictionary of dictionaries, or one for all layers", "[models][confi
       for (const auto& item : beside.items())
         CHECK(has_warning(model.warnings, "rope_parameters." + item.key() + " is next to the layer types"));
     }
-  // Only types that the file has are types, where its class has one kind of layers.
+  // Only types of the file count, if its class has one kind of layers.
   const json full = {{"layer_types", std::vector<std::string>(4, "full_attention")}};
   const auto other = model_of(
       "llama",
@@ -356,7 +358,7 @@ TEST_CASE("a dictionary of dictionaries, or one for all layers", "[models][confi
   CHECK(has_warning(other.warnings, "rope_parameters.sliding_attention"));
   const auto short_gemma = model_of("gemma3_text", changed(full, {{"rope_parameters", both}}));
   CHECK(short_gemma.group("sliding_attention")->base == 7000);
-  // A dictionary with a key of its own, no type of layers, is flat.
+  // A dictionary with its own keys, none of them a type of layers, is flat.
   const auto flat =
       model_of("llama", {{"rope_parameters", changed(plain, {{"extra", {{"rope_theta", 9}}}})}});
   REQUIRE(flat.groups().size() == 1);
@@ -364,7 +366,7 @@ TEST_CASE("a dictionary of dictionaries, or one for all layers", "[models][confi
   CHECK(has_warning(flat.warnings, "rope_parameters.extra"));
 }
 
-TEST_CASE("an odd share of a head is rounded down, which a warning says", "[models][config_rules]") {
+TEST_CASE("an odd share of a head is rounded down, with a warning", "[models][config_rules]") {
   struct share {
     const char* type;
     double factor;
@@ -392,7 +394,7 @@ TEST_CASE("an odd share of a head is rounded down, which a warning says", "[mode
   CHECK(refuses(changed(small, {{"model_type", "llama"}, {"head_dim", 15}}), "head_dim"));
 }
 
-TEST_CASE("of two shares of a head the one in the dictionary holds, which a warning says",
+TEST_CASE("of two shares of a head the one in the dictionary applies, with a warning",
           "[models][config_rules]") {
   for (const char* type : {"glm4_moe", "llama", "phi3", "qwen3_next", "stablelm"})
     for (const char* dictionary : {"rope_parameters", "rope_scaling"}) {
@@ -410,7 +412,7 @@ TEST_CASE("of two shares of a head the one in the dictionary holds, which a warn
       CHECK_FALSE(has_warning(same.warnings, "overruled"));
       CHECK_FALSE(has_warning(same.warnings, "not understood"));
     }
-  // So with the other names of a share, and beside rotary_dim.
+  // The other names of a share behave in this way too, also next to rotary_dim.
   const auto neox =
       model_of("gpt_neox", {{"rotary_pct", 0.5}, {"rope_parameters", {{"partial_rotary_factor", 0.25}}}});
   CHECK(neox.groups()[0].rotary_dim() == 4);
@@ -420,7 +422,8 @@ TEST_CASE("of two shares of a head the one in the dictionary holds, which a warn
   CHECK(has_warning(gptj.warnings, "partial_rotary_factor is overruled by rotary_dim"));
 }
 
-TEST_CASE("type is read as rope_type is, and no class is said not to", "[models][config_rules]") {
+TEST_CASE("type is read as rope_type is, and no warning claims that a class ignores it",
+          "[models][config_rules]") {
   for (const char* type : {"llama", "gemma3_text", "olmo3", "qwen2", "deepseek_v4"}) {
     CAPTURE(type);
     json file = {{"num_hidden_layers", 6}, {"rope_scaling", {{"type", "linear"}, {"factor", 4}}}};
@@ -436,7 +439,7 @@ TEST_CASE("type is read as rope_type is, and no class is said not to", "[models]
   }
 }
 
-TEST_CASE("a list of what is known says where to look further", "[models][config_rules]") {
+TEST_CASE("a list of known names also names the next place to look", "[models][config_rules]") {
   const json file =
       changed(small, {{"model_type", "llama"}, {"rope_scaling", {{"rope_type", "lineal"}, {"factor", 2}}}});
   CHECK(refuses(file, "known are default, linear"));
@@ -444,7 +447,7 @@ TEST_CASE("a list of what is known says where to look further", "[models][config
   CHECK(refuses(changed(small, {{"model_type", "novel"}}), "see include/rope/models/README.md"));
 }
 
-TEST_CASE("import descends into the dictionary of a known architecture", "[models][config_rules]") {
+TEST_CASE("import reads the dictionary of a known architecture within the config", "[models][config_rules]") {
   const json llama = {{"model_type", "llama"},           {"hidden_size", 256},
                       {"num_attention_heads", 4},        {"head_dim", 64},
                       {"num_hidden_layers", 2},          {"rope_theta", 500000},
@@ -458,32 +461,32 @@ TEST_CASE("import descends into the dictionary of a known architecture", "[model
       CHECK(one.groups()[0].head_dim == 64);
       CHECK(one.architecture == "llama");
       CHECK(one.warnings.empty());
-      // One in another, as of Omni models.
+      // One within another, as in Omni models.
       const auto two = import_hugging_face(
           json{{"model_type", outer}, {key, {{"model_type", "novel_thinker"}, {"text_config", llama}}}});
       CHECK(two.groups()[0].base == 500000);
-      // Keys beside the dictionary are named with their path.
+      // Keys next to the dictionary are named with their path.
       json beside = {{"model_type", outer}, {"rope_theta", 7}, {key, changed(llama, {{"rope_tehta", 1}})}};
       const auto named = import_hugging_face(beside);
       CHECK(named.groups()[0].base == 500000);
       CHECK(has_warning(named.warnings, "rope_theta is next to " + std::string(key) + " and has no effect"));
       CHECK(has_warning(named.warnings, std::string(key) + ".rope_tehta is not understood"));
     }
-  // By `architectures` where there is no model_type.
+  // By `architectures` if there is no model_type.
   json by_class = llama;
   by_class.erase("model_type");
   by_class["architectures"] = {"LlamaForCausalLM"};
   CHECK(import_hugging_face(json{{"model_type", "internvl_chat"}, {"llm_config", by_class}})
             .groups()[0]
             .head_dim == 64);
-  // A known architecture with parts that are not its text stays what it is.
+  // A known architecture with parts other than its text model is imported itself.
   const auto plain =
       import_hugging_face(changed(llama, {{"decoder", {{"model_type", "novel"}, {"width", 1}}}}));
   CHECK(plain.architecture == "llama");
   const auto own =
       import_hugging_face(changed(llama, {{"decoder", {{"model_type", "gpt_neox"}, {"head_dim", 8}}}}));
   CHECK(own.architecture == "llama");
-  // Of several the first that is known; none known: the keys to pass.
+  // Of several parts the first known one. If none is known, the message has the keys to pass.
   const auto first = import_hugging_face(json{
       {"model_type", "novel"}, {"decoder", {{"model_type", "novel_decoder"}}}, {"language_config", llama}});
   CHECK(first.architecture == "llama");
@@ -492,7 +495,7 @@ TEST_CASE("import descends into the dictionary of a known architecture", "[model
                      {"decoder", {{"model_type", "novel_decoder"}}}};
   CHECK(refuses(none, "novel_omni"));
   CHECK(refuses(none, "decoder"));
-  // So where the caller names a layout.
+  // The same applies if the caller names a layout.
   const rope::hugging_face_options halves = {.layout = rope::layout_kind::half_split};
   const json vl = {{"model_type", "novel_vl"},
                    {"llm_config", {{"model_type", "novel_llm"}, {"head_dim", 8}}}};
@@ -502,7 +505,7 @@ TEST_CASE("import descends into the dictionary of a known architecture", "[model
   CHECK(refuses(talker, "talker_config is of the known architecture llama; pass that dictionary"));
 }
 
-TEST_CASE("a text model in a dictionary of its own has the sizes of its class", "[models][config_rules]") {
+TEST_CASE("a text model in its own dictionary has the sizes of its class", "[models][config_rules]") {
   const json classes = testing::recorded("models/transformers_classes");
   std::size_t compared = 0;
   for (const json& record : classes.at("records")) {
@@ -540,7 +543,7 @@ TEST_CASE("a text model in a dictionary of its own has the sizes of its class", 
               has_warning(short_one.warnings, std::string(key) + ".", " is not given; assumed ");
           if (needed || gone.size() > 1) CHECK(named);
         } catch (const std::invalid_argument& caught) {
-          // What is refused whole, for a reason that other tests know, may be refused so.
+          // A model that throws as a whole, for a reason that other tests cover, may throw here too.
           error = caught.what();
           CHECK(testing::throws_saying<std::invalid_argument>(
               [&] {
@@ -558,7 +561,7 @@ TEST_CASE("a text model in a dictionary of its own has the sizes of its class", 
   const auto model = import_hugging_face(llava);
   CHECK(model.groups()[0].head_dim == 128);
   CHECK(model.query_heads == 32);
-  CHECK(model.layer_count() == 0);  // all alike
+  CHECK(model.layer_count() == 0);  // all equal
   CHECK(has_warning(model.warnings,
                     "text_config.hidden_size is not given; assumed 4096, the default of llama"));
   CHECK(has_warning(model.warnings,
@@ -568,11 +571,11 @@ TEST_CASE("a text model in a dictionary of its own has the sizes of its class", 
            {"text_config", {{"model_type", "llama"}, {"hidden_size", 5120}, {"num_attention_heads", 40}}}});
   CHECK(wide.groups()[0].head_dim == 128);
   CHECK_FALSE(has_warning(wide.warnings, "hidden_size"));
-  // A file of the text model alone still has to say them.
+  // A file of the text model alone must still have them.
   CHECK(refuses({{"model_type", "llama"}, {"num_attention_heads", 4}}, "head_dim is missing"));
 }
 
-TEST_CASE("every key that speaks of positions is used or named, wherever it lies", "[models][config_rules]") {
+TEST_CASE("every key about positions is used or named in a warning, at any depth", "[models][config_rules]") {
   const std::vector<json> configs = {
       testing::config("llama_3_1_8b"),
       testing::config("gemma_3_4b"),
@@ -598,7 +601,7 @@ TEST_CASE("every key that speaks of positions is used or named, wherever it lies
   for (const json& config : configs)
     for (std::size_t n = 0; n < names.size(); ++n) {
       const std::string name = names[n];
-      // Every dictionary of the file is a place, and so are new ones.
+      // Every dictionary of the file is tried, and so are new ones.
       std::vector<json::json_pointer> places = {json::json_pointer()};
       for (std::size_t at = 0; at < places.size(); ++at)
         for (const auto& item : config.at(places[at]).items())
@@ -611,7 +614,7 @@ TEST_CASE("every key that speaks of positions is used or named, wherever it lies
       for (std::size_t at = 0; at < places.size(); ++at) {
         json file = config;
         if (at >= in_file) {
-          // A new dictionary in a dictionary of rope is itself what has no effect.
+          // A new dictionary in a rope dictionary is itself the key without effect.
           const std::string parent = places[at].parent_pointer().to_string();
           if (parent.find("rope_") != std::string::npos) continue;
         }
@@ -623,7 +626,7 @@ TEST_CASE("every key that speaks of positions is used or named, wherever it lies
       }
     }
   CHECK(planted >= 1000);
-  // In a list of dictionaries, and deep.
+  // In a list of dictionaries, and at greater depth.
   json deep = testing::config("llama_2_7b");
   deep["blocks"] = {{{"kind", 1}}, {{"attention", {{"window_left", 3}}}}};
   CHECK(has_warning(import_hugging_face(deep).warnings, "blocks.attention.window_left"));
@@ -637,12 +640,12 @@ TEST_CASE("every key that speaks of positions is used or named, wherever it lies
        {{"rope_a", 1}, {"rope_b", 1}, {"rope_c", 1}, {"rope_d", 1}, {"window_e", 1}, {"position_f", 1}}}};
   for (const auto& item : tower.at("vision_config").items())
     CHECK(has_warning(model_of("llama", tower).warnings, "vision_config", item.key()));
-  // Words that have another meaning.
+  // Words with another meaning.
   CHECK(model_of("llama", {{"property", 1}, {"europe", 1}, {"decomposition_rank", 2}, {"composition", 1}})
             .warnings.size() == model_of("llama", json::object()).warnings.size());
 }
 
-TEST_CASE("a window that the class does not read is none, and is reported", "[models][config_rules]") {
+TEST_CASE("a window that the class does not read is none, with a warning", "[models][config_rules]") {
   for (const char* type : {"llama", "cohere", "falcon", "olmo2", "glm4", "gpt_neox", "stablelm", "granite"}) {
     CAPTURE(type);
     const auto model = model_of(type, {{"sliding_window", 512}});
@@ -651,7 +654,7 @@ TEST_CASE("a window that the class does not read is none, and is reported", "[mo
     CHECK(has_warning(model.warnings, "sliding_window is not read by the class of " + std::string(type)));
     CHECK(model.attention_of_layer(0).window == 0);
   }
-  // What transformers has no class for is not known.
+  // Models without a class in transformers are unknown.
   const auto minicpm = model_of("minicpm", {{"sliding_window", 512}});
   CHECK(minicpm.windows == std::vector<Index>{rope::not_known_window});
 }
@@ -671,7 +674,7 @@ TEST_CASE("the loop over groups gives options for each of them", "[models][confi
   const auto window = [](const rope::model_rope& model, const char* type) {
     return model.attention_of_group(type).window;
   };
-  // Gemma 3 of so few layers that none attends fully, or none slides.
+  // Gemma 3 with so few layers that none has full attention, or none has a window.
   const auto five = model_of("gemma3_text", {{"num_hidden_layers", 5}, {"sliding_window", 512}});
   CHECK(loops(five) == both);
   CHECK(window(five, "full_attention") == 0);
@@ -689,10 +692,10 @@ TEST_CASE("the loop over groups gives options for each of them", "[models][confi
   CHECK(loops(model_of("olmo3", {{"rope_parameters", {{"rope_theta", 70000}}}})) == both);
   CHECK(loops(model_of("mimo_v2_flash", {{"num_hidden_layers", 1}})) == both);
   CHECK(loops(model_of("laguna", {{"num_hidden_layers", 2}})) == both);
-  // No layer attends at all.
+  // No layer has attention.
   CHECK(loops(model_of("bamba", json::object())) == types{""});
   CHECK(loops(model_of("qwen3_next", {{"num_hidden_layers", 2}})) == types{""});
-  // The whole model, where layers are not counted.
+  // The whole model, if layers are not counted.
   const auto uncounted = model_of("gemma3_text", {{"num_hidden_layers", nullptr}});
   CHECK(uncounted.groups().size() == 2);
 }
@@ -749,7 +752,7 @@ TEST_CASE("architectures of autumn 2026", "[models][config_rules]") {
     CHECK(m2.groups()[0].layout == rope::layout_kind::half_split);
   }
   CHECK(model_of("minimax_m2", {{"rotary_dim", 32}, {"head_dim", 128}}).groups()[0].rotary_dim() == 32);
-  // Nothing rotates.
+  // No rotation.
   const auto none = [](const json& file, const std::string& instead) {
     CHECK(refuses(file, "nothing rotates"));
     CHECK(refuses(file, "nothing rotates", {.layout = rope::layout_kind::half_split}));
@@ -790,7 +793,7 @@ TEST_CASE("architectures of autumn 2026", "[models][config_rules]") {
   for (const char* type : {"deepseek_v41", "deepseek_v41_text"})
     CHECK(refuses(changed(small, {{"model_type", type}, {"qk_rope_head_dim", 64}, {"head_dim", 512}}),
                   "DeepSeek V4"));
-  // Towers of images.
+  // Vision towers.
   for (const char* type : {"gemma4_vision", "glm5_next_vision", "qwen4_exp_vision"})
     CHECK(refuses(changed(small, {{"model_type", type}}), "frequencies"));
   for (const char* type : {"novel_vision", "llama", "siglip_next_vision"})
@@ -799,7 +802,7 @@ TEST_CASE("architectures of autumn 2026", "[models][config_rules]") {
                   "axial"));
 }
 
-// DeepSeek-VL2 and DeepSeek-OCR: modeling_deepseek.py takes the attention class of Llama where use_mla is false.
+// DeepSeek-VL2 and DeepSeek-OCR: modeling_deepseek.py uses the attention class of Llama if use_mla is false.
 TEST_CASE("DeepSeek V2 without latent attention has the heads of Llama", "[models][config_rules]") {
   const json text = {{"model_type", "deepseek_v2"}, {"use_mla", false},        {"hidden_size", 1280},
                      {"num_attention_heads", 10},   {"kv_lora_rank", nullptr}, {"qk_nope_head_dim", 0},
@@ -813,7 +816,8 @@ TEST_CASE("DeepSeek V2 without latent attention has the heads of Llama", "[model
   CHECK(import_hugging_face(latent).groups()[0].first_channel == 128);
 }
 
-TEST_CASE("keys that another one overrules, or that lie deep, are named", "[models][config_rules]") {
+TEST_CASE("keys that another key overrides, and keys at depth, are named in warnings",
+          "[models][config_rules]") {
   const json deep = {
       {"rope_parameters", {{"rope_type", "default"}, {"extra", {{"my_window", 1}, {"width", 2}}}}}};
   CHECK(has_warning(model_of("llama", deep).warnings, "rope_parameters.extra.my_window"));
@@ -832,7 +836,7 @@ TEST_CASE("keys that another one overrules, or that lie deep, are named", "[mode
   CHECK(model_of("dbrx", dbrx, json::object()).key_heads == 2);
 }
 
-TEST_CASE("a file of parts in parts costs no more than it should", "[models][config_rules]") {
+TEST_CASE("the cost of a file of nested parts is bounded", "[models][config_rules]") {
   json deep = {{"rope_inside", 1}}, parts = {{"model_type", "llama"}, {"hidden_size", 64}};
   for (int i = 0; i < 5000; ++i) {
     deep = i % 2 == 0 ? json{{"a", std::move(deep)}} : json::array({std::move(deep)});
@@ -843,7 +847,7 @@ TEST_CASE("a file of parts in parts costs no more than it should", "[models][con
 }
 
 // Source: transformers, models/llava_next/configuration_llava_next.py and models/janus.
-TEST_CASE("a text_config without a model_type is of the class that the whole model has by default",
+TEST_CASE("a text_config without a model_type has the default class of the whole model",
           "[models][config_rules]") {
   for (const char* outer : {"llava", "llava_next", "janus", "perception_lm"}) {
     const auto model =
@@ -855,7 +859,7 @@ TEST_CASE("a text_config without a model_type is of the class that the whole mod
   }
 }
 
-TEST_CASE("parts of a whole model that are not its text are named once each", "[models][config_rules]") {
+TEST_CASE("parts of a whole model other than its text model are named once each", "[models][config_rules]") {
   const json text = {{"model_type", "qwen2_5_omni_text"}, {"hidden_size", 64}, {"num_attention_heads", 4}};
   const auto model = import_hugging_face(
       json{{"model_type", "qwen2_5_omni"},
@@ -868,7 +872,7 @@ TEST_CASE("parts of a whole model that are not its text are named once each", "[
   CHECK(has_warning(model.warnings, "token2wav_config" + says + "dit_config.rope_theta"));
   CHECK(has_warning(model.warnings, "thinker_config.vision_config" + says + "window_size"));
   CHECK(has_warning(model.warnings, "thinker_config.text_config.rope_theta base is not given"));
-  // Key heads of the class that do not fit the query heads of the file are not assumed.
+  // Default key heads of the class that do not divide the query heads of the file are not assumed.
   const json heads = {{"model_type", "mistral"}, {"num_attention_heads", 12}, {"head_dim", 64}};
   CHECK(import_hugging_face(json{{"model_type", "llava"}, {"text_config", heads}}).key_heads == 12);
   CHECK(import_hugging_face(
@@ -877,7 +881,7 @@ TEST_CASE("parts of a whole model that are not its text are named once each", "[
 }
 
 // Source: transformers, models/deepseek_v32 and glm_moe_dsa, whose classes write that type for every layer.
-TEST_CASE("layers whose keys an indexer chooses have no window, named by a type or not",
+TEST_CASE("layers whose keys an indexer selects have no window, with or without a type",
           "[models][config_rules]") {
   for (const char* type : {"axk2", "deepseek_v32", "glm_moe_dsa"}) {
     CAPTURE(type);

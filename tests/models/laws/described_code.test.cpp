@@ -12,8 +12,8 @@
 #include "support/model_configs.hpp"
 #include "support/model_parts.hpp"
 
-/// The C++ that describe() prints, as it prints it: compiled here, and run beside the model that was imported.
-/// A text that changes is printed by the failing assertion and copied from there.
+/// The C++ that describe() prints, as it prints it: compiled here, and compared with the imported model. The
+/// failing assertion prints a text that has changed. Copy it from there.
 
 namespace {
 
@@ -35,7 +35,7 @@ std::string bare(std::string text) {
   return letters;
 }
 
-/// What describe() prints below its numbers.
+/// The code that describe() prints below its numbers.
 std::string code_of(const rope::model_rope& model) {
   const std::string text = describe(model), heading = "\nC++ after #include <rope/rope.hpp>\n";
   const std::size_t at = text.find(heading);
@@ -73,7 +73,8 @@ bool same(const rope::attention_options& a, const rope::attention_options& b) {
   __VA_ARGS__                \
   constexpr const char* code = #__VA_ARGS__
 
-TEST_CASE("what describe prints compiles and gives the same tables and options", "[models][describe]") {
+TEST_CASE("the code that describe prints compiles and gives the same tables and options",
+          "[models][describe]") {
   SECTION("Llama 3.1") {
     const auto model = import_hugging_face(config("llama_3_1_8b"));
     ROPE_STATEMENTS(
@@ -128,7 +129,7 @@ TEST_CASE("what describe prints compiles and gives the same tables and options",
     CHECK(same(model_options_window_128, model.attention_of_layer(0)));
     CHECK(same(model_options_without_window, model.attention_of_layer(1)));
   }
-  SECTION("LongRoPE: a list, as no rule has its numbers") {
+  SECTION("LongRoPE: a list, because no rule gives its numbers") {
     const auto model = import_hugging_face(
         json{{"model_type", "phi3"},
              {"hidden_size", 64},
@@ -322,7 +323,7 @@ TEST_CASE("what describe prints compiles and gives the same tables and options",
     CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
     CHECK(same(model_options, model.attention_of_layer(0)));
   }
-  SECTION("a magnitude that no rule has") {
+  SECTION("a magnitude that no rule gives") {
     const auto model = import_gguf(gguf("llama", {{".embedding_length", 4096},
                                                   {".attention.head_count", 32},
                                                   {".rope.freq_base", 5e5},
@@ -395,7 +396,8 @@ TEST_CASE("what describe prints compiles and gives the same tables and options",
   }
 }
 
-TEST_CASE("what describe prints is that of the description, changed or not known", "[models][describe]") {
+TEST_CASE("the code that describe prints is that of the description, changed or unknown",
+          "[models][describe]") {
   const auto contains = [](const std::string& text, const std::string& part) {
     const bool found = text.find(part) != std::string::npos;
     if (!found) UNSCOPED_INFO("no \"" << part << "\" in\n" << text);
@@ -409,7 +411,7 @@ TEST_CASE("what describe prints is that of the description, changed or not known
   CHECK(contains(code_of(import_hugging_face(config("gpt_oss_20b"))), "layers 0, 2, ..., 22 */"));
   CHECK(contains(code_of(import_hugging_face(config("gpt_oss_20b"))), "sink_logits"));
 
-  // Frequencies that the numbers of the rule no longer give are listed with all their digits.
+  // Frequencies that differ from those of the rule are listed with all their digits.
   testing::model_parts parts(import_hugging_face(config("llama_3_1_8b")));
   Eigen::ArrayXXd inv_freq = parts.groups[0].frequencies.inv_freq();
   inv_freq(63, 0) = std::nextafter(inv_freq(63, 0), 1.0);
@@ -422,7 +424,7 @@ TEST_CASE("what describe prints is that of the description, changed or not known
   REQUIRE(last != std::string::npos);
   CHECK(std::strtod(changed.c_str() + changed.rfind(' ', last), nullptr) == inv_freq(63, 0));
 
-  // Layer types come from a file: of their letters names are made, and nothing else.
+  // Layer types come from a file: only their letters become part of names.
   parts = {};
   parts.groups = {testing::group_named("*/ system(\"x\"); /*"), testing::group_named("system x"),
                   testing::group_named("1st")};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The reader of GGUF files in examples/, on files that are written here, cut short and damaged.
+// The reader of GGUF files in examples/, on files that are written here, truncated and damaged.
 #include "../../../examples/gguf_file.hpp"
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace {
 
-/// Writes what the format says: github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+/// Writes a file by the specification: github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 class writer {
  public:
   template <class T>
@@ -85,7 +85,7 @@ std::string llama(const std::vector<float>& factors, std::uint32_t alignment = 3
   tensor("token_embd.weight", {4, 2}, 0);
   tensor("rope_freqs.weight", {factors.size()}, 64);
   file.pad(alignment);
-  for (int n = 0; n < 16; ++n) file.put(-1.0f);  // the other tensor, and what lies between
+  for (int n = 0; n < 16; ++n) file.put(-1.0f);  // the other tensor, and the padding before it
   for (const float factor : factors) file.put(factor);
   return file.bytes();
 }
@@ -105,7 +105,7 @@ std::vector<float> llama_factors() {
 
 }  // namespace
 
-TEST_CASE("a GGUF file of a model is imported from its bytes", "[models]") {
+TEST_CASE("the bytes of a GGUF file of a model import", "[models]") {
   for (const std::uint32_t alignment : {32u, 64u, 1u}) {
     const gguf_file file = read(llama(llama_factors(), alignment));
     CHECK(file.text("general.architecture") == "llama");
@@ -122,14 +122,14 @@ TEST_CASE("a GGUF file of a model is imported from its bytes", "[models]") {
     CHECK(group.layout == rope::layout_kind::interleaved);
     CHECK(group.rotary_dim() == 128);
     const rope::frequencies scaled(128, 500000.0, rope::llama3_scaling{.factor = 8});
-    const double factor_rounding = 0x1p-23;  // a factor is a float: 2^-24 of it, and what double adds
+    const double factor_rounding = 0x1p-23;  // a factor is a float: 2^-24 of it, plus the roundings of double
     for (rope::Index i = 0; i < 64; ++i)
       CHECK(group.frequencies.inv_freq()(i, 0) ==
             testing::Approx(scaled.inv_freq()(i, 0)).epsilon(factor_rounding));
   }
 }
 
-TEST_CASE("a GGUF file that ends early is refused, wherever it ends", "[models]") {
+TEST_CASE("a truncated GGUF file throws, wherever it ends", "[models]") {
   const std::string whole = llama({1.0f, 2.0f});
   for (std::size_t length = 0; length < whole.size(); ++length) {
     CAPTURE(length);
@@ -138,7 +138,7 @@ TEST_CASE("a GGUF file that ends early is refused, wherever it ends", "[models]"
   CHECK_NOTHROW(read(whole));
 }
 
-TEST_CASE("a damaged GGUF file is read or refused, and nothing else", "[models]") {
+TEST_CASE("a damaged GGUF file is read or throws, and nothing else happens", "[models]") {
   const std::string whole = llama({1.0f, 2.0f});
   const std::uint32_t seed = testing::seed();
   std::mt19937 generator(seed);
@@ -164,7 +164,7 @@ TEST_CASE("a damaged GGUF file is read or refused, and nothing else", "[models]"
   CHECK(refused > 2000);
 }
 
-TEST_CASE("what is no little-endian GGUF file of version 2 or 3 is refused by name", "[models]") {
+TEST_CASE("files that are not little-endian GGUF of version 2 or 3 throw by name", "[models]") {
   const auto says = [](const std::string& bytes) {
     try {
       read(bytes);
@@ -177,7 +177,7 @@ TEST_CASE("what is no little-endian GGUF file of version 2 or 3 is refused by na
   CHECK(says("{\"model_type\": \"llama\"}") == "is not a GGUF file");
   CHECK(says(std::string("GGUF\x01\0\0\0", 8)).find("version 2 or 3, got version 1") != std::string::npos);
   CHECK(says(std::string("GGUF\0\0\0\x03", 8)).find("got version 50331648") != std::string::npos);
-  // One entry whose key has 2^21 characters, of which 4 are there.
+  // One entry whose key claims 2^21 characters and has 4.
   const std::string head(
       "GGUF\x03\0\0\0"
       "\0\0\0\0\0\0\0\0"

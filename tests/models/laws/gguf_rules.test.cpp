@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What llama.cpp does with keys of windows and of sinks, by architecture.
+// The treatment of keys of windows and of sinks in llama.cpp, by architecture.
 #include <cstddef>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -24,7 +24,7 @@ using testing::has_warning;
 using testing::json;
 using windows_of = std::vector<Index>;
 
-/// A file of four layers, or what `more` says.
+/// A file of four layers, changed by `more`.
 rope::model_rope import(const std::string& architecture, const json& more,
                         const rope::gguf_options& options = {}) {
   json entries = {{".block_count", 4},
@@ -38,8 +38,9 @@ rope::model_rope import(const std::string& architecture, const json& more,
   return rope::import_gguf(testing::gguf(architecture, entries), options);
 }
 
-/// The architectures whose loaders read attention.sliding_window: in llama.cpp b10573 those of src/models/*.cpp with
-/// LLM_KV_ATTENTION_SLIDING_WINDOW, without phi3, whose loader sets it to 0 (phi3.cpp), and lfm2moe, see below.
+/// The architectures whose loaders read attention.sliding_window: in llama.cpp b10573 those of
+/// src/models/*.cpp with LLM_KV_ATTENTION_SLIDING_WINDOW, except phi3, whose loader sets it to 0 (phi3.cpp),
+/// and lfm2moe, see below.
 const std::set<std::string> read_a_window = {
     "afmoe",  "cohere2",         "cohere2moe", "deepseek4",    "dots3note", "exaone-moe", "exaone4",
     "gemma2", "gemma-embedding", "gemma3",     "gemma3n",      "gemma4",    "gpt-oss",    "gemma4-assistant",
@@ -49,7 +50,7 @@ const std::set<std::string> read_a_window = {
 
 }  // namespace
 
-TEST_CASE("a window has no effect where llama.cpp has no layers that slide, and a warning names it",
+TEST_CASE("a window has no effect if llama.cpp has no layers with windows, and a warning names it",
           "[models][gguf]") {
   const json file = testing::recorded("models/gguf"), probes = testing::recorded("models/probes").at("gguf");
   std::set<std::string> seen;
@@ -78,7 +79,7 @@ TEST_CASE("a window has no effect where llama.cpp has no layers that slide, and 
   CHECK(seen.count("phi3") == 1);
 }
 
-TEST_CASE("a window that is not known is never so in silence", "[models][gguf]") {
+TEST_CASE("an unknown window always has a warning", "[models][gguf]") {
   const json file = testing::recorded("models/gguf"), probes = testing::recorded("models/probes").at("gguf");
   std::set<std::string> names;
   for (const json& record : file.at("records"))
@@ -108,7 +109,7 @@ TEST_CASE("a window that is not known is never so in silence", "[models][gguf]")
   CHECK(unknown >= 30);
 }
 
-TEST_CASE("what is missing for a window is named by its key", "[models][gguf]") {
+TEST_CASE("a missing value for a window is named by its key", "[models][gguf]") {
   const json window = {{".attention.sliding_window", 64}};
   CHECK(has_warning(
       import("cohere2", json::object()).warnings,
@@ -128,9 +129,9 @@ TEST_CASE("what is missing for a window is named by its key", "[models][gguf]") 
   CHECK(has_warning(v4.warnings, "deepseek4.attention.sliding_window is not given"));
 }
 
-// lfm2.cpp: where attention.sliding_window is above 0, is_swa is set for each layer that is not recurrent. lfm2moe.cpp
-// has a graph of such layers; its loader does not read the key in every version.
-TEST_CASE("every layer of LFM2 that attends slides, by the base of the file", "[models][gguf]") {
+// lfm2.cpp: if attention.sliding_window is above 0, is_swa is set for each layer that is not recurrent.
+// lfm2moe.cpp has a graph of such layers, but its loader does not read the key in every version.
+TEST_CASE("every layer of LFM2 with attention has the window and the base of the file", "[models][gguf]") {
   for (const char* name : {"lfm2", "lfm2moe"}) {
     CAPTURE(name);
     json keys = {{".attention.head_count_kv", {0, 2, 0, 2}}, {".rope.freq_base", 1e6}};
@@ -154,7 +155,7 @@ TEST_CASE("every layer of LFM2 that attends slides, by the base of the file", "[
   }
 }
 
-TEST_CASE("models in which nothing rotates are the same in both formats", "[models][gguf]") {
+TEST_CASE("models without rotation are equal in both formats", "[models][gguf]") {
   const std::vector<std::pair<const char*, const char*>> names = {
       {"kimi_linear", "kimi-linear"}, {"kimi_k3", "kimi-k3"}, {"glm5_next_text", "glm5-next"}};
   for (const auto& [config, file] : names) {
@@ -170,8 +171,8 @@ TEST_CASE("models in which nothing rotates are the same in both formats", "[mode
   }
 }
 
-// mimo2.cpp: attn_sinks is optional in every layer; MiMo-V2-Flash has it in layers that slide.
-TEST_CASE("only layers of MiMo-V2 that slide have sink logits, unless the tensors of the file say otherwise",
+// mimo2.cpp: attn_sinks is optional in every layer. MiMo-V2-Flash has it in layers with a window.
+TEST_CASE("only layers of MiMo-V2 with a window have sink logits, unless the tensors of the file show others",
           "[models][gguf]") {
   json keys = {{".attention.sliding_window", 64}, {".attention.sliding_window_pattern", {0, 1, 1, 0}}};
   const auto assumed = import("mimo2", keys);
@@ -207,7 +208,7 @@ TEST_CASE("only layers of MiMo-V2 that slide have sink logits, unless the tensor
 
 namespace {
 
-/// What attention_of_group says of each of attention_types, by type.
+/// The results of attention_of_group for each of attention_types, by type.
 std::map<std::string, std::string> answers_of(const rope::model_rope& model) {
   std::map<std::string, std::string> answers;
   for (const std::string& type : model.attention_types()) try {
@@ -220,8 +221,9 @@ std::map<std::string, std::string> answers_of(const rope::model_rope& model) {
 
 }  // namespace
 
-TEST_CASE("the loop over types of layers gives the options of each, or says by name what is not known",
-          "[models][attention_of_group]") {
+TEST_CASE(
+    "the loop over types of layers gives the options of each, or throws with the name of the unknown value",
+    "[models][attention_of_group]") {
   using answers = std::map<std::string, std::string>;
   const json window = {{".attention.sliding_window", 64}};
   // One group that rotates, and two windows.
@@ -282,7 +284,7 @@ TEST_CASE("the loop over types of layers gives the options of each, or says by n
   CHECK(unknown >= 5);
 }
 
-TEST_CASE("a layer that attends in chunks needs memory for their ranges, or is refused with the reason",
+TEST_CASE("a layer that attends in chunks needs memory for their ranges, or throws with the reason",
           "[models][rotate_layer]") {
   std::vector<float> q(4 * 128, 1.0f), k(4 * 128, 1.0f);
   const rope::head_view<float> qs = rope::bshd(q.data(), 1, 1, 4, 128),
@@ -301,10 +303,10 @@ TEST_CASE("a layer that attends in chunks needs memory for their ranges, or is r
                                                       "layers that rotate attend in chunks",
                                                       "; give rotate_layer a std::vector<key_range>"));
   CHECK(q == std::vector<float>(4 * 128, 1.0f));
-  CHECK(rope::rotate_layer(file, 3, qs, ks).window == 0);  // it does not rotate, and attends to all
+  CHECK(rope::rotate_layer(file, 3, qs, ks).window == 0);  // no rotation, full attention
 }
 
-TEST_CASE("layers that slide have the window of the file, or that of the architecture", "[models][gguf]") {
+TEST_CASE("layers with a window have that of the file, or that of the architecture", "[models][gguf]") {
   const json window = {{".attention.sliding_window", 64}};
   CHECK(import("gemma2", json::object()).window_of_sliding == 4096);
   CHECK(import("gemma2", window).window_of_sliding == 64);
@@ -312,8 +314,9 @@ TEST_CASE("layers that slide have the window of the file, or that of the archite
   CHECK(import("smallthinker", window).window_of_sliding == 4096);
   CHECK(import("llama4", window).window_of_sliding == not_known_window);
   CHECK(import("cohere2", json::object()).window_of_sliding == not_known_window);
-  CHECK(import("exaone4", window).window_of_sliding == 0);  // only the model of 64 layers slides
-  // A short Gemma 3 has layers of one kind; the group of the other has the options that its layers would have.
+  CHECK(import("exaone4", window).window_of_sliding == 0);  // only the model of 64 layers has windows
+  // A short Gemma 3 has layers of one kind. The group of the other kind has the options that its layers would
+  // have.
   const auto gemma = import("gemma3", {{".attention.sliding_window", 64}, {".block_count", 2}});
   CHECK(gemma.attention_of_group("full_attention").window == 0);
   CHECK(gemma.attention_of_group("sliding_attention").window == 64);
@@ -322,8 +325,9 @@ TEST_CASE("layers that slide have the window of the file, or that of the archite
   CHECK(full.attention_of_group("sliding_attention").window == 64);
 }
 
-// Source: llama.cpp, n_embd_head_k and n_rot of a layer in llama-hparams.cpp: by is_swa, whatever the architecture.
-TEST_CASE("layers that slide may have heads of another width", "[models][gguf]") {
+// Source: llama.cpp, n_embd_head_k and n_rot of a layer in llama-hparams.cpp: by is_swa, for every
+// architecture.
+TEST_CASE("layers with a window may have heads of another width", "[models][gguf]") {
   for (const char* name : {"gpt-oss", "gemma2", "exaone-moe", "llama4"}) {
     CAPTURE(name);
     const json wide = {{".attention.sliding_window", 64}, {".rope.dimension_count", 32}};
@@ -339,7 +343,7 @@ TEST_CASE("layers that slide may have heads of another width", "[models][gguf]")
   }
 }
 
-TEST_CASE("keys of kinds of layers that llama.cpp does not read are named", "[models][gguf]") {
+TEST_CASE("keys of kinds of layers that llama.cpp does not read have warnings", "[models][gguf]") {
   for (const auto& [key, value] :
        std::vector<std::pair<std::string, json>>{{".attention.key_length_swa", 64},
                                                  {".attention.key_length_mla_swa", 64},

@@ -10,8 +10,8 @@
 #include "support/other_libraries.hpp"
 #include "support/wide.hpp"
 
-/// The lines of the README's tables "Coming from Hugging Face" and "Coming from ggml" that read model files;
-/// see coming_from_hugging_face.test.cpp.
+/// The lines of the README's tables "Coming from Hugging Face" and "Coming from ggml" that read model files.
+/// See coming_from_hugging_face.test.cpp.
 
 namespace {
 

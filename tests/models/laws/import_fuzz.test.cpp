@@ -27,8 +27,8 @@
 #define ROPE_FUZZ_SEED 2024
 #endif
 
-/// Model files spoilt at random, by several changes each: an import gives a model that keeps every promise of
-/// model_rope within its bounds, or std::invalid_argument with a text, and never takes long.
+/// Model files with several random changes each: an import gives a model that keeps every promise of
+/// model_rope within its bounds, or throws std::invalid_argument with a text, and is never slow.
 
 namespace {
 
@@ -99,8 +99,8 @@ class spoiler {
     return file;
   }
 
-  /// Puts a key that no class knows into a dictionary of the file, and returns the path of that dictionary and of
-  /// those around it.
+  /// Puts a key that no class knows into a dictionary of the file, and returns the path of that dictionary
+  /// and of those around it.
   std::vector<std::string> plant(json& file, const char* key) {
     std::vector<std::string> paths;
     json* place = &file;
@@ -115,7 +115,7 @@ class spoiler {
     return paths;
   }
 
-  /// Metadata with about half of the keys, so that the rules that keys overrule take their turn.
+  /// Metadata with about half of the keys, so that the rules which keys override apply too.
   json spoilt_gguf() {
     json file;
     for (const auto& entry : gguf_entries.items())
@@ -269,7 +269,7 @@ class spoiler {
     }
   }
 
-  /// The places of values in the file, at any depth; of a list one or two.
+  /// The paths of values in the file, at any depth, with one or two elements of each list.
   void collect(const json& file, const json::json_pointer& path, std::vector<json::json_pointer>& places) {
     if (file.is_object())
       for (const auto& item : file.items()) {
@@ -287,21 +287,21 @@ class spoiler {
     const json::json_pointer place = places.empty() ? json::json_pointer("/x") : places[below(places.size())];
     const json& foreign = other[others[below(others.size())]];
     switch (below(7)) {
-      case 0:  // a key less
+      case 0:  // remove a key
         if (!places.empty() && file[place.parent_pointer()].is_object())
           file[place.parent_pointer()].erase(place.back());
         break;
-      case 1:  // a value of another model in its place, or anywhere
+      case 1:  // put a value of another model in its place, or elsewhere
         file[place] = foreign;
         break;
-      case 2:  // the keys of another model
+      case 2:  // add the keys of another model
         file.merge_patch(other);
         break;
-      case 3:  // a key of another model with a value of its own
+      case 3:  // add a key of another model with a new value
         if (const json::json_pointer key = others[below(others.size())]; key.parent_pointer().empty())
           file[key] = value(0);
         break;
-      case 4:  // a list of another length
+      case 4:  // change the length of a list
         if (json& list = file[place]; list.is_array()) {
           const std::size_t count = length();
           const json filling = list.empty() ? json(1) : list.back();
@@ -318,12 +318,12 @@ class spoiler {
   std::vector<json> originals_;
 };
 
-/// What became of the files.
+/// The outcomes of the imports.
 struct tally {
   int imported = 0, refused = 0;
 };
 
-/// What an import breaks, or nothing.
+/// A promise that an import breaks, or empty.
 template <class Import>
 std::string verdict(tally& seen, const Import& import) {
   const std::clock_t begin = std::clock();
@@ -348,7 +348,7 @@ constexpr auto dump_handling = json::error_handler_t::replace;
 
 }  // namespace
 
-TEST_CASE("configs spoilt at random keep the promises of a model or are refused", "[models][import]") {
+TEST_CASE("randomly changed configs keep the promises of a model or throw", "[models][import]") {
   spoiler spoil(ROPE_FUZZ_SEED);
   tally seen;
   for (int run = 0; run < ROPE_FUZZ_RUNS; ++run) {
@@ -361,7 +361,7 @@ TEST_CASE("configs spoilt at random keep the promises of a model or are refused"
     if (spoil.one_in(2)) options.without_rope = rope::model_without_rope::describe;
     const std::string broken = verdict(seen, [&] {
       const rope::model_rope model = rope::import_hugging_face(file, options);
-      // The key has a warning, or a dictionary around it has.
+      // The key has a warning, or a dictionary around it has one.
       bool named = !paths || testing::has_warning(model.warnings, planted);
       for (const std::string& warning : model.warnings)
         for (const std::string& path : paths.value_or(std::vector<std::string>()))
@@ -377,7 +377,7 @@ TEST_CASE("configs spoilt at random keep the promises of a model or are refused"
   CHECK(seen.refused > ROPE_FUZZ_RUNS / 10);
 }
 
-TEST_CASE("GGUF metadata spoilt at random keeps the promises of a model or is refused", "[models][gguf]") {
+TEST_CASE("randomly changed GGUF metadata keeps the promises of a model or throws", "[models][gguf]") {
   spoiler spoil(ROPE_FUZZ_SEED + 1);
   tally seen;
   for (int run = 0; run < ROPE_FUZZ_RUNS; ++run) {

@@ -15,7 +15,8 @@
 #include "support/random.hpp"
 #include "support/recorded.hpp"
 
-/// Spoilt model files: whatever stands in a key, an import gives finite frequencies or std::invalid_argument.
+/// Changed model files: for any value of any key, an import gives finite frequencies or throws
+/// std::invalid_argument.
 
 namespace {
 
@@ -58,7 +59,7 @@ const json values = {nullptr,
                      {{"rope_type", "yarn"}},
                      {{"factor", nullptr}}};
 
-/// Every place of a value in the file, at any depth.
+/// Every path of a value in the file, at any depth.
 void collect(const json& value, const json::json_pointer& path, std::vector<json::json_pointer>& places) {
   if (value.is_object())
     for (const auto& item : value.items()) {
@@ -71,13 +72,13 @@ void collect(const json& value, const json::json_pointer& path, std::vector<json
   }
 }
 
-/// What became of the files, and what was said of the last one.
+/// The outcomes of the imports, and the message of the last one.
 struct tally {
   int imported = 0, refused = 0;
   std::string said;
 };
 
-/// Whether the import gave a model that can be described, or refused the file with a text of its own.
+/// Whether the import gave a model that can be described, or threw with a text of the library.
 template <class Import>
 bool holds(tally& seen, const Import& import) {
   try {
@@ -98,7 +99,7 @@ bool holds(tally& seen, const Import& import) {
 
 }  // namespace
 
-TEST_CASE("a config with any value in any place imports or is refused", "[models][import]") {
+TEST_CASE("a config with any value at any path imports or throws", "[models][import]") {
   tally seen;
   for (const std::string& name : configs) {
     const json original = testing::config(name);
@@ -117,9 +118,10 @@ TEST_CASE("a config with any value in any place imports or is refused", "[models
   CHECK(seen.refused > 1000);
 }
 
-TEST_CASE("a recorded file with any value in any place imports or is refused", "[models][import]") {
+TEST_CASE("a recorded file with any value at any path imports or throws", "[models][import]") {
   tally seen;
-  // A fifth of the values at every place, another fifth at the next: most keys are in many files, and meet all.
+  // A fifth of the values at every path, another fifth at the next one: most keys are in many files, and are
+  // tried with all values.
   std::size_t turn = 0;
   for (const std::string name : {"hugging_face", "gguf"}) {
     const json all = testing::recorded("models/" + name);
@@ -138,7 +140,7 @@ TEST_CASE("a recorded file with any value in any place imports or is refused", "
             return config ? rope::import_hugging_face(spoilt)
                           : rope::import_gguf(testing::gguf(original.at("general.architecture"), spoilt));
           });
-          if (good) continue;  // words are made for what fails alone: there are some 19,000 files
+          if (good) continue;  // messages are built only for failures: there are about 19,000 files
           FAIL(original << " with " << value << " at " << place.to_string() << ": " << seen.said);
         }
     }
@@ -147,7 +149,7 @@ TEST_CASE("a recorded file with any value in any place imports or is refused", "
   CHECK(seen.refused > 1000);
 }
 
-TEST_CASE("a config with several spoilt places imports or is refused", "[models][import]") {
+TEST_CASE("a config with several changed paths imports or throws", "[models][import]") {
   const std::uint64_t seed = 93;
   CAPTURE(seed);
   testing::random random(seed);
@@ -174,7 +176,7 @@ TEST_CASE("a config with several spoilt places imports or is refused", "[models]
   CHECK(seen.refused > 100);
 }
 
-TEST_CASE("GGUF metadata with any value in any key imports or is refused", "[models][gguf]") {
+TEST_CASE("GGUF metadata with any value of any key imports or throws", "[models][gguf]") {
   const json entries = {{".embedding_length", 512},
                         {".attention.head_count", 4},
                         {".attention.head_count_kv", 2},

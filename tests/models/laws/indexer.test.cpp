@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a file says of the indexers of sparse attention; their layouts are in recorded/models/.
+// The indexers of sparse attention that a file describes. Their layouts are in recorded/models/.
 #include <nlohmann/json.hpp>
 #include <rope/models.hpp>
 #include <string>
@@ -32,7 +32,7 @@ rope::model_rope gguf(const char* architecture, bool named = true) {
 
 }  // namespace
 
-TEST_CASE("an indexer of which too little is known is named", "[models][indexer]") {
+TEST_CASE("an indexer with too little known about it has a warning", "[models][indexer]") {
   CHECK(has(hugging_face("deepseek_v3").warnings,
             "index_head_dim is that of an indexer; what it rotates is not known"));
   CHECK_FALSE(hugging_face("deepseek_v3").groups()[0].indexer.has_value());
@@ -42,7 +42,7 @@ TEST_CASE("an indexer of which too little is known is named", "[models][indexer]
   CHECK_FALSE(has(gguf("glm-dsa").warnings, "indexer"));
 }
 
-TEST_CASE("reports say how an indexer is rotated, and where two files differ in it",
+TEST_CASE("descriptions name the rotation of an indexer, and report its differences between two files",
           "[models][indexer][describe]") {
   CHECK(
       describe(hugging_face("deepseek_v32"))

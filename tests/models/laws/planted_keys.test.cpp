@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A key that speaks of positions, windows or kinds of layers, and that no class reads, has a warning that names it: in every
+// A key about positions, windows or kinds of layers that no class reads has a warning that names it: in every
 // dictionary of a file of every architecture.
 #include <rope/models/hugging_face.hpp>
 
@@ -38,7 +38,7 @@ std::vector<json::json_pointer> dictionaries_of(const json& file) {
   return places;
 }
 
-/// Whether a warning says that nothing in a dictionary around the place is read.
+/// Whether a warning reports that nothing is read in a dictionary around the path.
 bool is_left_out(const std::vector<std::string>& warnings, json::json_pointer place) {
   for (; !place.empty(); place.pop_back()) {
     std::string path = place.to_string().substr(1);
@@ -49,7 +49,7 @@ bool is_left_out(const std::vector<std::string>& warnings, json::json_pointer pl
   return false;
 }
 
-/// Plants in every dictionary of the file, and returns how often.
+/// Plants the key in every dictionary of the file, and returns how often.
 std::size_t plant(const json& config, std::size_t& drawn) {
   std::size_t planted = 0;
   for (const json::json_pointer& place : dictionaries_of(config)) {
@@ -74,7 +74,7 @@ rope::model_rope import(const char* type, json file) {
 
 }  // namespace
 
-TEST_CASE("a key that no class reads is named in every architecture", "[models][import]") {
+TEST_CASE("a key that no class reads has a warning in every architecture", "[models][import]") {
   const json files = testing::recorded("models/hugging_face"),
              classes = testing::recorded("models/transformers_classes");
   std::size_t planted = 0, drawn = 0;
@@ -83,7 +83,7 @@ TEST_CASE("a key that no class reads is named in every architecture", "[models][
     bool imports = true;
     try {
       import_hugging_face(record.at("config"), describe_it);
-    } catch (const std::invalid_argument&) {  // other tests say why
+    } catch (const std::invalid_argument&) {  // other tests have the reasons
       imports = false;
     }
     if (imports) planted += plant(record.at("config"), drawn);
@@ -91,19 +91,19 @@ TEST_CASE("a key that no class reads is named in every architecture", "[models][
   CHECK(planted >= 700);
 }
 
-TEST_CASE("a key is named where no layer rotates, beside dictionaries, and in one that is not read",
+TEST_CASE("a key has a warning if no layer rotates, next to dictionaries, and in one that is not read",
           "[models][import]") {
   const auto bare =
       import("olmo_hybrid", {{"rope_parameters", {{"rope_theta", nullptr}, {"window_foo", 1}}}});
   CHECK(bare.groups().empty());
   CHECK(has_warning(bare.warnings, "rope_parameters.window_foo is not described, because nothing rotates"));
-  // A word cannot be a dictionary.
+  // A string cannot be a dictionary.
   const auto granite =
       import("granitemoehybrid", {{"layer_types", {"attention"}},
                                   {"position_embedding_type", {{"rope_theta", 10000}, {"sliding_baz", 1}}}});
   CHECK(granite.groups().empty());
   CHECK(has_warning(granite.warnings, "position_embedding_type.sliding_baz is not described"));
-  // A dictionary for layers that attend fully, where no layer does.
+  // A dictionary for layers with full attention, in a model that has none.
   const auto step = import("step3p5", {{"hidden_size", 64},
                                        {"num_attention_heads", 1},
                                        {"layer_types", {"attention"}},
@@ -123,7 +123,7 @@ TEST_CASE("a key is named where no layer rotates, beside dictionaries, and in on
   CHECK(has_warning(two.warnings,
                     "qk_rope_head_dim is overruled by rope_parameters.main.partial_rotary_factor"));
   CHECK(two.groups()[0].rotary_dim() == 128);
-  // Step 3.5 reads rope_scaling where there are no dictionaries for types of layers.
+  // Step 3.5 reads rope_scaling if there are no dictionaries for types of layers.
   const json types = {
       {"num_hidden_layers", 2},
       {"layer_types", {"full_attention", "sliding_attention"}},
@@ -135,8 +135,9 @@ TEST_CASE("a key is named where no layer rotates, beside dictionaries, and in on
     CHECK(has_warning(import(type, types).warnings, "rope_scaling is not understood and has no effect"));
 }
 
-// Source: transformers, nested_rope_parameter_keys: only types of layers of the file make a dictionary nested.
-TEST_CASE("a dictionary in a rope dictionary does not hide the keys beside it", "[models][import]") {
+// Source: transformers, nested_rope_parameter_keys: only types of layers of the file make a dictionary
+// nested.
+TEST_CASE("a dictionary in a rope dictionary does not hide the keys next to it", "[models][import]") {
   for (const json& inner : {json::object(), json{{"rope_theta", 7}}}) {
     const auto model = import("qwen2_vl", {{"head_dim", 16},
                                            {"rope_theta", 50000},
@@ -148,7 +149,7 @@ TEST_CASE("a dictionary in a rope dictionary does not hide the keys beside it", 
   }
 }
 
-// Source: transformers, models/gemma4: full layers have heads of their own, and each type a dictionary.
+// Source: transformers, models/gemma4: full layers have their own heads, and each type a dictionary.
 TEST_CASE("one dictionary for heads of two widths has a warning", "[models][import]") {
   for (const char* type : {"gemma4_text", "gemma4_unified_text", "diffusion_gemma_text"})
     for (const char* key : {"rope_parameters", "rope_scaling"}) {
@@ -177,7 +178,7 @@ TEST_CASE("an empty rope_scaling is none", "[models][import]") {
   }
 }
 
-TEST_CASE("a base that a dictionary overrules is named", "[models][import]") {
+TEST_CASE("a base that a dictionary overrides has a warning", "[models][import]") {
   const json own = {{"full_attention", {{"rope_theta", 70000}}},
                     {"sliding_attention", {{"rope_theta", 20000}}}};
   const auto mimo = import("mimo_v2_flash", {{"num_hidden_layers", 2},
@@ -199,7 +200,7 @@ TEST_CASE("a base that a dictionary overrules is named", "[models][import]") {
   CHECK(has_warning(bert.warnings, "global_rope_theta is overruled by rope_scaling.rope_theta"));
 }
 
-TEST_CASE("layers that slide without a dictionary of their type have a warning", "[models][import]") {
+TEST_CASE("layers with a window but without a dictionary of their type have a warning", "[models][import]") {
   const auto model = import("qwen2", {{"num_hidden_layers", 4},
                                       {"max_window_layers", 2},
                                       {"sliding_window", 512},

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Which architectures read a key, and what those do that do not say it: recorded/models/probes.json puts the same keys into a
-// plain file of every architecture. One that does not read a key must not be changed by it, and one that does must; and what holds
-// for every architecture but a few is checked of every one.
+// Which architectures read a key, and what those do that do not name it: recorded/models/probes.json puts the
+// same keys into a plain file of every architecture. An architecture that does not read a key must not be
+// changed by it, and one that does must be. Properties of nearly every architecture are tested for all of
+// them.
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
@@ -24,7 +25,7 @@ using testing::json;
 
 inline json file_of(const std::string& name) { return testing::recorded("models/" + name); }
 
-/// Warnings that are no remark of a record on what its layers do: they say what was done with the keys of the file.
+/// Warnings that report how keys of the file were used, without the remarks of a record about its layers.
 inline bool is_of_keys(const std::string& warning) {
   for (const char* words :
        {"assumed", "not understood", "no effect", "older name", "another name", "is not used", "is not read",
@@ -35,7 +36,7 @@ inline bool is_of_keys(const std::string& warning) {
   return false;
 }
 
-/// All that a description says; of its warnings the remarks on layers.
+/// The whole description. Of its warnings only the remarks about layers.
 inline json facets_of(const rope::model_rope& model) {
   json all = {{"layers", model.layers()},
               {"without", model.layers_without_rope()},
@@ -88,7 +89,7 @@ inline json facets_of(const rope::model_rope& model) {
   return all;
 }
 
-/// The facets that a probe asks for: those of the model, and of every group as "group.facet".
+/// The facets that a probe names: those of the model, and of every group as "group.facet".
 inline json facet(const json& facets, const std::string& name) {
   if (facets.contains(name)) return facets.at(name);
   json of_groups = json::array();
@@ -98,7 +99,7 @@ inline json facet(const json& facets, const std::string& name) {
   return alike ? of_groups.front() : of_groups;
 }
 
-/// The description, or why there is none.
+/// The description, or the reason why there is none.
 inline json outcome_of(const std::string& format, const std::string& architecture, const json& keys) {
   try {
     if (format == "gguf") return facets_of(rope::import_gguf(testing::gguf(architecture, keys)));
@@ -118,8 +119,8 @@ inline std::vector<std::string> warnings_of(const std::string& format, const std
                           : rope::import_hugging_face(config).warnings;
 }
 
-/// A key that speaks of positions, of windows or of scores, and that no warning names; empty if there is none. A key
-/// was read if a warning named it before it was there.
+/// A key about positions, windows or scores that no warning names, or empty if there is none. A key was read
+/// if a warning named it before it was added.
 inline std::string unnamed(const std::string& format, const std::string& architecture, const json& before,
                            const json& after, const json& added) {
   const std::vector<std::string> warnings = warnings_of(format, architecture, after);
@@ -132,12 +133,12 @@ inline std::string unnamed(const std::string& format, const std::string& archite
   return {};
 }
 
-/// Plain file of an architecture: `base` of the format, and what that architecture cannot do without.
+/// The plain file of an architecture: `base` of the format, and the keys that this architecture requires.
 inline json plain_file(const json& of_format, const std::string& architecture) {
   return testing::changed(of_format.at("base"), of_format.at("needs").value(architecture, json::object()));
 }
 
-/// Without the facets that a probe leaves alone; a warning about a key is no effect of it.
+/// Without the facets that a probe ignores: a warning about a key is no effect of it.
 inline json without(json outcome, const json& names) {
   if (outcome.contains("throws")) return outcome;
   outcome.erase("pattern_named");
@@ -148,7 +149,7 @@ inline json without(json outcome, const json& names) {
   return outcome;
 }
 
-/// What a probe finds of an architecture; empty where it is as it must be.
+/// The difference between a probe and an architecture, or empty if there is none.
 inline std::string finding(const std::string& format, const json& of_format, const json& probe,
                            const std::string& architecture) {
   json before = plain_file(of_format, architecture);
@@ -175,7 +176,7 @@ inline std::string finding(const std::string& format, const json& of_format, con
       const std::string error = found.value("throws", "nothing thrown");
       return error.find(says) != std::string::npos ? "" : "expected: " + says + ", found: " + error;
     }
-    if (excepted) expect.merge_patch(but_for.at(architecture));  // null: not so
+    if (excepted) expect.merge_patch(but_for.at(architecture));  // null: false
     if (expect.contains("throws")) {
       const std::string error = found.value("throws", "nothing thrown"), says = expect.at("throws");
       return error.find(says) != std::string::npos ? "" : "expected: " + says + ", found: " + error;
@@ -230,7 +231,7 @@ inline std::set<std::string> architectures_of(const std::string& format) {
 
 }  // namespace probes
 
-TEST_CASE("a key changes the architectures that read it, and no other", "[models]") {
+TEST_CASE("a key changes exactly the architectures that read it", "[models]") {
   const probes::json file = probes::file_of("probes");
   for (const char* format : {"gguf", "hugging_face"}) {
     const auto names = probes::architectures_of(format);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a file says of what its layers multiply their queries by.
+// The query scaling of layers that a file describes.
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -49,7 +49,7 @@ bool not_known(const rope::model_rope& model, Index layer) {
 
 }  // namespace
 
-TEST_CASE("a layer tells what to multiply its queries by, ready to use", "[models][query_scaling_of_layer]") {
+TEST_CASE("a layer reports its query scaling, ready to use", "[models][query_scaling_of_layer]") {
   const auto model = hugging_face("llama4_text", {{"floor_scale", 4}, {"attn_scale", 0.5}});
   CHECK(model.query_scaling_of_layer(0).is_one());
   const rope::query_scaling rule = model.query_scaling_of_layer(3);
@@ -64,7 +64,7 @@ TEST_CASE("a layer tells what to multiply its queries by, ready to use", "[model
   CHECK(hugging_face("llama", json::object()).query_scaling_of_layer(7).is_one());
 }
 
-TEST_CASE("a layer that there is not has no scaling of its queries", "[models][query_scaling_of_layer]") {
+TEST_CASE("a layer out of range has no query scaling", "[models][query_scaling_of_layer]") {
   const auto model = gguf("llama4", json::object());
   for (const Index layer : {Index{-1}, Index{4}})
     CHECK(throws_saying<std::out_of_range>(
@@ -72,7 +72,7 @@ TEST_CASE("a layer that there is not has no scaling of its queries", "[models][q
         "rope::query_scaling_of_layer: ", "layer must be from 0 to 3, got " + std::to_string(layer)));
 }
 
-TEST_CASE("what is not known of queries is not taken to be nothing", "[models][query_scaling_of_layer]") {
+TEST_CASE("an unknown query scaling is not taken as none", "[models][query_scaling_of_layer]") {
   const rope::hugging_face_options named{.layout = rope::layout_kind::half_split};
   for (const char* key : {"attn_temperature_tuning", "use_logn_attn", "llama_4_scaling"}) {
     INFO(key);
@@ -111,7 +111,7 @@ TEST_CASE("what is not known of queries is not taken to be nothing", "[models][q
   CHECK_FALSE(unknown.query_scaling_of_layer(3).is_one());
 }
 
-TEST_CASE("a base that grows with the length is that of the length asked for", "[models]") {
+TEST_CASE("a base that grows with the length is that of the requested length", "[models]") {
   const json qwen = {{"seq_length", 2048}};
   const auto base_of = [&](double length) {
     const auto group = hugging_face("qwen", qwen, {.length = length}).groups().at(0);
@@ -131,7 +131,7 @@ TEST_CASE("a base that grows with the length is that of the length asked for", "
   CHECK(hugging_face("qwen", still, {.length = 8192}).groups().at(0).rule == "default");
 }
 
-TEST_CASE("reports say how queries are scaled, and where two files differ in it",
+TEST_CASE("descriptions name the query scaling, and report its differences between two files",
           "[models][describe][query_scaling_of_layer]") {
   const auto says = [](const rope::model_rope& model, const std::string& part) {
     return describe(model).find("  query scaling           " + part + "\n") != std::string::npos;

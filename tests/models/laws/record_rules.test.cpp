@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A record says nothing that no file can make visible: each rule refuses a record that breaks it.
+// A record has no value that no file can show: each rule throws for a record that breaks it.
 #include <rope/models/detail/record_rules.hpp>
 
 #include <rope/models/detail/record_fields.hpp>
@@ -13,7 +13,7 @@ namespace {
 using namespace rope::detail;
 using rope::layout_kind;
 
-/// Records that break one rule, and the first words of what it says.
+/// Records that break one rule, and the first words of the message.
 template <class Record>
 struct breach {
   Record record;
@@ -32,7 +32,7 @@ void check(const std::vector<breach<Record>>& breaches) {
 
 }  // namespace
 
-TEST_CASE("a record of Hugging Face that no file can make visible breaks a rule", "[models]") {
+TEST_CASE("a record of Hugging Face with a value that no file can show breaks a rule", "[models]") {
   constexpr auto compressed = dictionary_form::compressed, per_type = dictionary_form::per_type,
                  by_type = dictionary_form::base_by_type, per_layer = dictionary_form::base_per_layer;
   constexpr auto every = which_slide::every, not_known = which_slide::not_known;
@@ -151,7 +151,7 @@ TEST_CASE("a record of Hugging Face that no file can make visible breaks a rule"
   });
 }
 
-TEST_CASE("of an architecture of GGUF that does not rotate a record says nothing else", "[models]") {
+TEST_CASE("a GGUF record without rotation has no other values", "[models]") {
   const char* rule = "of an architecture that does not rotate";
   constexpr auto none = "learned positions";
   CHECK(broken_rule_of(gguf_record{.architecture = "", .instead = none}).empty());
@@ -203,7 +203,7 @@ TEST_CASE("of an architecture of GGUF that does not rotate a record says nothing
   });
 }
 
-TEST_CASE("a record of GGUF that no file can make visible breaks a rule", "[models]") {
+TEST_CASE("a record of GGUF with a value that no file can show breaks a rule", "[models]") {
   constexpr auto list = pattern_form::list;
   constexpr auto same = sliding_rule::same;
   const char* compressed = "layers of compressed keys";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What the classes of Hugging Face transformers make of the shortest config of each family, and llama.cpp of the metadata
-// that its code has rules of its own for: recorded/models/hugging_face.json and gguf.json.
+// Results of the classes of Hugging Face transformers for the shortest config of each family, and of
+// llama.cpp for the metadata for which its code has special rules: recorded/models/hugging_face.json and
+// gguf.json.
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
@@ -43,7 +44,7 @@ rope::model_rope import_of(const json& record,
       {.without_rope = without_rope});
 }
 
-/// What a file of which no layer rotates says in place of what its record says; empty if nothing.
+/// The import's result for a file without rotating layers where it differs from its record, or empty.
 std::string difference_without_rope(const json& record) {
   const rope::model_rope model = import_of(record, rope::model_without_rope::describe);
   const std::string instead = record.at("instead");
@@ -63,12 +64,12 @@ std::string difference_without_rope(const json& record) {
   return found;
 }
 
-/// What a record is of, for messages.
+/// The source of a record, for messages.
 std::string source_of(const json& record) {
   return record.value("config", record.value("metadata", json())).dump();
 }
 
-/// The axis of every pair, a digit each; empty where there are no sections.
+/// The axis of every pair, a digit each. Empty if there are no sections.
 std::string axes_of(const rope::layer_group& group) {
   if (group.mrope_sections.empty()) return {};
   const rope::frequencies f = rope::frequencies_on_axes(group);
@@ -83,14 +84,14 @@ std::string axes_of(const rope::layer_group& group) {
 
 bool factors_given(const json& expect) { return expect.contains("query_factors"); }
 
-/// What the import says in place of `expect`; empty if nothing.
+/// The import's result where it differs from `expect`, or empty.
 std::string difference(const json& record, const json& expect) {
   const rope::model_rope model = import_of(record);
   std::string found;
   const auto compare = [&](const std::string& key, const auto& got) {
     if (expect.contains(key) && expect.at(key) != json(got)) found += key + " is " + json(got).dump() + "; ";
   };
-  // An answer that is left out is the common one.
+  // An omitted answer is the common one.
   const auto compare_or = [&](const std::string& key, const auto& common, const auto& got) {
     if (expect.value(key, json(common)) != json(got)) found += key + " is " + json(got).dump() + "; ";
   };
@@ -180,7 +181,7 @@ std::string difference(const json& record, const json& expect) {
   return found;
 }
 
-/// Where the answers are that are no dictionaries.
+/// The paths of the answers that are not dictionaries.
 std::vector<json::json_pointer> places_of(const json& expect) {
   std::vector<json::json_pointer> places;
   const json flat = expect.flatten();
@@ -199,9 +200,9 @@ json another(const json& value) {
 
 }  // namespace
 
-TEST_CASE("every recorded family is read as its own code reads it", "[models]") {
+TEST_CASE("every recorded family is imported as its own code reads it", "[models]") {
   CHECK(records_of("hugging_face", "records").size() >= 110);
-  for (const char* name : {"hugging_face", "gguf"}) {  // one that tells the indexer of each kind
+  for (const char* name : {"hugging_face", "gguf"}) {  // one that names the indexer of each kind
     std::size_t indexers = 0;
     for (const json& record : records_of(name, "records")) indexers += record.at("expect").count("indexer");
     CHECK(indexers >= 3);
@@ -223,8 +224,7 @@ TEST_CASE("a change of any recorded answer is found", "[models]") {
     }
 }
 
-TEST_CASE("a file of which too little is known, or in which nothing turns, is refused with the reason",
-          "[models]") {
+TEST_CASE("a file that is too incomplete, or without rotation, throws with the reason", "[models]") {
   for (const json& refused : records("refused")) {
     CAPTURE(source_of(refused));
     const bool of_gguf = refused.contains("metadata");
@@ -234,7 +234,7 @@ TEST_CASE("a file of which too little is known, or in which nothing turns, is re
   }
 }
 
-TEST_CASE("a model of which no layer rotates imports where that is asked for, and says what it has instead",
+TEST_CASE("a model without rotating layers imports if that is requested, and names its position encoding",
           "[models]") {
   std::set<std::string> instead;
   for (const json& record : records("refused")) {
@@ -242,7 +242,7 @@ TEST_CASE("a model of which no layer rotates imports where that is asked for, an
     if (record.contains("instead")) {
       instead.insert(record.at("instead").get<std::string>());
       CHECK(difference_without_rope(record) == "");
-    } else {  // the option is of no use to other files
+    } else {  // the option does not change other files
       CHECK(testing::throws_saying<std::invalid_argument>(
           [&] { import_of(record, rope::model_without_rope::describe); },
           record.contains("metadata") ? "rope::import_gguf: " : "rope::import_hugging_face: ",
@@ -252,7 +252,7 @@ TEST_CASE("a model of which no layer rotates imports where that is asked for, an
   CHECK(instead.size() >= 7);
 }
 
-TEST_CASE("every architecture of llama.cpp is read as its code reads it, or refused with the reason",
+TEST_CASE("every architecture of llama.cpp is imported as its code reads it, or throws with the reason",
           "[models]") {
   std::set<std::string> read, refused, none_rotates, neither;
   for (const json& record : records_of("gguf", "records"))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The files that the configuration classes of Hugging Face transformers write of themselves, and what they say of their own
-// rotation: recorded/models/transformers_classes.json, written by reference_classes.py. Each is read twice: as it is written, and
-// with nothing but its sizes, so that the defaults of the class are needed.
+// The files that the configuration classes of Hugging Face transformers write, and their own values of the
+// rotation: recorded/models/transformers_classes.json, written by reference_classes.py. Each is read twice:
+// unchanged, and with only its sizes, so that the defaults of the class are needed.
 #include <cstddef>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -22,7 +22,7 @@ using testing::json;
 
 json records_named(const std::string& name) { return testing::recorded("models/" + name); }
 
-/// The file with its sizes alone.
+/// The file with only its sizes.
 json sizes_of(const json& config) {
   json sizes = json::object();
   for (const char* key :
@@ -34,7 +34,7 @@ json sizes_of(const json& config) {
   return sizes;
 }
 
-/// What a group says otherwise than the class.
+/// The values of a group that differ from those of the class.
 std::string difference(const rope::layer_group* group, const std::string& name, const json& said,
                        bool latent) {
   if (!group) return name + ": there is no such group; ";
@@ -54,7 +54,7 @@ std::string difference(const rope::layer_group* group, const std::string& name, 
   return found;
 }
 
-/// How far every layer looks; -2 where it does not turn.
+/// The window of every layer, -2 if it does not rotate.
 std::vector<Index> windows_of(const rope::model_rope& model, std::size_t layers) {
   std::vector<Index> windows;
   for (std::size_t i = 0; i < layers; ++i)
@@ -64,7 +64,7 @@ std::vector<Index> windows_of(const rope::model_rope& model, std::size_t layers)
   return windows;
 }
 
-/// What the import of `file` says otherwise than the class.
+/// The values of the import of `file` that differ from those of the class.
 std::string difference(const json& record, const json& file) {
   const rope::model_rope model = rope::import_hugging_face(file);
   const json& expect = record.at("expect");
@@ -100,7 +100,7 @@ struct count {
   std::set<std::string> unexplained = {}, unused = {};
 };
 
-/// Reads every file of the kind; `says` is why some of them are refused, by model_type.
+/// Reads every file of the kind. `says` has the reasons why some of them throw, by model_type.
 count count_of(const json& records, const std::string& kind, const json& says, bool sizes_only) {
   count result;
   for (const json& record : records) {
@@ -130,8 +130,7 @@ count count_of(const json& records, const std::string& kind, const json& says, b
 }  // namespace
 
 TEST_CASE(
-    "the files that the classes of transformers write import as the classes say, or are refused for a known "
-    "reason",
+    "the files that the classes of transformers write import with their values, or throw for a known reason",
     "[models]") {
   const json file = records_named("transformers_classes"), reasons = records_named("transformers_rejected");
   for (const char* kind : {"text", "other"})
@@ -153,7 +152,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("a file with sizes alone has the windows of the class, and the layers that do not turn",
+TEST_CASE("a file with only its sizes has the windows of the class, and its layers without rotation",
           "[models]") {
   const json file = records_named("transformers_classes");
   int compared = 0;
@@ -175,7 +174,7 @@ TEST_CASE("a file with sizes alone has the windows of the class, and the layers 
       CHECK(windows_of(alone, layers) == windows_of(written, layers));
       ++compared;
     } catch (const std::invalid_argument&) {
-      // One of them is refused: which and why is in the test before.
+      // One of them throws. The test above has the reason.
     }
   }
   CHECK(compared >= 25);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// What the layers of Hugging Face transformers hand to attention when their own code runs, beside what the import says of the same
-// file: recorded/models/transformers_layers.json, written by reference_layers.py. Scale, soft cap, window, direction, sinks, which
-// layers turn, how queries grow with their position, and frequencies with their sum.
+// The arguments of attention in the layers of Hugging Face transformers when their own code runs, compared
+// with the import of the same file: recorded/models/transformers_layers.json, written by reference_layers.py.
+// Scale, softcap, window, direction, sinks, which layers rotate, how queries grow with their position, and
+// frequencies with their sum.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -23,7 +24,7 @@ namespace {
 using nlohmann::json;
 using rope::Index;
 
-/// Where class and import differ, for a reason: {model_type, what}.
+/// Differences between class and import, with a reason: {model_type, what}.
 const std::map<std::pair<std::string, std::string>, std::string>& explained() {
   static const std::map<std::pair<std::string, std::string>, std::string> reasons = {
       {{"llama4_text", "grows"}, "it counts tokens, and not their positions"},
@@ -52,20 +53,21 @@ const std::map<std::pair<std::string, std::string>, std::string>& explained() {
   return reasons;
 }
 
-/// Lengths of heads are rounded to five digits, which is 5e-5 of each of two at most; norms add an epsilon of up to 1e-5.
+/// Lengths of heads are rounded to five digits, an error of at most 5e-5 of each of two. Norms add an epsilon
+/// of up to 1e-5.
 bool near(double a, double b) { return std::abs(a - b) <= 1.2e-4 * std::max(std::abs(a), std::abs(b)); }
 
-/// Frequencies are computed in double by both, of powers that may be rounded twice.
+/// Both compute frequencies in double, from powers that may be rounded twice.
 bool same(double a, double b) { return std::abs(a - b) <= 1e-12 * std::max(std::abs(a), std::abs(b)); }
 
-/// An answer of every layer, or one for all; where there is none it is the common one.
+/// An answer of every layer, or one for all. Without an answer it is the common one.
 json of_layer(const json& found, const char* name, std::size_t at, json common) {
   if (!found.contains(name)) return common;
   const json& value = found.at(name);
   return value.is_array() ? value.at(at) : value;
 }
 
-using findings = std::set<std::pair<std::string, std::string>>;  // what, and how it differs
+using findings = std::set<std::pair<std::string, std::string>>;  // the quantity, and its difference
 
 /// The window of a mask.
 void compare_mask(const json& found, std::size_t at, const rope::attention_options& options,
@@ -84,7 +86,7 @@ void compare_mask(const json& found, std::size_t at, const rope::attention_optio
                   mask + " " + std::to_string(reach) + ", import " + std::to_string(options.window));
 }
 
-/// One layer, whose options the import knows.
+/// One layer whose options the import knows.
 void compare_layer(const json& found, std::size_t at, const rope::model_rope& model, Index layer,
                    findings& wrong) {
   const rope::attention_options options = model.attention_of_layer(layer);
@@ -96,7 +98,7 @@ void compare_layer(const json& found, std::size_t at, const rope::model_rope& mo
   const double head_dim = of_layer(found, "head_dim", at, 0.0);
   if (in_group && static_cast<double>(group.head_dim) != head_dim)
     wrong.emplace("head_dim", std::to_string(head_dim) + ", import " + std::to_string(group.head_dim));
-  // Heads of +1 and -1 that turned have this root mean square.
+  // Rotated heads of +1 and -1 have this root mean square.
   const double m = group.frequencies.attention_factor(),
                rotated = turns ? static_cast<double>(group.rotary_dim()) : 0;
   const double length = std::sqrt((rotated * m * m + head_dim - rotated) / head_dim);
@@ -148,7 +150,7 @@ void compare_tables(const json& found, const rope::model_rope& model, findings& 
   }
 }
 
-/// What a model says of all its layers, also where a window is not known.
+/// The values that a model has for all its layers, also if a window is unknown.
 void compare_model(const json& found, const rope::model_rope& model, std::size_t layers, findings& wrong) {
   for (std::size_t i = 0; i < layers; ++i) {
     const std::string mask = of_layer(found, "mask", i, "causal");
@@ -166,7 +168,7 @@ struct count {
   int agree = 0, refused = 0, layers = 0, left_open = 0;
 };
 
-/// What the import says otherwise than the class.
+/// The values of the import that differ from those of the class.
 findings differences(const json& record, count& counted) {
   findings wrong;
   const json& found = record.at("found");
@@ -179,7 +181,7 @@ findings differences(const json& record, count& counted) {
         if (layers[i] >= 0 && (model.layer_count() == 0 || layers[i] < model.layer_count()))
           compare_layer(found, i, model, layers[i], wrong);
       } catch (const std::invalid_argument&) {
-        ++counted.left_open;  // the description says that it does not tell
+        ++counted.left_open;  // the description reports that it is unknown
       }
     }
     compare_tables(found, model, wrong);
@@ -197,7 +199,8 @@ findings differences(const json& record, count& counted) {
 
 }  // namespace
 
-TEST_CASE("the layers of transformers hand to attention what the import says", "[models][reference_layers]") {
+TEST_CASE("the layers of transformers pass to attention the values of the import",
+          "[models][reference_layers]") {
   const json file = testing::recorded("models/transformers_layers");
   count of_files, of_probes;
   const auto check = [](const json& record, const std::string& probe, count& counted) {
@@ -217,8 +220,8 @@ TEST_CASE("the layers of transformers hand to attention what the import says", "
   }
 }
 
-// Which architectures read a key: probes.json says it of each format, and here their code says it.
-TEST_CASE("a key changes what a class of transformers does where probes.json says so",
+// Which architectures read a key: probes.json has it for each format, and their code decides here.
+TEST_CASE("a key changes the result of a class of transformers if probes.json says so",
           "[models][reference_layers]") {
   const json layers = testing::recorded("models/transformers_layers"),
              probes = testing::recorded("models/probes").at("hugging_face").at("probes");

@@ -7,7 +7,7 @@
 
 using namespace rope;
 
-TEST_CASE("a rule chosen at run time is that rule", "[models][query_scaling]") {
+TEST_CASE("a rule chosen at run time gives the results of that rule", "[models][query_scaling]") {
   const query_scaling none, log_n{log_n_query_scaling{.train_length = 4096}}, llama4{llama4_query_scaling{}};
   CHECK(none.is_one());
   CHECK_FALSE(log_n.is_one());

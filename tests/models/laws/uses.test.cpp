@@ -16,7 +16,7 @@
 #include "support/catch.hpp"
 #include "support/model_configs.hpp"
 
-// What the comments of this module show, as they show it: tests/class_comments.cmake.
+// The code in the comments of this module, as it is written there: tests/class_comments.cmake.
 
 using namespace rope;
 
@@ -32,7 +32,7 @@ const testing::json json = testing::config("llama_3_1_8b");
 
 }  // namespace
 
-TEST_CASE("the comments of imports show their use", "[models]") {
+TEST_CASE("the examples in the comments of imports work", "[models]") {
   {
     std::istringstream file(json.dump());
     const model_rope model = import_hugging_face(nlohmann::json::parse(file));
@@ -49,7 +49,7 @@ TEST_CASE("the comments of imports show their use", "[models]") {
   CHECK(model.groups()[0].rotary_dim() == 128);
 }
 
-TEST_CASE("the comments of chunks show their use", "[models]") {
+TEST_CASE("the examples in the comments of chunks work", "[models]") {
   const Index layer = 2;
   const model_rope model = import_hugging_face(testing::config("llama_4_scout"));
   const Index chunk = model.chunk_of_layer(layer);
@@ -59,7 +59,7 @@ TEST_CASE("the comments of chunks show their use", "[models]") {
   CHECK(options.key_ranges.size() == 1);
 }
 
-TEST_CASE("the comments of models show their use", "[models]") {
+TEST_CASE("the examples in the comments of models work", "[models]") {
   ones memory;
   const head_view<float> view = memory.view, queries = memory.view;
   const Index layer = 3;
@@ -140,7 +140,7 @@ TEST_CASE("the comments of models show their use", "[models]") {
   CHECK(printed.str().find(" pairs kept, ") != std::string::npos);
 }
 
-TEST_CASE("the comment of indexer_rotation shows its use", "[models]") {
+TEST_CASE("the example in the comment of indexer_rotation works", "[models]") {
   ones memory;
   const head_view<float> heads = memory.view;
   const testing::json config = {
@@ -156,7 +156,7 @@ TEST_CASE("the comment of indexer_rotation shows its use", "[models]") {
   CHECK(heads.at(0, 1, 0)[64] == 1);
 }
 
-TEST_CASE("the comment of frequencies_on_axes shows its use", "[models]") {
+TEST_CASE("the example in the comment of frequencies_on_axes works", "[models]") {
   ones memory;
   const head_view<float> queries = memory.view;
   const model_rope model = import_hugging_face(testing::config("qwen2_vl_7b"));
@@ -167,7 +167,7 @@ TEST_CASE("the comment of frequencies_on_axes shows its use", "[models]") {
   CHECK(*queries.at(0, 1, 0) != 1);
 }
 
-TEST_CASE("the comment of query_scaling shows its use", "[models]") {
+TEST_CASE("the example in the comment of query_scaling works", "[models]") {
   ones memory;
   const head_view<float> q = memory.view;
   const Index start = 4096;
