@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Gradients with respect to angles, frequencies, coordinates, table entries and the growth rates of xPos: heads anywhere in
-// memory, positions in every form, against sums over tokens and heads in 64 bits or more.
+// Gradients with respect to angles, frequencies, coordinates, table entries and the growth rates of xPos:
+// heads anywhere in memory, positions in every form, compared with sums over tokens and heads in 64 bits or
+// more.
 #include <rope/rotation.hpp>
 #include <rope/rotation_extras.hpp>
 
@@ -27,7 +28,7 @@ using testing::wide;
 
 namespace {
 
-/// A sum in `wide` with the sum of the magnitudes of its terms, which bounds what doubles lose of it.
+/// A sum in `wide` with the sum of the magnitudes of its terms, which bounds its error in double.
 struct sum {
   wide value = 0, size = 0;
   void add(wide term) {
@@ -62,8 +63,8 @@ struct heads {
     g_memory.fill(g, static_cast<std::uint32_t>(b.bits(1)) + 256);
   }
 
-  /// Calls `call(positions)` with a start, a list for all rows or one for each, or the start of each row, all of them in
-  /// [first, last), and keeps the position of every token.
+  /// Calls `call(positions)` with a start, a list for all rows or one for each, or the start of each row, all
+  /// of them in [first, last), and stores the position of every token.
   template <class Call>
   void with_positions(bytes& b, std::int64_t first, std::int64_t last, const Call& call) {
     const std::int64_t rows = last - first;
@@ -121,7 +122,7 @@ struct heads {
   }
 };
 
-/// A result [rows, columns] beside its sums: a rounding for each product and each sum, and those of the weights.
+/// A result [rows, columns] and its sums: a rounding for each product and each sum, and those of the weights.
 template <class Got>
 void compare(const Got& got, const std::vector<sum>& exact, Index rows, Index columns, const char* claim) {
   check(got.rows() == rows && got.cols() == columns, "a gradient has the shape of what it is for");
@@ -238,14 +239,14 @@ void run_rates(bytes& b, heads<T, G>& all) {
   });
 }
 
-/// Calls that comments say throw.
+/// Calls that throw according to their comments.
 template <class Layout, class T, class G>
 void run_wrong(bytes& b, heads<T, G>& all) {
   const Index pairs = all.pairs;
   const rope::frequency_table<float> table(rope::frequencies(2 * pairs), -2, 9);
   const rope::xpos<float> tables(rope::frequencies(2 * pairs), -2, 9, {.center = 3, .scale_base = 64});
   switch (b.up_to(3)) {
-    case 0: {  // a position outside of the table
+    case 0: {  // a position outside the table
       if (all.batch * all.tokens == 0) return;
       std::vector<std::int64_t> ids(static_cast<std::size_t>(all.batch * all.tokens), 0);
       ids[static_cast<std::size_t>(b.up_to(static_cast<long>(ids.size()) - 1))] = b.coin() ? 9 : -3;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Attention under any mix of its options, in every storage, from views anywhere in memory, against its definition; keys that
-// a query does not see, and queries that are padding, hold anything.
+// Attention under any mix of its options, for every storage type, from views anywhere in memory, compared
+// with its definition. Hidden keys and padding queries may contain anything.
 #include <rope/attention/attention.hpp>
 
 #include <cmath>
@@ -36,7 +36,8 @@ using testing::guarded_memory;
 
 namespace {
 
-/// What features::draw asks of its dice, from bytes; numbers that only fill matrices come from one seed.
+/// The choices that features::draw makes, taken from bytes. Numbers that only fill matrices come from one
+/// seed.
 class dice {
  public:
   explicit dice(bytes& b) : bytes_(b), generator_(static_cast<std::uint32_t>(b.bits(2))) {}
@@ -56,7 +57,7 @@ class dice {
 template <class T>
 using arithmetic = attention_call::arithmetic<T>;
 
-/// A tensor in memory that nothing else may be read of.
+/// A tensor in memory whose surroundings must not be read.
 template <class T>
 struct placed {
   guarded_memory<T> memory{0};
@@ -130,7 +131,7 @@ void spoil_selected(bytes& b, setting& s, rope::attention_options& o) {
   o.selected = {list.data(), shape};
 }
 
-/// Makes one thing wrong with the call, which then says so and writes nothing.
+/// Makes one thing wrong with the call, which then throws and writes nothing.
 template <class T, class C>
 void check_refusals(bytes& b, setting& s, head_view<const T> q, head_view<const C> k, head_view<const C> v,
                     head_view<T> out, std::vector<double>& sums, const guarded_memory<T>& written) {
@@ -254,7 +255,7 @@ void check_refusals(bytes& b, setting& s, head_view<const T> q, head_view<const 
   check(written.untouched() && testing::same_bits(sums, sums_before), "a refused call writes nothing");
 }
 
-/// Positions that attention rotates queries and keys by, [batch * tokens] each.
+/// The positions by which attention rotates queries and keys, [batch * tokens] each.
 struct turned_positions {
   std::vector<std::int64_t> queries, keys;
 
@@ -262,7 +263,8 @@ struct turned_positions {
     for (long r = 0; r < s.e.batch; ++r) {
       for (long i = 0; i < s.e.queries; ++i) queries.push_back(features::place_of(s, r, i, 0).query);
       for (long j = 0; j < s.e.keys; ++j) {
-        // The segment of a key is that of queries which see it; without one nobody does.
+        // The segment of a key is that of the queries to which it is visible. Without a query it is visible
+        // to none.
         std::int64_t position = 0;
         for (long i = 0; i < std::max(1L, s.e.queries); ++i) {
           const auto place = features::place_of(s, r, i, j);
@@ -285,7 +287,8 @@ const rope::frequency_table<float>& table_of(long rotary_dim) {
   return at->second;
 }
 
-/// Rotation while operands are read gives the bits of rotate and then attention. Keys of 16 bits are widened first.
+/// Rotation while operands are read gives the bits of rotate followed by attention. 16-bit keys are converted
+/// to float first.
 template <class Layout, class T, class C>
 void check_rotation(bytes& b, const setting& s, const operands& x) {
   const auto& table = table_of(s.e.dim / 2 * 2);
@@ -314,7 +317,7 @@ void run(bytes& b) {
   const long longest = size == 30 ? 1100 : size >= 28 ? 140 : 12;
   const features::most limits = {longest > 12 ? 3L : size == 27 ? 40L : 5L, size == 26 ? 41L : 9L};
   setting s = features::draw(d, longest, limits);
-  // Decided by no byte, so that inputs of the corpus keep what the others mean.
+  // No byte decides this, so that inputs of the corpus keep their meaning.
   if (d.generator()() % 4 == 0) features::give_ranges(d, s);
   if (d.generator()() % 4 == 0) features::give_selected(d, s);
   if (longest > 12 && d.up_to(1) == 0) s.e.dim = 1;
@@ -339,7 +342,7 @@ void run(bytes& b) {
   if (has_products && b.coin()) s.options.products = rope::product_precision::bfloat16;
   if (b.one_in(5)) return check_refusals<T, C>(b, s, q.view, k.view, v.view, out.view, sums, out.memory);
 
-  // Of the poisoned keys at most one is seen by anybody.
+  // At most one of the poisoned keys is visible.
   const long kind = b.up_to(3), group = s.e.heads / s.e.kv_heads;
   const long bad_row = b.up_to(s.e.batch - 1), bad_key = b.up_to(s.e.keys - 1),
              bad_head = b.up_to(s.e.kv_heads - 1);
@@ -388,7 +391,7 @@ void run(bytes& b) {
       if (!(std::abs(value - expected) <= bound.out + rounding)) {
         std::fprintf(stderr, "out(%ld, %ld, %ld, %ld) is %.9g for %.9g, %.3g bounds off\n", long(r), long(i),
                      long(h), long(c), value, expected, std::abs(value - expected) / (bound.out + rounding));
-        check(false, "a channel is what the definition says");
+        check(false, "a channel follows the definition");
       }
     }
     if (sums.empty() || spoiled) return;
@@ -396,13 +399,13 @@ void run(bytes& b) {
     if (!(sums[at] == exact.log_sum_exp[at] || std::abs(sums[at] - exact.log_sum_exp[at]) <= sum_bound)) {
       std::fprintf(stderr, "log_sum_exp is %.9g for %.9g, bound %.3g\n", sums[at], exact.log_sum_exp[at],
                    sum_bound);
-      check(false, "a log-sum-exp is what the definition says");
+      check(false, "a log-sum-exp follows the definition");
     }
   });
 }
 
-/// Attention to integers with scales is that to the numbers they stand for, whatever the scales are of keys
-/// that nobody sees.
+/// Attention to integers with scales is attention to the numbers that they represent, for any scales of
+/// hidden keys.
 void run_quantized(bytes& b) {
   dice d(b);
   const long longest = d.one_in(8) ? 1100 : d.one_in(4) ? 140 : 12;
@@ -437,8 +440,9 @@ void run_quantized(bytes& b) {
   const features::result exact = features::definition(s, x);
   double bound = quantized::bound(s, x);
   if (s.options.products == rope::product_precision::integers) {
-    // Every channel of a query and every weight times a scale is off by half a step, of 2^-15 of the largest:
-    // a score by so much of all its products, and a sum of weighted values by so much per key of its tile.
+    // Every channel of a query and every weight times a scale has an error of half a step, of 2^-15 of the
+    // largest: that times the sum of all products of a score, and per key of its tile for a sum of weighted
+    // values.
     const double half_step = 1.01 * 0x1p-16, dim = static_cast<double>(s.e.dim);
     const double scale = s.options.scale != 0 ? std::abs(s.options.scale) : 1 / std::sqrt(dim);
     const double score = scale * half_step * dim * x.q.largest() * x.k.largest();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Frequencies on several axes, of any numbers: the named ones of vision and video models, and the constructions that they are
-// made of, each against its published formula, or refused.
+// Frequencies on several axes, from any numbers: the named ones of vision and video models, and the
+// constructions from which they are made, each compared with its published formula, or throwing.
 #include <rope/frequencies.hpp>
 
 #include <algorithm>
@@ -29,7 +29,8 @@ namespace {
 using matrix = std::vector<std::vector<wide>>;
 using list = std::vector<wide>;
 
-/// What numbers should lead to: frequencies, or std::invalid_argument. Where a formula comes near the end of a range, either.
+/// The expected outcome: frequencies, or std::invalid_argument. If a formula comes near the end of a range,
+/// either.
 struct expected {
   matrix inv_freq;
   wide factor = 1;
@@ -39,7 +40,7 @@ struct expected {
 bool is_finite(double x) { return std::abs(x) <= std::numeric_limits<double>::max(); }
 bool is_base(double base) { return is_finite(base) && base > 1; }
 wide wider(double x) { return static_cast<wide>(x); }
-/// Far enough from 1 and from the end of the range that no product of a formula leaves it.
+/// Far enough from 1 and from the end of the range that no product of a formula overflows.
 bool is_usual(double base) { return base > 1.0001 && base < 1e12; }
 
 /// base^(-2 j / width), j < width / 2
@@ -49,7 +50,7 @@ list original(Index width, wide base) {
     f.push_back(testing::pow(base, -static_cast<wide>(2 * j) / static_cast<wide>(width)));
   return f;
 }
-/// One block of pairs after the other, each turned by an axis of its own.
+/// One block of pairs after another, each rotated by its own axis.
 matrix blocks(const std::vector<list>& parts) {
   matrix all;
   for (std::size_t axis = 0; axis < parts.size(); ++axis)
@@ -89,7 +90,7 @@ void compare(const expected& e, const Make& make) {
     for (Index a = 0; a < got->axes(); ++a) {
       const wide exact = e.inv_freq[static_cast<std::size_t>(i)][static_cast<std::size_t>(a)];
       const double value = got->inv_freq()(i, a);
-      // Two roundings, of a frequency and of what it is multiplied by; a power of 64 bits adds less.
+      // Two roundings, of a frequency and of its factor. A power of 64 bits adds less.
       if (testing::abs(wider(value) - exact) <= 4 * 0x1p-53L * testing::abs(exact) + 0x1p-1073L) continue;
       std::fprintf(stderr, "pair %ld, axis %ld: %.17g for %.21Lg\n", long(i), long(a), value,
                    static_cast<long double>(exact));
@@ -255,7 +256,7 @@ void run_video(bytes& b) {
   }
 }
 
-/// A schedule of any numbers on one axis, now and then on two.
+/// A schedule of any numbers on one axis, sometimes on two.
 frequencies draw_part(bytes& b, bool two_axes) {
   const Index pairs = b.between(1, 5), axes = two_axes ? 2 : 1;
   Eigen::ArrayXXd f(pairs, axes);

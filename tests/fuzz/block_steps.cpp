@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Self-attention of a block to a cache: prompts, single tokens and rows of different lengths, between
-// truncated and copied rows, against the formula with every product written out. Every call that comments say
-// throws is made too: it changes neither the cache nor its output.
+// truncated and copied rows, compared with the formula with every product written out. Every call that throws
+// according to its comment is made too: it changes neither the cache nor its output.
 #include <rope/block/multi_head_attention.hpp>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ using namespace rope;
 namespace fuzz {
 namespace {
 
-/// The last one is another range of the first: a cache takes both.
+/// The last one is another range of the first: a cache accepts both.
 const position_tables& tables() {
   using table = frequency_table<float>;
   static const position_tables all = {
@@ -41,13 +41,13 @@ const position_tables& tables() {
   return all;
 }
 
-/// The values of a token carry an error as its keys do: a cache may round them to 16 bits.
+/// The values of a token carry an error like its keys: a cache may round them to 16 bits.
 struct token {
   key k, v;
   std::int64_t position = 0;
 };
 
-/// A block, and the cache that it is to have.
+/// A block, and its cache.
 template <class T>
 struct setup {
   Index kv_heads, heads, head_dim, value_dim;
@@ -56,7 +56,7 @@ struct setup {
   ring_policy policy;
   key_storage storage;
   Index first_channel;
-  bool turned;  // whether calls are given a table; raw keys need one
+  bool turned;  // whether calls are given a table, which raw keys need
 
   explicit setup(bytes& b)
       : kv_heads(b.between(1, 2)),
@@ -82,7 +82,7 @@ class stepper final : public Base {
   static constexpr bool is_ring = std::is_base_of_v<ring_target<C, token>, Base>;
 
  public:
-  /// \param shape  of the cache, behind its batch
+  /// \param shape  of the cache, after its batch
   template <class... Shape>
   stepper(bytes& b, const setup<T>& of, const Shape&... shape) : Base(b, of.batch, shape...), s_(of) {}
 
@@ -138,7 +138,7 @@ class stepper final : public Base {
     }
     for (Index r = 0; r < batch_; ++r)
       check(cache_.next_positions()[static_cast<std::size_t>(r)] == next(r),
-            "the next token is behind those that a row has");
+            "the next token comes after those of a row");
   }
   bits state() const override {
     bits all = shown_by(cache_);
@@ -156,7 +156,7 @@ class stepper final : public Base {
     return largest + 1;
   }
 
-  /// Whether a table reaches what `count` new tokens of a row, and the raw keys that it holds, are turned by.
+  /// Whether a table covers the positions of `count` new tokens of a row, and of its raw keys.
   bool is_in_table(Index r, Index count, std::size_t table) const {
     const auto reached = [&](std::int64_t position) { return tables()[table].contains(position); };
     if (count == 0) return true;
@@ -176,13 +176,13 @@ class stepper final : public Base {
     else
       return r >= 0 && i >= 0;
   }
-  /// Whether a row has room for new tokens, and there are positions for them.
+  /// Whether a row has free slots for new tokens, and there are positions for them.
   bool has_room(Index r, Index count) const {
     return is_ring || count <= s_.capacity - static_cast<Index>(tokens_of(r).size());
   }
   bool is_in_range(Index r, Index count) const { return count == 0 || next(r) + count - 1 <= furthest; }
 
-  /// Heads of row i of x through a projection, and then what the block and the cache do to keys.
+  /// Heads of row i of x through a projection, followed by the steps of the block and the cache for keys.
   key head(const token_matrix<T>& x, Index i, const token_matrix<T>& weight, const token_matrix<T>& bias,
            const token_matrix<T>& norm) const {
     key one{project(x, i, weight, bias, s_.own.bias)};
@@ -193,7 +193,7 @@ class stepper final : public Base {
   void turn(key& k, std::size_t table, std::int64_t position) const {
     tables().turn<S>(k, shape().head_dim, table, is_interleaved, position, s_.first_channel);
   }
-  /// Rounds channels to those of the cache; 2^-25 is half of the smallest one of half.
+  /// Rounds channels to those of the cache. 2^-25 is half of the smallest one of half.
   static void store(key& x) {
     if constexpr (!std::is_same_v<C, T>) {
       wide largest = 0;
@@ -202,7 +202,7 @@ class stepper final : public Base {
     }
   }
 
-  /// New tokens of every row: all of them, or as counts say.
+  /// New tokens of every row: all of them, or as many as the counts.
   void forward() {
     const Index tokens = b_.up_to(is_ring ? 9 : 4);
     const bool padded = b_.one_in(3);
@@ -241,7 +241,7 @@ class stepper final : public Base {
       for (Index t = 0; t < counts.of(r); ++t) add(r, new_token(x, r * tokens + t, first.back() + t, table));
     }
     check_all();
-    // The formula takes keys and values as the cache has stored them, where it still has them.
+    // The formula uses keys and values as the cache stores them, if they are still in it.
     for (Index r = 0; r < batch_; ++r) remember_stored(r);
     for (Index r = 0; r < batch_; ++r)
       for (Index t = 0; t < tokens; ++t) {
@@ -281,7 +281,7 @@ class stepper final : public Base {
               {project(x, i, s_.own.v, s_.own.v_bias, s_.own.bias)},
               position};
     if (s_.turned && !raw()) turn<C>(one.k, table, position);
-    store(one.k), store(one.v);  // channels that do not turn are rounded, too
+    store(one.k), store(one.v);  // channels that do not rotate are rounded, too
     return one;
   }
   void remember_stored(Index r) {
@@ -302,7 +302,7 @@ class stepper final : public Base {
     }
   }
 
-  /// One output against the formula.
+  /// Compares one output with the formula.
   void check_query(const token_matrix<T>& out, Index i, const token_matrix<T>& x, Index r,
                    std::int64_t position, Index window, std::size_t table, const std::vector<double>& sums) {
     std::vector<key> keys;
@@ -320,8 +320,8 @@ class stepper final : public Base {
     error = std::max(error, query.error);
     const channels attended = attend_heads(query, keys, values, shape().heads, shape().kv_heads,
                                            static_cast<std::size_t>(shape().value_dim));
-    // Channels are below 3 and values below 1.5: a score is off by 2 * 6 * 3 errors over a root of 4, a
-    // weight by twice that, and the product has at most 12 rows of |o| <= 1/2.
+    // Channels are below 3 and values below 1.5: the error of a score is 2 * 6 * 3 errors over a root of 4,
+    // that of a weight twice as much, and the product has at most 12 rows of |o| <= 1/2.
     const wide u = tolerance::unit_roundoff<T>(), score = 18 * error + 40 * u;
     check_output("a step is the formula over what the cache has", out, i, s_.own, attended,
                  6 * (1.5L * 2.02L * score + value_error + 40 * u));
@@ -349,11 +349,12 @@ class stepper final : public Base {
       const auto exact = static_cast<wide>(std::log(static_cast<double>(sum)));
       check(testing::abs(static_cast<wide>(sums[static_cast<std::size_t>(i * shape().heads + h)]) - exact) <=
                 bound + 40 * tolerance::unit_roundoff<T>(),
-            "a step tells the logarithm of the sum of its exponentials");
+            "a step reports the logarithm of the sum of its exponentials");
     }
   }
 
-  /// A token that the caller puts far off, or before others: keys whose rotation the cache does not know.
+  /// A token that the caller puts at a distant position, or before others: keys whose rotation the cache does
+  /// not know.
   void append_elsewhere() {
     if constexpr (!is_ring) {
       if (!raw() && (s_.turned || rotation_.known)) return;
@@ -373,8 +374,8 @@ class stepper final : public Base {
     }
   }
 
-  /// One more token of every row in a call that is wrong in one way; that there is no room or no row of the
-  /// table for it may be found before.
+  /// One more token for every row in a call that is invalid in one way. A missing slot or table row may be
+  /// found before.
   void misuse() {
     if (batch_ == 0) return misuse_no_rows();
     const std::size_t table = rotation_.table;
@@ -426,10 +427,10 @@ class stepper final : public Base {
         return wrong("options that do not go with a cache are refused", call);
       case 8:
         return wrong_shape(x, out);
-      case 9:  // raw keys have no angles, and those of a table do not go on without it
+      case 9:  // raw keys have no angles, and keys of a table need one
         if (!raw() && (is_empty() || !rotation_.known)) return;
         turned = false;
-        return wrong("a cache needs the table that turns its keys", call);
+        return wrong("a cache needs the table that rotates its keys", call);
       case 10: {
         const std::size_t other = table == 1 ? 0 : 1;
         return other_rotation(
@@ -470,12 +471,12 @@ class stepper final : public Base {
         invalid_argument, "a batch without rows has no tokens",
         [&] { step_of(block({}), x, out, s_.turned, 0, detail::row_counts()); }, out);
   }
-  /// Keys of another rotation than those of the cache; any rotation goes with raw keys and with no keys.
+  /// Keys of another rotation than those of the cache. Raw keys, or no keys, accept any rotation.
   template <class Call>
   void other_rotation(bool any, const Call& call, const token_matrix<T>& out) {
     if (!any) fails(invalid_argument, "keys of another rotation are refused", call, out);
   }
-  /// A cache of other heads than the block has.
+  /// A cache with other heads than the block.
   void wrong_shape(const token_matrix<T>& x, token_matrix<T>& out) {
     Index extents[] = {shape().kv_heads, shape().head_dim, shape().value_dim};
     extents[b_.up_to(2)] += b_.coin() ? 1 : -1;
@@ -485,7 +486,7 @@ class stepper final : public Base {
       else
         return kv_cache<C>(batch_, 4, extents[0], extents[1], extents[2]);
     }();
-    // A kv_cache of values as wide as keys may say 0.
+    // The values of a kv_cache may be given as 0.
     if (other.value_dim() == shape().value_dim && other.head_dim() == shape().head_dim &&
         other.kv_heads() == shape().kv_heads)
       return;
@@ -496,7 +497,7 @@ class stepper final : public Base {
     check(out == before && shown_by(other) == shown_before, "a call that throws changes nothing");
   }
 
-  /// Caches on axes that a step does not go with: it reads one table, whose rows are the new tokens.
+  /// Caches on axes that do not fit a step: it reads one table, whose rows are the new tokens.
   void misuse_axes() {
     const multi_head_shape& heads = shape();
     const Index batch = std::max(batch_, Index{1});

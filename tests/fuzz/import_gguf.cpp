@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// GGUF files of any bytes, metadata of any values and recorded ones spoilt: an import gives a model that keeps its promises,
-// or refuses. The reader of the bytes is that of the examples.
+// GGUF files of any bytes, metadata of any values, and changed recorded ones: an import gives a model that
+// keeps its promises, or throws. The reader of the bytes is that of the examples.
 #include <rope/models/gguf.hpp>
 
 #include <cstddef>
@@ -36,7 +36,7 @@ testing::gguf_file file_of(const json& metadata) {
   return file;
 }
 
-/// Answers every key with what the bytes say.
+/// Returns for every key a value from the bytes.
 struct oracle {
   fuzz::bytes& b;
   std::string architecture;
@@ -59,7 +59,7 @@ struct oracle {
 
 }  // namespace
 
-/// Every original as it is.
+/// Every original unchanged.
 extern "C" int LLVMFuzzerInitialize(int* /*count*/, char*** /*arguments*/) {
   for (const json& metadata : originals())
     fuzz::check_import([&] { return rope::import_gguf(file_of(metadata)); });
@@ -72,7 +72,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
     std::optional<gguf_file> file;
     try {
       file.emplace(stream);
-    } catch (const std::runtime_error&) {  // no GGUF file
+    } catch (const std::runtime_error&) {  // not a GGUF file
       return 0;
     }
     fuzz::check_import([&] { return rope::import_gguf(*file); });

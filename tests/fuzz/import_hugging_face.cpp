@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// config.json of any bytes, and real ones spoilt: an import gives a model that keeps its promises, or refuses.
+// config.json of any bytes, and changed real ones: an import gives a model that keeps its promises, or
+// throws.
 #include <rope/models/hugging_face.hpp>
 
 #include <cstddef>
@@ -31,7 +32,7 @@ rope::hugging_face_options draw_options(fuzz::bytes& b) {
 
 }  // namespace
 
-/// Every original as it is.
+/// Every original unchanged.
 extern "C" int LLVMFuzzerInitialize(int* /*count*/, char*** /*arguments*/) {
   for (const json& file : originals()) fuzz::check_import([&] { return rope::import_hugging_face(file); });
   return 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Any sequence of the operations of a kv_cache against lists of tokens; every call that its comments say
-// throws is made too, and changes nothing.
+// Any sequence of the operations of a kv_cache, compared with lists of tokens. Every call that throws
+// according to its comment is made too, and changes nothing.
 #include <rope/cache/kv_cache.hpp>
 
 #include <algorithm>
@@ -48,7 +48,8 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
         extents_(s) {}
 
   void step() override {
-    const long chosen = b_.up_to(255);  // of the last sixteen, so that others mean what they did
+    const long chosen =
+        b_.up_to(255);  // one of the last sixteen values, so that the others keep their meaning
     this->take_step(chosen < 240 ? chosen % 12 : 12 + chosen % 4);
   }
   void misuse() override {
@@ -63,9 +64,9 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
     this->check_rows();
   }
 
-  /// The newest tokens ask. Of integers the model takes what the cache shows, which check_stored has
-  /// compared: an output is then off by the arithmetic alone. 16-bit types are left to the target of
-  /// attention.
+  /// The queries are the newest tokens. For integers the model uses the contents of the cache, which
+  /// check_stored has compared, so the error of an output is that of the arithmetic alone. 16-bit types are
+  /// left to the target of attention.
   void attend() override {
     if constexpr (!tolerance::is_16_bit<T>) {
       using Q = numbers<T>;
@@ -79,7 +80,7 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
       auto table = turned ? raw() ? static_cast<std::size_t>(b_.up_to(2)) : rotation_.table : 0;
       const bool in_table = this->is_in_table(a, table);
       attention_options options = {.window = window};
-      const long other = b_.up_to(47);  // most calls are as they should be
+      const long other = b_.up_to(47);  // most calls are valid
       bool invalid = false;
       wrong_option spoilt;
       if (other >= 44) {
@@ -97,7 +98,7 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
         else
           a.counts.back() = a.queries + 1;
       }
-      // The rule of which tokens a call without counts asks for is compared by check_counts.
+      // check_counts compares which tokens a call without counts refers to.
       const bool uncounted = other < 8 && a.enough && counts_are_known(a.counts, a.queries);
       std::vector<char> seen_by_mask;
       const bool masked = other >= 8 && other < 18, ranged = other >= 16 && other < 22 && a.queries > 0;

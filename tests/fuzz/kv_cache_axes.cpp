@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Any sequence of the operations of a kv_cache whose tokens have coordinates, against lists of tokens; every
-// call that its comments say throws is made too, and changes nothing.
+// Any sequence of the operations of a kv_cache whose tokens have coordinates, compared with lists of tokens.
+// Every call that throws according to its comment is made too, and changes nothing.
 #include <rope/cache/kv_cache.hpp>
 
 #include <algorithm>
@@ -59,7 +59,8 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
   axis_rotation draw_rotation(bool text) { return base::draw_rotation(text); }
 
   void step() override {
-    const long chosen = b_.up_to(255);  // of the last eighteen, so that others mean what they did
+    const long chosen =
+        b_.up_to(255);  // one of the last eighteen values, so that the others keep their meaning
     if (chosen >= 250) return chosen % 2 == 0 ? this->reserve() : this->take_row();
     if (chosen >= 238) return chosen % 2 == 0 ? evict() : append_rotated();
     switch (chosen % 14) {
@@ -199,7 +200,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
       });
     };
     if (behind && !this->goes_on_whole())
-      return refused(invalid_argument, "text does not go on behind a part of a cell", call);
+      return refused(invalid_argument, "text does not continue after a fraction of a cell", call);
     if (places.odd && in != rows_and_positions)
       return refused(invalid_argument, "coordinates that are not of all tokens are refused", call);
     if (b_.one_in(12)) {
@@ -219,7 +220,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     if (!empty() && !(turned ? meets(given) : !this->known_))
       return refused(invalid_argument, "keys of another rotation are refused", call);
     if (in == rows_and_positions)
-      return refused(invalid_argument, "a table of coordinates says where tokens are", call);
+      return refused(invalid_argument, "a table of coordinates sets the positions of tokens", call);
     if (turned && !earlier && !in_table)
       return refused(out_of_range, "positions outside the table are refused", call);
     call();
@@ -259,7 +260,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
       if (this->moves_evicted(of, from, n)) move(of.evicted);
     });
     if (!stays) return refused(out_of_range, "coordinates beyond 2^53 are refused", call);
-    if (!raw() && testing::abs(by) > 0x1p36) return;  // beyond what the model computes exactly
+    if (!raw() && testing::abs(by) > 0x1p36) return;  // beyond the exact range of the model
     call();
     this->for_rows(r, [&, from = first, n = count](auto& of) {
       if (this->moves_evicted(of, from, n)) of.evicted = static_cast<double>(of.evicted + by);
@@ -303,13 +304,13 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
       for (token_on_axes& one : of) {
         const wide error = one.k.error;
         turn_on_axes<T>(one.k, shape_.head_dim, from, one.at, 1, -1);
-        one.k.error = error;  // the library turns once, by the difference
+        one.k.error = error;  // the library rotates once, by the difference
         turn_on_axes<T>(one.k, shape_.head_dim, to, one.at, to.factor() / from.factor());
         one.k.error = one.k.error * 1.25L + tolerance::unit_roundoff<float>() * 16;
       }
   }
 
-  /// Calls that are wrong whatever the cache holds.
+  /// Calls that are invalid for any contents of the cache.
   void misuse() {
     using limits = std::numeric_limits<Index>;
     this->ask_for_no_row();
@@ -341,7 +342,8 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     this->check_tables();
   }
 
-  /// The newest tokens ask; see the targets of attention and of kv_cache for what this one leaves out.
+  /// The queries are the newest tokens. See the targets of attention and of kv_cache for what this one leaves
+  /// out.
   void attend() {
     if constexpr (!tolerance::is_16_bit<T>) {
       using Q = numbers<T>;
@@ -360,7 +362,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
       const bool turned = raw() ? !b_.one_in(12) : b_.coin();
       const bool by_text = turned && !raw() && b_.coin();
       const axis_rotation given = draw_rotation(turned && (by_text || (raw() && b_.one_in(12))));
-      // Rows of the table: all tokens for raw keys, else the queries.
+      // Rows of the table: all tokens for raw keys, otherwise the queries.
       std::vector<coordinates> places;
       const bool near_ones = this->all_near();
       bool text = true, in_table = true;
@@ -383,7 +385,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
           places.push_back({0, 0});
           const auto n = static_cast<Index>(places.size());
           wrong_rows = raw() || (n != queries && n != batch_ * queries);
-        } else {  // of a token that counts
+        } else {  // of a token within the counts
           Index spoilt = -1;
           for (Index r = 0; r < batch_; ++r)
             if (!raw() && count_of(r) > 0) spoilt = r * queries + count_of(r) - 1;
@@ -428,7 +430,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
           if (raw()) turn_on_axes<Q>(one.k, shape_.head_dim, given, one.at, given.factor());
           keys.push_back(one.k), values.push_back(one.v);
         }
-        check_attended("attention on axes goes by the order of tokens, and turns by their coordinates",
+        check_attended("attention on axes uses the order of tokens, and rotates by their coordinates",
                        asked.out, r, i, group, query, keys, values);
       });
     }

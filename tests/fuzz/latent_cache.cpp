@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Any sequence of the operations of a latent_cache against lists of tokens; every call that its comments say
-// throws is made too, and changes nothing.
+// Any sequence of the operations of a latent_cache, compared with lists of tokens. Every call that throws
+// according to its comment is made too, and changes nothing.
 #include <rope/cache/latent_cache.hpp>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ class decoder final : public moved_keys_target<latent_cache<T>> {
         dim_(s.latent_dim + 2 * pairs) {}
 
   void step() override {
-    const long chosen = b_.up_to(255);  // of the last nine, so that others mean what they did
+    const long chosen = b_.up_to(255);  // one of the last nine values, so that the others keep their meaning
     this->take_step(chosen < 247 ? chosen % 13 : 13 + chosen % 3);
   }
   void misuse() override {
@@ -61,7 +61,8 @@ class decoder final : public moved_keys_target<latent_cache<T>> {
     this->check_rows();
   }
 
-  /// The newest tokens ask with absorbed queries, of many heads; keys in double or float are enough here.
+  /// The queries are absorbed queries of the newest tokens, with many heads. Keys in double or float are
+  /// enough here.
   void attend() override {
     if constexpr (!tolerance::is_16_bit<T>) {
       if (batch_ == 0) return;
@@ -115,10 +116,11 @@ class decoder final : public moved_keys_target<latent_cache<T>> {
     }
   }
 
-  /// The heads of a query, of scale 1/2, against the keys that they see and whose latents are the values.
+  /// The heads of a query, of scale 1/2, against the keys that are visible to them and whose latents are the
+  /// values.
   ///
-  /// A score of two errors e and the arithmetic, as attention_bound has it; L is the largest sum of |q_d
-  /// k_d|.
+  /// The error of a score from two errors e and the arithmetic is that of attention_bound. L is the largest
+  /// sum of |q_d k_d|.
   void check_latents(const head_view<T>& out, Index r, Index i, const key& query,
                      const std::vector<key>& seen) const {
     wide error = query.error;

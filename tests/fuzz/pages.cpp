@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// An engine with a pool of pages and sequences that grow, shrink, share prefixes and part again, against a
-// list of tokens for each sequence. What no sequence holds is poisoned; every call that comments say throws
-// is made too, and changes nothing.
+// An engine with a pool of pages and sequences that grow, shrink, share prefixes and separate again, compared
+// with a list of tokens for each sequence. Slots of no sequence are poisoned. Every call that throws
+// according to its comment is made too, and changes nothing.
 #include <rope/cache/page_calls.hpp>
 #include <rope/cache/page_view.hpp>
 #include <rope/cache/shift_keys.hpp>
@@ -33,7 +33,7 @@ namespace {
 
 using testing::guarded_memory;
 
-/// Tables that keys meet: two schedules, a magnitude, ranges that end early or begin late, and angles that
+/// The tables of the keys: two schedules, a magnitude, ranges that end early or begin late, and angles that
 /// are not exact.
 const position_tables& tables() {
   using table = frequency_table<float>;
@@ -67,7 +67,7 @@ struct page_pool {
       : view(draw(b, pages, page_size, heads, dim)) {}
   detail::stored_view<T> draw(bytes& b, Index pages, Index page_size, Index heads, Index dim) {
     if constexpr (is_quantized<T>) {
-      guarded_memory<Eigen::half> layout(0);  // a place for every integer
+      guarded_memory<Eigen::half> layout(0);  // one element for every integer
       const auto x = draw_view(b, layout, pages, page_size, heads, dim);
       memory = guarded_memory<T>(static_cast<Index>(layout.now.size()));
       return {memory.data() + (x.data - layout.data()),
@@ -84,7 +84,7 @@ struct page_pool {
     }
   }
 
-  /// Makes a token what another is, or nothing.
+  /// Copies a token to another slot, or clears it.
   void copy(Index page, Index slot, Index from_page, Index from_slot) {
     for (Index h = 0; h < view.heads; ++h) {
       std::copy_n(view.at(from_page, from_slot, h), view.head_dim, view.at(page, slot, h));
@@ -104,7 +104,7 @@ struct page_pool {
     scale_memory.before = scale_memory.now;
   }
   bool untouched() const { return memory.untouched() && scale_memory.untouched(); }
-  /// Whether everything but the slots [pages, page_size] named has the bits it had.
+  /// Whether everything except the named slots [pages, page_size] has its original bits.
   bool untouched_outside(const std::vector<char>& slots) const {
     page_pool other = *this;
     for (Index page = 0; page < view.batch; ++page)
@@ -155,7 +155,7 @@ class engine {
   sequence& at(Index s) { return all_[static_cast<std::size_t>(s)]; }
   const sequence& at(Index s) const { return all_[static_cast<std::size_t>(s)]; }
   Index used_blocks(const sequence& s) const { return (s.length() + page_size_ - 1) / page_size_; }
-  /// How often a page stands in the table, among the blocks that hold tokens.
+  /// How often a page is in the table, among the blocks with tokens.
   Index uses(Index page) const {
     Index count = 0;
     for (const sequence& one : all_)
@@ -176,7 +176,7 @@ class engine {
     slots[static_cast<std::size_t>(of.blocks[static_cast<std::size_t>(t / page_size_)] * page_size_ +
                                    t % page_size_)] = 1;
   }
-  /// Gives back the pages of no tokens, and makes NaN of every slot without one.
+  /// Frees the pages without tokens, and sets every slot without a token to NaN.
   void poison_rest() {
     std::vector<char> held = no_slots();
     for (sequence& one : all_) {
@@ -189,7 +189,7 @@ class engine {
           keys_.poison(page, slot), values_.poison(page, slot);
   }
 
-  /// One entry of the lists that is not what it should be.
+  /// One entry of the lists that is invalid.
   struct wrong_entry {
     Index page_of = -1, block = 0, page = 0;  // block `block` of sequence `page_of` names `page`
     Index length_of = -1, length = 0;
@@ -220,11 +220,11 @@ class engine {
     }
   }
 
-  /// What a call that is wrong in these ways throws; pages keep their bits.
+  /// What a call throws that is invalid in these ways. Pages keep their bits.
   template <class Call>
   void refused(bool invalid, bool outside, const char* claim, const Call& call) {
     if (invalid && outside)
-      refuses<std::logic_error>(claim, call);  // which is found first is not said
+      refuses<std::logic_error>(claim, call);  // which is found first is not documented
     else if (invalid)
       refuses<std::invalid_argument>(claim, call);
     else
@@ -239,7 +239,7 @@ class engine {
         const Index page = one.blocks[static_cast<std::size_t>(t / page_size_)], slot = t % page_size_;
         for (Index h = 0; h < heads_; ++h) {
           check(near(keys_.view, page, slot, h, expected.k.exact.data() + h * dim_, expected.k.error),
-                "pages have the keys that were written, turned as was asked");
+                "pages have the written keys, rotated as requested");
           check(near(values_.view, page, slot, h, expected.v.data() + h * value_dim_,
                      storing_error<T>(expected.v)),
                 "pages have the values that were written");
@@ -280,12 +280,12 @@ class engine {
     tables().turn<S>(k, dim_, table, interleaved_one, position, first_channel_);
   }
   placed_table<float> placed(std::size_t table) const { return tables()[table].at_channel(first_channel_); }
-  /// One that turns less than the others, at their place.
+  /// One that rotates fewer channels than the others, at their first channel.
   placed_table<float> of_fewer_pairs() const {
     static const frequency_table<float> one(frequencies(2 * pairs - 2, 50.0), 60);
     return one.at_channel(first_channel_);
   }
-  /// One that turns more than the head, or behind its end.
+  /// One that rotates more channels than the head has, or begins beyond its end.
   placed_table<float> beyond_head() {
     return b_.coin() ? tables().of_more_pairs.at_channel(0)
                      : tables()[0].at_channel(dim_ - 2 * pairs + b_.between(1, 3));
@@ -297,7 +297,7 @@ class engine {
     return i == 5 && b_.coin() ? 6 : i;
   }
 
-  /// Which tokens of a call are new: as many of every sequence, or laid end to end.
+  /// Which tokens of a call are new: as many of every sequence, or packed one sequence after another.
   struct newest {
     std::vector<Index> counts;
     std::vector<std::int64_t> offsets;
@@ -317,9 +317,9 @@ class engine {
     n.tokens = static_cast<Index>(n.offsets.back());
     return n;
   }
-  /// Something in the lists of a call that does not fit.
+  /// An invalid entry in the lists of a call.
   ///
-  /// \return  whether that is found as invalid, and as out of range
+  /// \return  whether it throws as invalid, and as out of range
   std::pair<bool, bool> spoil_lists(newest& n) {
     using limits = std::numeric_limits<Index>;
     if (!b_.one_in(12) || all_.empty()) return {false, false};
@@ -368,7 +368,7 @@ class engine {
     with_type_of_new<T>(b_, [&]<class K>(K) { write_of<K>(); });
   }
 
-  /// Some sequences take new tokens: of a prompt, one, or none.
+  /// Some sequences get new tokens: of a prompt, one, or none.
   template <class K>
   void write_of() {
     const std::vector<sequence> before = all_;
@@ -430,8 +430,8 @@ class engine {
   }
   void remember() { keys_.remember(), values_.remember(); }
 
-  /// Gives a sequence room for `count` more tokens, or as many as there is room for, and draws them. A last
-  /// page that others have too is copied before, unless the engine forgets to.
+  /// Gives a sequence slots for `count` more tokens, or as many as there are, and draws the tokens. A last
+  /// page that others share is copied before, unless the engine forgets to.
   Index grow(sequence& one, Index count, bool keep_shared) {
     std::vector<Index> free = free_pages();
     if (const Index last = one.length() % page_size_;
@@ -456,7 +456,7 @@ class engine {
     return count;
   }
 
-  /// A sequence begins again as the first tokens of another, in the same pages.
+  /// A sequence starts again as the first tokens of another, in the same pages.
   void fork() {
     if (all_.empty()) return;
     const Index from = b_.up_to(long(sequences()) - 1), to = b_.up_to(long(sequences()) - 1);
@@ -468,7 +468,7 @@ class engine {
     at(to).tokens.resize(length);
     poison_rest();
   }
-  /// A sequence ends, forgets its last tokens, or one of its blocks.
+  /// A sequence ends, or drops its last tokens or one of its blocks.
   void shrink() {
     if (all_.empty()) return;
     sequence& one = at(b_.up_to(long(sequences()) - 1));
@@ -515,9 +515,9 @@ class engine {
         });
       });
     };
-    if (invalid || outside) return refused(invalid, outside, "keys that cannot turn are refused", call);
+    if (invalid || outside) return refused(invalid, outside, "keys that cannot rotate are rejected", call);
     call();
-    check(values_.untouched() && keys_.untouched_outside(turned), "only the keys that turn change");
+    check(values_.untouched() && keys_.untouched_outside(turned), "only the rotated keys change");
     for (Index t = first; t < first + count && delta != 0; ++t)
       turn<T>(at(s).tokens[static_cast<std::size_t>(t)].k, static_cast<std::size_t>(dim_),
               tables().rule(table, interleaved_one, first_channel_), delta, false);
@@ -564,7 +564,7 @@ class engine {
         rotation_rule quotient = there;
         quotient.factor = there.factor / back.factor;
         turn<Q>(turned_back, static_cast<std::size_t>(dim_), back, -t, false);
-        turned_back.error = k.error;  // the library turns once, by the difference
+        turned_back.error = k.error;  // the library rotates once, by the difference
         turn<T>(turned_back, static_cast<std::size_t>(dim_), quotient, t, true);
         k = turned_back;
       }
@@ -586,7 +586,7 @@ class engine {
     const bool beyond = turned && b_.one_in(16);
     const std::size_t table = draw_table();
     const Index window = b_.coin() ? 0 : b_.between(1, 4);
-    const long chosen = b_.up_to(255);  // of the last 32 ranges, so that others mean what they did
+    const long chosen = b_.up_to(255);  // one of the last 32 ranges, so that the others keep their meaning
     const Index sinks = chosen % 3;
     asked_queries<T, Q> asked(b_, n.batch, n.tokens, heads, dim_, value_dim_);
     bool enough = true, in_table = true;
@@ -644,7 +644,7 @@ class engine {
       }
     }
     invalid = invalid || !enough || beyond || (raw() && !turned);
-    // Queries that a sequence has not are at positions before its first.
+    // Queries that a sequence does not have are at positions before its first.
     outside = outside || (turned && !beyond && (!in_table || !enough));
     options.query_offsets = n.offsets;
     asked.q_memory.before = asked.q_memory.now;
@@ -667,7 +667,7 @@ class engine {
           "attention changes no pages");
     check(asked.out_memory.untouched_outside(whole), "only the channels of the output are written");
     for (Index s = 0; s < sequences(); ++s) {
-      // Keys as they are stored, which check_all compares; raw ones turn.
+      // Keys as they are stored, which check_all compares. Raw ones are rotated.
       std::vector<key> keys;
       std::vector<channels> values;
       const Index count = counts[static_cast<std::size_t>(s)];
@@ -717,9 +717,9 @@ class engine {
     }
   }
 
-  /// One head of one query. A score is a sum of dim_ products, of channels that are off by `error` each: with
-  /// L the sum of their magnitudes it is off by (dim_ + 8) u L and what the errors make; a weight by twice
-  /// that, relative to itself.
+  /// One head of one query. A score is a sum of dim_ products of channels with an error of `error` each. With
+  /// L the sum of their magnitudes its error is (dim_ + 8) u L plus the effect of the errors, and the
+  /// relative error of a weight is twice that.
   void check_output(const head_view<Q>& out, Index row, Index i, Index h, Index group, const key& query,
                     const std::vector<key>& keys, const std::vector<channels>& values,
                     const std::vector<Index>& seen) const {
@@ -747,7 +747,7 @@ class engine {
           "attention to pages is attention to the tokens of each sequence");
   }
 
-  /// Pools and lists that are none.
+  /// Invalid pools and lists.
   void misuse() {
     std::vector<int> blocks(static_cast<std::size_t>(sequences() * columns_), 0);
     const std::vector<int> lengths(all_.size(), 0);
@@ -782,7 +782,7 @@ class engine {
     refused(true, false, "a pool or lists that do not fit each other are refused",
             [&] { page_view<T>(pool, blocks, lengths, storage_); });
   }
-  /// Blocks in a matrix of other rows; of one column, it would be a list.
+  /// Blocks in a matrix with another number of rows. With one column it would be a list.
   void misuse_rows(const typename page_view<T>::pool& pool, const std::vector<int>& lengths) {
     const Index rows = 2 * std::max(sequences(), Index{1});
     const Eigen::Matrix<int, Eigen::Dynamic, Eigen::Dynamic> table =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Cross-attention of a block to contexts that it projected: any shapes, norms, tables, layouts and forms of
-// positions, against the formula with every product written out; and every use of a context that its comments
-// say throws.
+// positions, compared with the formula with every product written out, and every use of a context that throws
+// according to its comment.
 #include <rope/block/multi_head_attention.hpp>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ const position_tables& tables() {
   return all;
 }
 
-/// Where tokens are, in one of the forms of a call.
+/// The positions of tokens, in one of the forms of a call.
 struct places {
   enum form { start, ids, rows, in_segments } in = start;
   std::int64_t first = 0;
@@ -117,7 +117,7 @@ void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const token_
   }
 }
 
-/// Calls with a context that does not go with them.
+/// Calls with a context that does not fit them.
 template <class T, class Layout>
 void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const block_weights<T>& own,
             const projected_context<T>& kept, bool turned, std::size_t table, Index first_channel,
@@ -137,23 +137,24 @@ void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const block_
   const long kind = b.up_to(15);
   of_queries.with([&](const auto& at) {
     switch (kind) {
-      case 8:  // a table too much, or none
-        return refused("keys and queries turn, or neither", block, x, turned ? nullptr : &tables()[0],
+      case 8:  // an additional table, or none
+        return refused("both keys and queries rotate, or neither", block, x, turned ? nullptr : &tables()[0],
                        first_channel, at);
       case 9:
         if (!turned) return;
-        return refused("keys and queries turn by one table", block, x, &tables()[1 - table], first_channel,
+        return refused("keys and queries rotate by one table", block, x, &tables()[1 - table], first_channel,
                        at);
       case 10:
         if (!turned || own.shape.head_dim == 2 * pairs) return;
-        return refused("keys and queries turn in one place", block, x, by, first_channel == 0 ? 1 : 0, at);
+        return refused("keys and queries rotate in the same channels", block, x, by,
+                       first_channel == 0 ? 1 : 0, at);
       case 11: {
         if (!turned) return;
         using other_layout = std::conditional_t<std::is_same_v<Layout, interleaved>, half_split, interleaved>;
         const multi_head_attention<T, other_layout> other(own.weights(), own.options());
-        return refused("keys and queries turn in one layout", other, x, by, first_channel, at);
+        return refused("keys and queries rotate in one layout", other, x, by, first_channel, at);
       }
-      case 12: {  // of a block of other heads
+      case 12: {  // of a block with other heads
         block_weights<T> more(b, 2 * own.shape.heads, 2 * own.shape.kv_heads, own.shape.head_dim,
                               own.shape.value_dim);
         more.shape.model_dim = own.shape.model_dim,
@@ -241,7 +242,7 @@ void run(bytes& b) {
           fuzz::near(kept->keys(), i / tokens, i % tokens, h, keys.back().exact.data() + h * head_dim,
                      keys.back().error) &&
               fuzz::near(kept->values(), i / tokens, i % tokens, h, values.back().data() + h * value_dim, 0),
-          "keys and values are those of the context, projected, normalised and turned");
+          "keys and values are those of the context, projected, normalised and rotated");
   }
 
   token_matrix<T> out = token_matrix<T>::Constant(batch * queries, own.shape.out_dim, T(-77));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Positions of prompts of text, images, videos and sound, and of padded batches, of any extents: each model's rule, written
-// token by token, or a refusal.
+// Positions of prompts of text, images, videos and sound, and of padded batches, of any extents: each model's
+// rule, written token by token, or an exception.
 #include <rope/positions.hpp>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct piece {
   Index seen() const { return frames == 0 || height == 0 || width == 0 ? 0 : frames * height * width; }
 };
 
-/// The result that a call with one piece should have.
+/// The expected result of a call with one piece.
 enum class outcome { positions, invalid, too_long };
 
 outcome outcome_of(const piece& p) {
@@ -64,8 +64,8 @@ double draw_step(bytes& b) {
   if (!b.one_in(8)) return b.one_of(common);
   return b.coin() ? b.moderate() / 16 : b.real();
 }
-/// Mostly small, so that a prompt has few tokens. At most one piece of a prompt is `wild`: whichever comes first in the
-/// library's order of checks is then the only one.
+/// Mostly small, so that a prompt has few tokens. At most one piece of a prompt is `wild`, so that the
+/// library's order of checks does not matter.
 piece draw_piece(bytes& b, bool sound, bool wild) {
   const auto extent = [&](long most) -> Index {
     if (!wild || b.coin()) return b.up_to(most);
@@ -108,7 +108,7 @@ std::vector<Run> runs_of(const std::vector<piece>& prompt) {
   return runs;
 }
 
-/// The coordinates of a prompt, and what comes after it.
+/// The coordinates of a prompt, and the next position after it.
 template <class S>
 struct expected {
   std::vector<std::vector<S>> tokens;
@@ -129,7 +129,7 @@ struct expected {
   }
 };
 
-/// Time of a frame; times of integers are rounded down.
+/// Time of a frame. Integer times are rounded down.
 template <class S>
 S time_of(const piece& p, Index frame) {
   return static_cast<S>(static_cast<double>(frame) * p.step);
@@ -207,7 +207,8 @@ expected<std::int64_t> hunyuan(const std::vector<piece>& prompt, Index axes) {
   return e;
 }
 
-/// The pieces of `times` that end before the first token whose time is `chunk`, 2 chunk, ... or later: a token ends one at most.
+/// The pieces of `times`, split before the first token whose time is `chunk`, 2 chunk, ... or later. One
+/// token ends at most one piece.
 std::vector<std::pair<std::size_t, std::size_t>> chunks_of(const std::vector<std::int64_t>& times,
                                                            std::int64_t chunk) {
   std::vector<std::pair<std::size_t, std::size_t>> chunks;
@@ -288,7 +289,7 @@ expected<double> qwen3_omni(const std::vector<piece>& prompt, double start) {
   return e;
 }
 
-/// The call gives these positions, or throws what the pieces and the start ask for.
+/// The call gives these positions, or throws as the pieces and the start require.
 template <class S, class Call>
 void compare(const std::vector<piece>& prompt, const expected<S>& e, Index axes, const Call& call) {
   for (const piece& p : prompt) {
@@ -304,9 +305,9 @@ void compare(const std::vector<piece>& prompt, const expected<S>& e, Index axes,
   for (Index t = 0; t < got.coordinates.rows(); ++t)
     for (Index a = 0; a < axes; ++a)
       check(got.coordinates(t, a) == e.tokens[static_cast<std::size_t>(t)][static_cast<std::size_t>(a)],
-            "a token is where its rule says");
+            "a token is at the position of its rule");
   if (e.next != e.next) return check(got.next != got.next, "an empty prompt ends where it begins");
-  check(got.next == e.next, "generation goes on where the rule says");
+  check(got.next == e.next, "generation continues at the position of its rule");
   check(got.delta() == e.next - static_cast<S>(e.tokens.size()),
         "delta is the next position less the tokens");
 }
@@ -327,7 +328,7 @@ void run_prompt(bytes& b) {
   const std::vector<piece> prompt = draw_prompt(b, omni);
   const auto runs = runs_of<rope::prompt_run>(prompt);
   const auto omni_runs = runs_of<rope::omni_run>(prompt);
-  // Expected positions of pieces that are none take no memory: they are not walked.
+  // Expected positions of empty pieces use no memory: they are not enumerated.
   const bool valid = std::all_of(prompt.begin(), prompt.end(),
                                  [](const piece& p) { return outcome_of(p) == outcome::positions; });
   const std::vector<piece> walked = valid ? prompt : std::vector<piece>();
@@ -372,7 +373,7 @@ void run_prompt(bytes& b) {
   }
 }
 
-/// positions_of_mask of a matrix in either order of memory, of an expression of one, or of a list.
+/// positions_of_mask of a matrix in either storage order, of an expression of one, or of a list.
 void run_mask(bytes& b) {
   const bool one_row = b.one_in(4), causal = b.coin();
   const Index batch = one_row ? 1 : b.up_to(4), tokens = b.up_to(7);

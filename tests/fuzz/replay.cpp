@@ -3,8 +3,8 @@
 //
 //     rope_fuzz_rotate [file or folder ...] [--runs N] [--seed S] [--longest BYTES]
 //
-// the inputs of the folders, then N inputs drawn from the seed: bytes of any length up to the longest, or inputs of the
-// folders with some bytes changed. An input that fails is written to failing_input.
+// It runs the inputs of the folders, then N inputs drawn from the seed: bytes of any length up to the
+// longest, or inputs of the folders with some bytes changed. An input that fails is written to failing_input.
 
 #include <algorithm>
 #include <csignal>
@@ -41,7 +41,7 @@ void keep_input(int signal) {
 }
 
 void run(const input& bytes) {
-  // Memory of exactly that size, so that a sanitizer sees a read behind the end.
+  // Memory of exactly that size, so that a sanitizer detects a read after the end.
   static input copy;
   copy = bytes;
   copy.shrink_to_fit();

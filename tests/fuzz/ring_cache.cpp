@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Any sequence of the operations of a ring_cache against whole histories and the published rule of slots;
-// every call that its comments say throws is made too, and changes nothing.
+// Any sequence of the operations of a ring_cache, compared with whole histories and the published rule of
+// slots. Every call that throws according to its comment is made too, and changes nothing.
 #include <rope/cache/ring_cache.hpp>
 
 #include <algorithm>
@@ -69,7 +69,8 @@ class ring final : public ring_target<T, token> {
   bool relative() const { return policy_.positions == ring_positions::cache; }
 
   void step() override {
-    const long chosen = b_.up_to(255);  // of the last sixteen, so that others mean what they did
+    const long chosen =
+        b_.up_to(255);  // one of the last sixteen values, so that the others keep their meaning
     if (chosen >= 240) return with_type_of_new<T>(b_, [&]<class K>(K) { append<K>(true, chosen % 2 == 0); });
     switch (chosen % 10) {
       case 0:
@@ -102,7 +103,7 @@ class ring final : public ring_target<T, token> {
       check(std::equal(order.begin(), order.end(), positions.begin(), positions.end()),
             "positions without coordinates are the order of tokens");
       check(cache_.next_positions()[static_cast<std::size_t>(r)] == seen(r),
-            "the next token is behind those that a row has seen");
+            "the next token comes after those that a row took");
     }
   }
   bits state() const override {
@@ -114,7 +115,7 @@ class ring final : public ring_target<T, token> {
     return all;
   }
 
-  /// Positions of new tokens [batch, tokens]: the next ones, or behind gaps, seldom anywhere.
+  /// Positions of new tokens [batch, tokens]: the next ones, or after gaps, rarely anywhere.
   std::vector<std::int64_t> draw_positions(bool placed, Index tokens) {
     std::vector<std::int64_t> ids;
     for (Index r = 0; r < batch_; ++r) {
@@ -128,7 +129,7 @@ class ring final : public ring_target<T, token> {
     return ids;
   }
   enum class sorted { right, descending, outside };
-  /// What a ring makes of the first position that it does not take.
+  /// The result of a ring for the first position that it does not accept.
   sorted order_of(const std::vector<std::int64_t>& ids, Index tokens, const new_counts<int>& counts) const {
     const auto at = [&](Index r, Index t) { return ids[static_cast<std::size_t>(r * tokens + t)]; };
     for (Index r = 0; r < batch_; ++r)
@@ -145,7 +146,7 @@ class ring final : public ring_target<T, token> {
     return sorted::right;
   }
 
-  /// \param placed   whether positions are given, which may be skipped
+  /// \param placed   whether positions are given, which may skip some
   /// \param earlier  whether the table has rotated the keys before
   template <class K>
   void append(bool placed = false, bool earlier = false) {
@@ -226,7 +227,7 @@ class ring final : public ring_target<T, token> {
     }
   }
 
-  /// Calls that are wrong whatever the cache holds.
+  /// Calls that are invalid for any contents of the cache.
   void misuse() {
     using limits = std::numeric_limits<Index>;
     this->ask_for_no_row();
@@ -260,8 +261,8 @@ class ring final : public ring_target<T, token> {
             [&] { ring_cache<T> none_such(8, {.window = limits::max() / 8}, 2, 2); });
   }
 
-  /// The newest tokens ask, with a sliding window and sinks over the whole history, or by rank among what is
-  /// seen.
+  /// The queries are the newest tokens, with a sliding window and sinks over the whole history, or by rank
+  /// among the visible keys.
   void attend() {
     if constexpr (!tolerance::is_16_bit<T>) {
       using Q = numbers<T>;
@@ -286,7 +287,7 @@ class ring final : public ring_target<T, token> {
             turned = false;
           else
             a.counts.push_back(0);
-        } else if (kind == 6) {  // keys of another layout or table, or of none that is known
+        } else if (kind == 6) {  // keys of another layout or table, or of an unknown one
           if (raw() || this->empty()) {
             a.counts.push_back(0);
           } else {
@@ -314,7 +315,7 @@ class ring final : public ring_target<T, token> {
           refused(invalid_argument, claim, call);
         else if (a.enough && a.held)
           refused(out_of_range, claim, call);
-        else  // rows are looked at one after the other
+        else  // rows are checked one after another
           refused(logic_error, claim, call);
         return asked.check_refused();
       }
@@ -341,8 +342,8 @@ class ring final : public ring_target<T, token> {
       });
     }
   }
-  /// Whether the table reaches the positions of the queries and, of raw keys, of all that rows with queries
-  /// hold; counted from the oldest that a query sees if the ring numbers by rank.
+  /// Whether the table covers the positions of the queries and of the raw keys in rows with queries, counted
+  /// from the oldest visible key if the ring numbers by rank.
   bool is_in_table(const typename base::asking& a, std::size_t table) const {
     bool result = true;
     const std::int64_t max_rank = std::int64_t{policy_.sinks} + policy_.window - 1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Any sequence of the operations of a ring_cache whose tokens have coordinates, against whole histories and
-// the published rule of slots; every call that its comments say throws is made too, and changes nothing.
+// Any sequence of the operations of a ring_cache whose tokens have coordinates, compared with whole histories
+// and the published rule of slots. Every call that throws according to its comment is made too, and changes
+// nothing.
 #include <rope/cache/ring_cache.hpp>
 
 #include <algorithm>
@@ -50,7 +51,8 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
         shape_(s) {}
 
   void step() override {
-    const long chosen = b_.up_to(255);  // of the last sixteen, so that others mean what they did
+    const long chosen =
+        b_.up_to(255);  // one of the last sixteen values, so that the others keep their meaning
     if (chosen >= 240) return with_type_of_new<T>(b_, [&]<class K>(K) { append<K>(true); });
     switch (chosen % 10) {
       case 4:
@@ -135,7 +137,7 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
     const bool invalid = other_shape || counts.bad || places.odd ||
                          !(this->empty() || (turned ? this->meets(given) : !this->known_));
     if (!by_rows && !this->has_room_for(tokens)) {
-      // All tokens of a call have to have room, counted or not; what else is wrong may be found before.
+      // All tokens of a call must fit, counted or not. Other errors may be found before.
       if (!in_range)
         invalid ? refused(logic_error, "text stays within 2^53", call)
                 : refused(out_of_range, "text stays within 2^53", call);
@@ -155,7 +157,7 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
       }
   }
 
-  /// Calls that are wrong whatever the cache holds.
+  /// Calls that are invalid for any contents of the cache.
   void misuse() {
     using limits = std::numeric_limits<Index>;
     this->ask_for_no_row();
@@ -180,7 +182,7 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
     this->check_tables();
   }
 
-  /// The newest tokens ask, with the window and the sinks of the ring over the whole history.
+  /// The queries are the newest tokens, with the window and the sinks of the ring over the whole history.
   void attend() {
     if constexpr (!tolerance::is_16_bit<T>) {
       using Q = numbers<T>;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Rotation of heads of any shape, strides, window of channels, form of positions, layout and type, against the formula one
-// channel at a time; what a call must not touch is full of NaN of many bits, and compared.
+// Rotation of heads of any shape, strides, range of channels, form of positions, layout and type, compared
+// with the formula one channel at a time. Memory that a call must not touch is full of NaN of many bits, and
+// compared.
 #include <rope/rotation/rotate.hpp>
 
 #include <algorithm>
@@ -53,12 +54,13 @@ void fill(bytes& b, guarded_memory<T>& memory, const head_view<T>& x) {
   memory.before = memory.now;
 }
 
-/// The heads of `after` are those of `before` turned by the table, one channel at a time.
+/// The heads of `after` must be those of `before` rotated by the table, one channel at a time.
 ///
-/// A product and a sum are rounded in the arithmetic of the type, and an entry once more where the table is wider; the way
-/// back scales by 1 / m^2, in two roundings and products, of the type of the table where that is narrower.
+/// A product and a sum are rounded in the arithmetic type, and an entry once more if the table has a wider
+/// type. The inverse scales by 1 / m^2, in two roundings and products of the type of the table if that is
+/// narrower.
 ///
-/// \param first  the channel that the window of the table begins at
+/// \param first  the first rotated channel of the table
 template <class Layout, class T, class S>
 void check_turned(const head_view<const T>& before, const head_view<const T>& after,
                   const frequency_table<S>& table, Index first, const places& p, bool back) {
@@ -93,7 +95,8 @@ void check_turned(const head_view<const T>& before, const head_view<const T>& af
                             testing::abs(c * by_cos) + testing::abs(a * by_sin)};
       for (int k : {0, 1}) {
         const T got = y[channel[k]];
-        // What is not finite, or comes near the end of the range on the way, may become anything, in this pair.
+        // A pair whose results are not finite, or come near the end of the range on the way, may become
+        // anything.
         const wide on_the_way = (testing::abs(a) + testing::abs(c)) * (1 + testing::abs(m) + 1 / m);
         if (!(on_the_way < most && terms[k] < max_of_type / 2)) continue;
         const wide rounded = testing::abs(exact[k]) + 8 * u * terms[k];
@@ -108,7 +111,7 @@ void check_turned(const head_view<const T>& before, const head_view<const T>& af
                        long(channel[k]), long(i), static_cast<long long>(position), static_cast<double>(got),
                        static_cast<long double>(exact[k]),
                        static_cast<long double>(testing::abs(static_cast<wide>(got) - exact[k]) / bound));
-          check(false, "a channel is what the formula says");
+          check(false, "a channel follows the formula");
         }
       }
     }
@@ -139,10 +142,10 @@ frequency_table<S> draw_table(bytes& b, Index pairs, Index rows, std::int64_t& f
   }
 }
 
-/// What is wrong with a call.
+/// The kind of error in a call.
 enum class wrong { nothing, position, list, window, extent, memory, shape, shared };
 
-/// A call that has something wrong with it throws, and nothing is written.
+/// An invalid call throws, and nothing is written.
 template <class Call, class... Memory>
 void refused(wrong what, const Call& call, const Memory&... memory) {
   if (what == wrong::position)
@@ -155,7 +158,7 @@ void refused(wrong what, const Call& call, const Memory&... memory) {
   check((memory.untouched() && ...), "a refused call writes nothing");
 }
 
-/// Spoils positions; false where a call without tokens would not notice.
+/// Makes positions invalid. Returns false if a call without tokens would not notice.
 bool spoil_positions(bytes& b, places& p, Index batch, Index tokens, std::int64_t first, std::int64_t last) {
   if (batch == 0 || tokens == 0) return false;
   static const std::int64_t away[] = {1, 2, 1000, 1LL << 33};
@@ -181,7 +184,7 @@ bool spoil_positions(bytes& b, places& p, Index batch, Index tokens, std::int64_
   }
 }
 
-/// Calls `f` with the table, or with it where its window begins.
+/// Calls `f` with the table, or with the table placed at its first channel.
 template <class S, class Call>
 void with_table(const frequency_table<S>& table, bool placed, Index first_channel, const Call& f) {
   placed ? f(table.at_channel(first_channel)) : f(table);
@@ -197,7 +200,8 @@ void run(bytes& b) {
     fuzz::refuses<std::invalid_argument>("a window does not begin before the head",
                                          [&] { static_cast<void>(table.at_channel(-1 - b.up_to(9))); });
   places p = draw_places(b, batch, tokens, first, table.last());
-  const long direction = b.up_to(255);  // of the last sixty-four, so that others mean what they did
+  const long direction =
+      b.up_to(255);  // one of the last sixty-four values, so that the others keep their meaning
   const bool back = direction % 2 == 1, placed = direction >= 192;
   const Index first_channel = placed ? (direction - 192) / 2 % (beside + 1) : 0;
   const bool in_place = b.coin(), both = in_place && b.coin();
@@ -294,7 +298,8 @@ void run_layout(bytes& b) {
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   bytes b(data, size);
-  const long types = b.up_to(255);  // of the last sixty-four, so that others mean what they did
+  const long types =
+      b.up_to(255);  // one of the last sixty-four values, so that the others keep their meaning
   if (types >= 224) return run_layout<Eigen::half, double>(b), 0;
   if (types >= 192) return run_layout<double, float>(b), 0;
   switch (types % 6) {

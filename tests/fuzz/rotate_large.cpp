@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Rotation of more than a core's own cache holds, where heads pass in other groups and orders than in `rotate`: beside the
-// same layout one pair at a time, bit by bit, with what lies between heads and around them.
+// Rotation of more data than L2 holds, where heads are processed in other groups and orders than in `rotate`:
+// compared bit by bit with the same layout one pair at a time, including the memory between heads and around
+// them.
 #include <rope/rotation/rotate.hpp>
 
 #include <array>
@@ -21,7 +22,7 @@ namespace {
 
 enum class order { tokens, heads, batch };
 
-/// A call, but for its memory and the layout.
+/// A call without its memory and layout.
 struct request {
   Index batch, tokens, heads, head_dim, reach, margin;
   order in, out;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Layers of models put together from any parts: rotate_layer rotates, scales and describes each as the parts say, or refuses.
+// Layers of models assembled from any parts: rotate_layer rotates, scales and describes each according to the
+// parts, or throws.
 #include <rope/models.hpp>
 #include <rope/rope.hpp>
 
@@ -30,7 +31,8 @@ namespace {
 
 constexpr Index positions_of_tables = 24, chunk = 5;
 
-/// A model of one group or two, some layers without rotation, with windows, chunks, sinks and factors of queries.
+/// A model of one group or two, some layers without rotation, with windows, chunks, sinks and factors of
+/// queries.
 testing::model_parts draw_model(bytes& b, Index layers) {
   testing::model_parts parts;
   const char* const names[] = {"full_attention", "sliding_attention"};
@@ -82,7 +84,7 @@ bool is_listed(const std::vector<Index>& list, Index layer) {
 
 /// The facts of one layer, read from the parts.
 struct layer_facts {
-  const rope::layer_group* group;  // by the type of the layer, also where it does not rotate
+  const rope::layer_group* group;  // by the type of the layer, also if it does not rotate
   bool rotates, known;
   Index window;
   bool attends_in_chunks, has_sinks;
@@ -153,7 +155,8 @@ void compare(const heads<T>& x, const layer_facts& layer, const testing::model_p
     }
     for (std::size_t d = 0; d < head.size(); ++d) {
       const wide exact = factor * head[d], got = static_cast<wide>(x.view.at(b, t, h)[d]);
-      // A rotation with a factor m, the product with the factor of the query, and two roundings of 16-bit channels.
+      // A rotation with a factor m, the product with the factor of the query, and two roundings of 16-bit
+      // channels.
       const wide u = (std::max)(tolerance::unit_roundoff<T>(),
                                 tolerance::unit_roundoff<float>());  // tables are of floats
       const wide bound = factor * (tolerance::rotation_bound<T, float>(size[d]) + 3 * u * size[d]);
@@ -196,7 +199,8 @@ void run(bytes& b) {
     else
       options = rope::rotate_layer(tables, layer, q.view, ids, logits);
   };
-  // Reasons to refuse the call. A layer without rotation has no table that positions must be in, and no size of heads.
+  // Reasons why the call throws. A layer without rotation has no table that must contain the positions, and
+  // no head size.
   const bool no_window = facts.window == rope::not_known_window && !(facts.attends_in_chunks && with_ranges);
   const bool bad_position = moved && (facts.rotates || (ids.back() < 0 && facts.scales) ||
                                       (facts.attends_in_chunks && with_ranges && ids.back() < 0));

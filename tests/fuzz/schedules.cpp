@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Schedules of any numbers: each rule gives what its published formula gives, in frequencies that are finite and do not grow,
-// or refuses its numbers.
+// Schedules of any numbers: each rule gives the result of its published formula, in frequencies that are
+// finite and do not increase, or throws.
 #include <rope/frequencies.hpp>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ namespace {
 
 using list = std::vector<wide>;
 
-/// A schedule by its formulas. Empty frequencies: the numbers are to be refused.
+/// A schedule by its formulas. Empty frequencies: the numbers must throw.
 struct expected {
   list inv_freq;
   wide factor = 1;
@@ -45,7 +45,8 @@ list original(Index dim, wide base) {
   return f;
 }
 
-/// The schedule of the base b s^(d / (d - 2)), written by its pairs: s^(-2 i / (d - 2)) times slower.
+/// The schedule of the base b s^(d / (d - 2)), written by its pairs: frequencies multiplied by s^(-2 i / (d -
+/// 2)).
 list stretched(list f, wide s) {
   const auto d = static_cast<wide>(2 * f.size());
   for (std::size_t i = 0; i < f.size(); ++i) f[i] *= testing::pow(s, -static_cast<wide>(2 * i) / (d - 2));
@@ -55,7 +56,7 @@ list stretched(list f, wide s) {
 struct bounds {
   wide low, high;
 };
-/// The pairs that turn fast and slow times over the context.
+/// The pairs that make fast and slow rotations over the context.
 bounds blend(double fast, double slow, bool truncate, std::size_t pairs, wide base, double context) {
   const auto d = static_cast<wide>(2 * pairs);
   const auto pair = [&](double turns) {
@@ -72,15 +73,15 @@ wide ramp(std::size_t i, const bounds& b) {
   return std::clamp((static_cast<wide>(i) - b.low) / (b.high - b.low), wide(0), wide(1));
 }
 
-/// One rule with drawn numbers: what the library makes of it, and what it should be.
+/// One rule with drawn numbers: the library's result, and the expected one.
 struct drawn {
-  bool valid = true;       // the numbers are in the ranges that the rule states
-  bool comparable = true;  // and far enough from where a formula jumps that one rounding cannot decide
+  bool valid = true;       // the numbers are in the ranges that the rule documents
+  bool comparable = true;  // and far enough from a jump of the formula that one rounding cannot decide
   bool monotone = true;
   expected exact;
 };
 
-/// Whether the base that is stretched by s stays well above 1; elsewhere the rule may refuse.
+/// Whether the base multiplied by s stays well above 1. Otherwise the rule may throw.
 bool keeps_a_base(Index dim, double base, double s) {
   return dim > 2 &&
          testing::log(base) + testing::log(s) * static_cast<double>(dim) / static_cast<double>(dim - 2) >
@@ -101,7 +102,7 @@ void compare(Index dim, double base, const Rule& rule, const drawn& d) {
       check(values(i, 0) >= 0 && values(i, 0) < 0x1p64, "a frequency is finite and not negative");
       if (d.monotone && i > 0)
         check(values(i, 0) <= values(i - 1, 0) * (1 + 4 * 0x1p-52),
-              "a pair turns no faster than the one before it");
+              "a pair rotates no faster than the one before it");
     }
     check(f.attention_factor() > 0 && is_finite(f.attention_factor()),
           "an attention_factor is positive and finite");
@@ -157,7 +158,7 @@ void run(bytes& b) {
   const list f = schedule_exists ? original(dim, static_cast<wide>(base)) : list(1, 1);
   drawn d;
   d.exact.inv_freq = f;
-  // A base next to 1 or at the end of the range is checked for what every schedule promises.
+  // For a base next to 1 or at the end of the range only the promises of every schedule are tested.
   d.comparable = base > 1.0001 && base < 1e30;
   const auto wider = [](double x) { return static_cast<wide>(x); };
   switch (b.up_to(12)) {
@@ -204,7 +205,7 @@ void run(bytes& b) {
       d.comparable = d.comparable && sane(rule.factor) && sane(rule.original_max_position) &&
                      sane(rule.beta_fast) && sane(rule.beta_slow);
       if (d.valid && d.comparable && schedule_exists) {
-        // Rounding decides where a bound is next to an integer, or both are next to each other.
+        // Rounding decides if a bound is next to an integer, or if both are next to each other.
         const bounds exact =
             blend(rule.beta_fast, rule.beta_slow, false, pairs, wider(base), rule.original_max_position);
         const auto d2 = static_cast<wide>(dim);
@@ -212,7 +213,7 @@ void run(bytes& b) {
           return testing::abs(x - testing::round(x)) < 1e-9L || testing::abs(x) > 1e6L + d2;
         };
         if (rule.truncate && (unclear(exact.low) || unclear(exact.high))) {
-          // The ends of the range are integers by themselves.
+          // The ends of the range are integers themselves.
           const auto at_end = [&](wide x) { return x == 0 || x == d2 - 1; };
           d.comparable =
               (!unclear(exact.low) || at_end(exact.low)) && (!unclear(exact.high) || at_end(exact.high));
@@ -353,7 +354,7 @@ void run(bytes& b) {
   }
 }
 
-/// Rules one after the other, and the constructions that have no rule.
+/// Rules in sequence, and the constructions without a rule.
 void run_any(bytes& b) {
   const auto holds = [](const frequencies& f) {
     check(f.pairs() > 0 && f.axes() > 0, "there is a pair and an axis");
@@ -403,7 +404,7 @@ void run_any(bytes& b) {
         std::vector<Index> given = sections();
         Index sum = 0;
         for (Index& pairs : given) {
-          if (pairs > 1 << 16 && pairs < Index{1} << 31) pairs %= 1 << 16;  // would only take memory
+          if (pairs > 1 << 16 && pairs < Index{1} << 31) pairs %= 1 << 16;  // would only use memory
           sum += std::clamp<Index>(pairs, 0, 1 << 16);
         }
         const frequencies schedule(b.one_in(4) ? dim : 2 * sum, b.one_in(4) ? b.real() : 1e4);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Keys in memory of the caller's, of any shape, strides, window of channels, layout and type, that shift_keys and rebase_keys
-// turn by any number of positions, against the formula one channel at a time; what a call must not touch is full of NaN of
-// many bits, and compared.
+// Keys in the caller's memory, of any shape, strides, range of channels, layout and type, which shift_keys
+// and rebase_keys rotate by any number of positions, compared with the formula one channel at a time. Memory
+// that a call must not touch is full of NaN of many bits, and compared.
 #include <rope/cache/shift_keys.hpp>
 
 #include <cstddef>
@@ -34,7 +34,7 @@ using testing::wide;
 
 namespace {
 
-/// A table of floats or of doubles, where its window begins, and what it was made of.
+/// A table of float or double, its first channel, and its frequencies.
 struct any_table {
   frequencies schedule;
   Index first_channel;
@@ -75,17 +75,18 @@ std::pair<wide, wide> turned_by_both(const std::pair<wide, wide>& a, const std::
   return {a.first * b.first - a.second * b.second, a.second * b.first + a.first * b.second};
 }
 
-/// cos and sin of count * inv_freq, where the count has up to 63 digits: of each half of them, whose product is exact.
+/// cos and sin of count * inv_freq for counts of up to 63 bits: of each half of them, whose product is exact.
 std::pair<wide, wide> turn_of(std::int64_t count, double inv_freq) {
   const std::int64_t low = count % (std::int64_t{1} << 32);
   return turned_by_both(fuzz::turn_of(static_cast<wide>(count - low), inv_freq),
                         fuzz::turn_of(static_cast<wide>(low), inv_freq));
 }
 
-/// The heads of `after` are those of `before`, turned by m and the cos and sin that turn(count, pair) gives.
+/// The heads of `after` must be those of `before`, rotated by m and the cos and sin that turn(count, pair)
+/// returns.
 ///
-/// Where m is not 1, the quotient m and its product with an entry are each rounded once, by u of themselves: together by
-/// 2 u of the turned pair's length, besides what one rotation is off by.
+/// If m is not 1, the quotient m and its product with an entry are each rounded once, by u of themselves:
+/// together 2 u times the length of the rotated pair, in addition to the error of one rotation.
 template <class Layout, class T, class Turn>
 void check_turned(const head_view<const T>& before, const head_view<const T>& after, Index pairs, Index first,
                   const std::vector<std::int64_t>& counts, wide m, const Turn& turn) {
@@ -115,14 +116,14 @@ void check_turned(const head_view<const T>& before, const head_view<const T>& af
                          "channel %ld of pair %ld, %lld positions on: %.20g for %.20Lg, %.3Lg bounds off\n",
                          long(at[k]), long(i), static_cast<long long>(count), static_cast<double>(y[at[k]]),
                          static_cast<long double>(exact[k]), static_cast<long double>(error / bound));
-            check(false, "a key is turned by the difference of its angles");
+            check(false, "a key is rotated by the difference of its angles");
           }
         }
       }
     }
 }
 
-/// How far angles may go: any distance by a long double, and 2^50 by the sum of two doubles.
+/// The largest angles: any distance by a long double, and 2^50 by the sum of two doubles.
 bool is_known(const std::vector<std::int64_t>& counts) {
   if (std::is_same_v<wide, long double>) return true;
   for (const std::int64_t count : counts)
@@ -130,7 +131,7 @@ bool is_known(const std::vector<std::int64_t>& counts) {
   return true;
 }
 
-/// What is wrong with a call.
+/// The kind of error in a call.
 enum class wrong { nothing, window, memory, extent, angles, list, pairs, place };
 
 template <class Layout, class T>
@@ -159,7 +160,7 @@ void run(bytes& b) {
   if (what == wrong::window) keys = keys.channels(0, first_channel + 2 * pairs - 1);
   if (what == wrong::memory) {
     if (keys.size() == 0)
-      what = wrong::nothing;  // null is right where there is no key
+      what = wrong::nothing;  // null is valid if there is no key
     else
       keys.data = nullptr;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tables of any frequencies and positions: every entry is the rounded cosine or sine of the exact angle, or the numbers are
-// refused; what a table says of itself, and that no other table says the same.
+// Tables of any frequencies and positions: every entry is the rounded cosine or sine of the exact angle, or
+// the numbers throw. Also the descriptions of a table, which no other table shares.
 #include <rope/tables.hpp>
 
 #include <cmath>
@@ -34,13 +34,14 @@ struct direction {
   }
 };
 
-/// x in halves of 26 bits, whose products with one another a wide number has.
+/// x in halves of 26 bits, whose products with one another are exact in a wide number.
 std::pair<double, double> halves(double x) {
   const double high = static_cast<double>(static_cast<float>(x));
   return {high, x - high};
 }
 
-/// Turns by position * inv_freq. The four products are exact; a C library reduces each exactly up to 2^62.
+/// Rotates by position * inv_freq. The four products are exact, and a C library reduces each exactly up to
+/// 2^62.
 void turn_by(direction& d, double position, double inv_freq) {
   const auto [p1, p2] = halves(position);
   const auto [f1, f2] = halves(inv_freq);
@@ -52,7 +53,7 @@ bool comparable(double position, double inv_freq) {
   return testing::abs(static_cast<wide>(position) * static_cast<wide>(inv_freq)) < 0x1p45L;
 }
 
-/// \param oracle  how far `exact` may be from the cosine or sine
+/// \param oracle  the error of `exact` for the cosine or sine
 template <class S>
 void check_entry(S got, wide exact, wide m, wide oracle) {
   const wide value = exact * m;
@@ -65,8 +66,8 @@ void check_entry(S got, wide exact, wide m, wide oracle) {
   check(false, "an entry is the rounded cosine or sine");
 }
 
-/// cos and sin of sum_a coordinates(a) inv_freq(a), each with what it may be off by. A small angle keeps its digits, and so
-/// does its sine, but for what cancels.
+/// cos and sin of sum_a coordinates(a) inv_freq(a), each with its error bound. A small angle keeps its
+/// digits, and so does its sine, except for terms that cancel.
 struct expected_entry {
   direction exact;
   wide angle = 0, sum = 0;  // of the products, and of their magnitudes
@@ -79,9 +80,10 @@ struct expected_entry {
   }
   template <class S>
   void check_entries(S cos, S sin, wide m) const {
-    const wide cancelled = turns > 1 ? testing::ldexp(wide(turns), -159) : wide(0);  // as the table says
+    const wide cancelled =
+        turns > 1 ? testing::ldexp(wide(turns), -159) : wide(0);  // as documented for the table
     if (sum > 0 && sum < testing::ldexp(wide(1), -1074))
-      return;  // of angles below every double nothing is said
+      return;  // angles below every double have no documented bound
     if (sum < 0.5L) {
       check_entry(cos, testing::cos(angle), m, testing::ldexp(wide(1), -62));
       check_entry(sin, testing::sin(angle), m, testing::ldexp(sum, -62) + cancelled);
@@ -93,16 +95,16 @@ struct expected_entry {
   }
 };
 
-/// What both constructions of an exact table promise, for coordinates(r, a).
+/// The promises of both constructions of an exact table, for coordinates(r, a).
 template <class S, class Coordinate>
 void check_exact(const frequency_table<S>& table, const frequencies& f, Index rows, std::int64_t first,
                  const Coordinate& coordinate) {
   check(table.rows() == rows && table.first() == first && table.last() == first + rows,
-        "a table has the rows that were asked for");
+        "a table has the requested rows");
   check(table.pairs() == f.pairs() && table.rotary_dim() == 2 * f.pairs() &&
             table.attention_factor() == f.attention_factor(),
         "a table has the pairs of its frequencies");
-  check(!table.contains(first - 1) && !table.contains(first + rows), "a table ends where it says");
+  check(!table.contains(first - 1) && !table.contains(first + rows), "a table ends at its documented row");
   const auto m = static_cast<wide>(f.attention_factor());
   for (Index r = 0; r < rows; ++r) {
     const auto cos = table.cos(first + r), sin = table.sin(first + r);
@@ -150,11 +152,11 @@ double draw_speed(bytes& b) {
       return b.real();
     case 1:
       return std::ldexp(b.moderate(), -static_cast<int>(b.up_to(60)));
-    case 2:  // next to a fraction of a turn, so that cosines and sines nearly vanish
+    case 2:  // next to a fraction of a full turn, so that cosines and sines nearly vanish
       return std::nextafter(
           6.283185307179586 * static_cast<double>(b.between(-8, 8)) / static_cast<double>(b.between(1, 16)),
           b.coin() ? 100 : -100);
-    case 3:  // so slow that only the largest positions turn at all
+    case 3:  // so low that only the largest positions rotate at all
       return std::ldexp(1 + b.moderate(), -100 - static_cast<int>(b.up_to(90)));
     default:
       return std::pow(10000.0, -b.moderate() / 256);
@@ -205,7 +207,7 @@ void run(bytes& b) {
       }
       const frequency_table<S> got = table();
       check(got.coordinates().size() == 0 && got.source() == table_source::positions,
-            "a table says what it was made from");
+            "a table reports its source");
       check(got.fingerprint() == frequency_table<S>(f, 0).fingerprint(),
             "a range does not change what a table is");
       // Positions beyond 2^53 are not doubles.
@@ -227,7 +229,7 @@ void run(bytes& b) {
         return fuzz::refuses<std::invalid_argument>("coordinates that are none are refused", table);
       const frequency_table<S> got = table();
       check(got.source() == table_source::coordinates && got.coordinates().rows() == rows,
-            "a table says what it was made from");
+            "a table reports its source");
       return check_exact(got, f, rows, 0, [&](Index r, Index a) { return at(r, a); });
     }
     case 4: {
@@ -294,16 +296,17 @@ void run(bytes& b) {
           const auto n = static_cast<wide>(m);
           check(near(got->queries().cos(position)(i), n * size * d.cos) &&
                     near(got->queries().sin(position)(i), n * size * d.sin),
-                "queries grow and turn");
+                "queries grow and rotate");
           check(near(got->keys().cos(position)(i), n / size * d.cos) &&
                     near(got->keys().sin(position)(i), n / size * d.sin),
-                "keys shrink as queries grow, and turn alike");
+                "keys shrink as queries grow, and rotate equally");
         }
     }
   }
 }
 
-/// Rotations that the caller has: taken back exactly where they are rotations of one magnitude, and else refused.
+/// Tables of given angles, and of given cos and sin: entries stay unchanged if they are rotations of one
+/// magnitude, and throw otherwise.
 template <class S>
 void run_given(bytes& b) {
   const Index rows = b.up_to(4), pairs = b.up_to(4);
@@ -353,7 +356,7 @@ void run_given(bytes& b) {
                                          [&] { table_of_cos_sin<S>(spoilt, sines, form); });
 }
 
-/// FoPE: every pair of the table a mixture of all frequencies, each taken from its definition.
+/// FoPE: every pair of the table a mixture of all frequencies, each computed from its definition.
 template <class S>
 void run_fourier(bytes& b) {
   const Index kept = b.between(1, 4), pairs = b.between(1, 4), axes = b.one_in(16) ? 2 : 1;
@@ -376,13 +379,14 @@ void run_fourier(bytes& b) {
     if (!(longest > 0 && longest <= std::numeric_limits<double>::max())) {
       fuzz::refuses<std::invalid_argument>("a length is positive", keep);
     } else if (!close && turning.empty()) {
-      fuzz::refuses<std::invalid_argument>("a frequency completes a turn", keep);
+      fuzz::refuses<std::invalid_argument>("a frequency completes a full turn", keep);
     } else if (!close) {
       const frequencies got = keep();
       check(got.pairs() == static_cast<Index>(turning.size()) && got.attention_factor() == m,
-            "those that complete a turn are kept");
+            "those that complete a full turn are kept");
       for (std::size_t i = 0; i < turning.size(); ++i)
-        check(got.inv_freq()(static_cast<Index>(i), 0) == turning[i], "those that complete a turn are kept");
+        check(got.inv_freq()(static_cast<Index>(i), 0) == turning[i],
+              "those that complete a full turn are kept");
     }
   } else {
     fuzz::refuses<std::invalid_argument>("frequencies have one axis",
@@ -414,12 +418,12 @@ void run_fourier(bytes& b) {
     got = make();
   } catch (const std::invalid_argument& error) {  // a pair that is mixed to almost nothing
     check(std::string(error.what()).find("sqrt(cos^2 + sin^2)") != std::string::npos,
-          "the text says what is wrong");
+          "the text names the error");
   }
   if (got)
     check(got->rows() == rows && got->first() == first && got->pairs() == pairs &&
               got->attention_factor() == m && got->source() == table_source::entries,
-          "a table has the rows that were asked for");
+          "a table has the requested rows");
   bool nothing = false;
   for (Index r = 0; r < rows; ++r)
     for (Index d = 0; d < pairs; ++d) {
@@ -450,7 +454,7 @@ void run_fourier(bytes& b) {
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   bytes b(data, size);
-  const long kind = b.up_to(255);  // of the last thirty-two, so that others mean what they did
+  const long kind = b.up_to(255);  // one of the last thirty-two values, so that the others keep their meaning
   const bool wide_entries = kind % 2 == 1;
   if (kind >= 224)
     wide_entries ? run_fourier<double>(b) : run_fourier<float>(b);

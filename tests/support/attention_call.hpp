@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_ATTENTION_CALL_HPP
 #define ROPE_TESTS_ATTENTION_CALL_HPP
 
-/// Calls the library on tensors of the reference: puts them in memory in any order of axes, and reads the
+/// Calls the library on tensors of the reference: copies them to memory in any order of axes, and reads the
 /// result back.
 
 #include <cstdint>
@@ -63,7 +63,7 @@ inline rope::attention_options options_of(const reference::attention_rule& rule)
   return {.scale = rule.scale, .causal = rule.causal, .window = rule.window, .softcap = rule.softcap};
 }
 
-/// What an output holds before a call: a number that no test computes.
+/// The contents of an output before a call: a number that no test computes.
 inline constexpr double unwritten = -12345;
 
 /// Runs `call` on views of q, k, v and a fresh output, and returns the output.
@@ -76,8 +76,8 @@ tensor output_of(const operands& x, axes order, Call call) {
   return loaded(out, shape, order);
 }
 
-/// The positions of queries whose last one is aligned with the last key, listed where the first ones are before
-/// key 0: the library does not count them there.
+/// The positions of queries whose last one is aligned with the last key. They are listed if the first ones
+/// are before key 0, because the library does not count them there.
 inline std::vector<std::int64_t> positions_before_keys(long queries, long keys) {
   std::vector<std::int64_t> positions;
   for (long i = 0; i < queries && queries > keys; ++i) positions.push_back(keys - queries + i);
@@ -93,12 +93,12 @@ tensor attention(const operands& x, const reference::attention_rule& rule, axes 
                       [&](auto q, auto k, auto v, auto out) { rope::attention(q, k, v, out, options); });
 }
 
-/// What arithmetic on channels of type T is done in.
+/// The arithmetic type of channels of type T.
 template <class T>
 using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// The largest error of the library against the reference, as a multiple of what is allowed, for operands
-/// that were drawn at random.
+/// The largest error of the library against the reference, as a multiple of the allowed error, for randomly
+/// drawn operands.
 template <class T>
 double attention_error(const operands& x, const reference::attention_rule& rule, const tensor& got) {
   std::vector<double> deviation;

@@ -3,7 +3,7 @@
 #define ROPE_TESTS_ATTENTION_FEATURES_HPP
 
 /// Every option of attention together, drawn at random, and its definition in long double loops that share no
-/// code with the library (but for which entries dropout keeps, which is part of its interface).
+/// code with the library (except which entries dropout keeps, which is part of its interface).
 
 #include <algorithm>
 #include <cmath>
@@ -36,8 +36,8 @@ struct setting {
   std::vector<float> sink_logits, bias;
   std::unique_ptr<bool[]> mask;
   std::vector<rope::key_range> key_ranges;
-  std::vector<std::int64_t> selected;          // lists of selected keys, in the order of memory
-  std::vector<std::int32_t> selected_words;    // the same, where the call reads integers of 32 bits
+  std::vector<std::int64_t> selected;          // lists of selected keys, in memory order
+  std::vector<std::int32_t> selected_words;    // the same, if the call reads integers of 32 bits
   std::vector<std::vector<char>> is_selected;  // [batch * kv_heads * queries][keys], if keys are selected
 
   rope::attention_options with(std::span<double> log_sum_exp) const {
@@ -67,13 +67,13 @@ list offsets(Dice& d, long parts, long total) {
   return result;
 }
 
-/// The most queries and channels of a setting.
+/// The largest number of queries and channels of a setting.
 struct most {
   long queries = 150, dim = 41;
 };
 
-/// \param d        a dice, or what answers up_to(n), one_in(n) and generator()() as one does
-/// \param longest  number of keys; above 300 there are few queries, as in decoding
+/// \param d        a dice, or an object with up_to(n), one_in(n) and generator()() like one
+/// \param longest  number of keys. Above 300 there are few queries, as in decoding
 template <class Dice>
 setting draw(Dice& d, long longest = 300, const most& limits = {}) {
   setting s;
@@ -155,7 +155,8 @@ setting draw(Dice& d, long longest = 300, const most& limits = {}) {
     default:
       break;
   }
-  // The library counts no query before key 0: such positions are listed, and no segment has more queries than keys.
+  // The library counts no query before key 0: such positions are listed, and no segment has more queries than
+  // keys.
   const bool is_counted = s.query_positions.empty() && s.key_counts.empty() && queries > keys;
   for (std::size_t part = 0; part + 1 < s.query_offsets.size(); ++part)
     if (const long seen = s.key_offsets[part + 1] - s.key_offsets[part];
@@ -184,8 +185,8 @@ void give_ranges(Dice& d, setting& s) {
   s.options.key_ranges = s.key_ranges;
 }
 
-/// Lists of selected keys, some of them empty or shorter than others, for all rows or each, and for all key heads
-/// or each. The lists of padding hold anything.
+/// Lists of selected keys, some of them empty or shorter than others, for all rows or each, and for all key
+/// heads or each. The lists of padding may contain anything.
 template <class Dice>
 void give_selected(Dice& d, setting& s) {
   const auto [batch, queries, keys, heads, kv_heads, dim, value_dim] = s.e;
@@ -220,7 +221,7 @@ void give_selected(Dice& d, setting& s) {
           s.selected.push_back(is_padding   ? keys + 7
                                : n < count  ? order[static_cast<std::size_t>(n)]
                                : n == count ? -1
-                                            : keys + 9);  // behind the end of the list
+                                            : keys + 9);  // after the end of the list
           for (long b = r; n < count && b < (rows == 1 ? batch : r + 1); ++b)
             for (long h = kv; h < (lists == 1 ? kv_heads : kv + 1); ++h)
               s.is_selected[static_cast<std::size_t>((b * kv_heads + h) * queries + i)]
@@ -294,10 +295,10 @@ inline bool sees(const setting& s, long b, long h, long i, long j) {
       pick(o.mask.keys, j))];
 }
 
-/// What attention computes for one setting, [batch, queries, heads, ...].
+/// The results of attention for one setting, [batch, queries, heads, ...].
 struct result {
   tensor out;
-  std::vector<double> log_sum_exp;  // no_keys where nothing is seen
+  std::vector<double> log_sum_exp;  // no_keys if no key is visible
   std::vector<double> weights;      // [batch, heads, queries, keys]
   // The standard deviations of each in units of u, see rounding.hpp.
   std::vector<double> out_deviation, log_sum_deviation, weight_deviation;
@@ -410,14 +411,14 @@ result definition(const setting& s, const operands& x) {
   return r;
 }
 
-/// The largest errors of what attention computed for operands that were drawn at random, as multiples of what
-/// is allowed (rounding.hpp).
+/// The largest errors of attention for randomly drawn operands, as multiples of the allowed errors
+/// (rounding.hpp).
 template <class T>
 double out_error(const result& exact, const tensor& got) {
   return reference::worst_deviation<T, attention_call::arithmetic<T>>(got.values, exact.out.values,
                                                                       exact.out_deviation, exact.keys);
 }
-/// Of channels of type T; the sums themselves are doubles.
+/// For channels of type T. The sums themselves are doubles.
 template <class T>
 double log_sum_error(const result& exact, const std::vector<double>& got) {
   return reference::worst_deviation<double, attention_call::arithmetic<T>>(
@@ -429,9 +430,9 @@ double weight_error(const result& exact, const std::vector<A>& got) {
                                           exact.keys);
 }
 
-/// Bounds of the arithmetic type A for any operands, as in attention_bound of the plain reference, with what
-/// the bias (at most B) and the sinks add: the largest score grows by their size, and a bias costs its own
-/// rounding, that of its product with log2(e) and that of the sum.
+/// Bounds of the arithmetic type A for any operands, as in attention_bound of the plain reference, plus the
+/// errors of the bias (at most B) and the sinks: the largest score grows by their size, and a bias adds its
+/// own rounding, that of its product with log2(e) and that of the sum.
 template <class A>
 struct bounds {
   double score, weight, out;

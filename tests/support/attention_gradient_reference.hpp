@@ -3,8 +3,8 @@
 #define ROPE_TESTS_ATTENTION_GRADIENT_REFERENCE_HPP
 
 /// Attention with every option, and its gradients, from their definitions: long double loops over whole score
-/// matrices, without tiles, views or a running softmax. Shares no code with the library but the dropout mask,
-/// which is a definition.
+/// matrices, without tiles, views or a running softmax. Shares no code with the library except the dropout
+/// mask, which is a definition.
 
 #include <algorithm>
 #include <cmath>
@@ -40,12 +40,12 @@ struct score_matrix {
 
 using wide_tensor = testing::tensor<testing::wide>;
 
-/// The options of one call with memory of their own.
+/// The options of one call with their own memory.
 struct full_rule {
   attention_rule basic = {};
   long sinks = 0;
   std::vector<float> sink_logits = {};  // [heads]
-  std::vector<float> bias = {};         // as bias_extents say
+  std::vector<float> bias = {};         // in the shape of bias_extents
   std::vector<long> bias_extents = {1, 1, 1, 1};
   std::vector<char> mask = {};                                         // [queries * keys]
   std::vector<std::int64_t> query_positions = {}, key_positions = {};  // [tokens]
@@ -99,7 +99,7 @@ struct full_rule {
     return basic.window == 0 || testing::abs(q - k) < basic.window || (k >= 0 && k < sinks);
   }
 
-  /// What the library is given; valid while this object and `mask_bits` live.
+  /// The options as passed to the library. Valid while this object and `mask_bits` live.
   rope::attention_options options(std::vector<unsigned char>& mask_bits, long queries, long keys) const {
     rope::attention_options o = {
         .scale = basic.scale, .causal = basic.causal, .window = basic.window, .softcap = basic.softcap};
@@ -125,12 +125,12 @@ struct full_rule {
   }
 };
 
-/// Everything between q, k, v and the output.
+/// All intermediate values between q, k, v and the output.
 struct attention_state {
   score_matrix weights, bends, gains;  // softmax, slope of the softcap, 0 or 1 / (1 - dropout)
   wide_tensor out;
   std::vector<testing::wide> log_sum_exp;   // [batch, queries, heads]
-  std::vector<testing::wide> sink_weights;  // the same, of the sink logit
+  std::vector<testing::wide> sink_weights;  // the same, for the sink logit
 };
 
 /// \tparam None  so that tests can have it compiled once (instances/)
@@ -193,13 +193,13 @@ attention_state attend(const wide_tensor& q, const wide_tensor& k, const wide_te
   return s;
 }
 
-/// Gradients, and beside each the sum of the magnitudes of what is added up in it.
+/// Gradients, and for each of them the sum of the magnitudes of its terms.
 struct attention_gradients {
   wide_tensor q, k, v, q_size, k_size, v_size;
   std::vector<testing::wide> sink_logits, sink_sizes, bias, bias_sizes;
 };
 
-/// The gradient of sum g . out; `out` is what a caller would pass on, perhaps rounded.
+/// The gradient of sum g . out. `out` is the output that a caller would pass, which may be rounded.
 ///
 /// \tparam None  so that tests can have it compiled once (instances/)
 template <class None = void>

@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_ATTENTION_REFERENCE_HPP
 #define ROPE_TESTS_ATTENTION_REFERENCE_HPP
 
-/// Attention straight from its definition, in long double loops without tiles, running maxima or views, and
-/// how far arithmetic in a narrower type may be from it. Shares no code with the library.
+/// Attention from its definition, in long double loops without tiles, running maxima or views, and the bound
+/// of the error of arithmetic in a narrower type. Shares no code with the library.
 
 #include <algorithm>
 #include <cmath>
@@ -27,7 +27,7 @@ struct attention_rule {
   double softcap = 0;
 };
 
-/// Whether query i sees key j: the last query is at the position of the last key.
+/// Whether key j is visible to query i: the last query is at the position of the last key.
 inline bool sees(long i, long j, long queries, long keys, const attention_rule& rule) {
   const long behind = (i - (queries - 1)) - (j - (keys - 1));
   if (rule.causal && behind < 0) return false;
@@ -39,7 +39,7 @@ inline testing::wide scale_of(long dim, const attention_rule& rule) {
                                      : 1 / testing::sqrt(static_cast<testing::wide>(dim));
 }
 
-/// \param deviation  if it is wanted, the standard deviation of every output in units of u (rounding.hpp)
+/// \param deviation  if given, receives the standard deviation of every output in units of u (rounding.hpp)
 /// \tparam None  so that tests can have it compiled once (instances/)
 template <class None = void>
 tensor attention(const tensor& q, const tensor& k, const tensor& v, const attention_rule& rule,
@@ -84,7 +84,7 @@ tensor attention(const tensor& q, const tensor& k, const tensor& v, const attent
         for (long d = 0; d < v.dim && sum > 0; ++d) {
           testing::wide weighted = 0;
           for (long j = 0; j < k.tokens; ++j)
-            if (weights[static_cast<std::size_t>(j)] > 0)  // the value of a key that is not seen may be NaN
+            if (weights[static_cast<std::size_t>(j)] > 0)  // the value of a hidden key may be NaN
               weighted += weights[static_cast<std::size_t>(j)] * v(b, j, kv, d);
           out(b, i, h, d) = static_cast<double>(weighted / sum);
         }
@@ -104,23 +104,24 @@ tensor attention(const tensor& q, const tensor& k, const tensor& v, const attent
   return out;
 }
 
-/// How far a channel of attention may be from exact arithmetic before it is rounded to its storage type, when
-/// scores, weights and sums have unit roundoff u. With S = |scale| * dim * max|q| * max|k|, which no score
-/// exceeds, and n keys:
+/// The bound of the error of a channel of attention before it is rounded to its storage type, if scores,
+/// weights and sums have unit roundoff u. With S = |scale| * dim * max|q| * max|k|, which no score exceeds,
+/// and n keys:
 ///
-/// - A score is off by (dim + 2) u S: the scale, the scaled query, dim products and their sum in any order.
-/// - A softcap adds 19 u S: the cap, a division, a product, and tanh, where Eigen's is off by up to 7 ulp of
-///   float (measured: 6.2 SSE, 4.9 AVX, 7.0 with -Ofast), that is 14 u, and 16 u are allowed.
-/// - A weight, relative to itself, is off by 4 u S + 5 u (t + 1). It is a product of exp of differences of
-///   scores, which add up to 2 S at most; each difference costs its rounding and the range reduction of exp.
-///   Besides, each of at most t + 1 exps (t tiles and runs of tiles: tiles_of_sum) is off by 4 u (measured
-///   over x in [-87, 0]: 2.3 u SSE and AVX, 2 u + u |x| / 30 AVX-512, 2 u + u |x| with -Ofast), and followed
-///   by one product.
-/// - The sums are off by u per rounding (roundings_of_sum), and the division by 4 u where it is a reciprocal
-///   (-Ofast).
+/// - The error of a score is (dim + 2) u S: the scale, the scaled query, dim products and their sum in any
+///   order.
+/// - A softcap adds 19 u S: the cap, a division, a product, and tanh, whose error in Eigen is up to 7 ulp of
+///   float (measured: 6.2 SSE, 4.9 AVX, 7.0 with -Ofast), that is 14 u. The bound allows 16 u.
+/// - The relative error of a weight is 4 u S + 5 u (t + 1). It is a product of exp of differences of scores,
+///   which add up to at most 2 S. Each difference adds its rounding and the range reduction of exp. Also,
+///   each of at most t + 1 exps (t tiles and runs of tiles: tiles_of_sum) has an error of 4 u (measured over
+///   x in [-87, 0]: 2.3 u SSE and AVX, 2 u + u |x| / 30 AVX-512, 2 u + u |x| with -Ofast), and is followed by
+///   one product.
+/// - The sums have an error of u per rounding (roundings_of_sum), and the division one of 4 u if it is a
+///   reciprocal (-Ofast).
 ///
-/// A relative error e of every weight moves a weighted mean by at most 2 e max|v|. Weights that underflow may
-/// be anything below the smallest normal number. Terms of second order are covered by 1 %.
+/// A relative error e of every weight changes a weighted mean by at most 2 e max|v|. Weights that underflow
+/// may be anything below the smallest normal number. Terms of second order are covered by 1 %.
 template <class A>
 double attention_bound(const tensor& q, const tensor& k, const tensor& v, const attention_rule& rule) {
   const auto u = static_cast<double>(tolerance::unit_roundoff<A>());
@@ -133,8 +134,8 @@ double attention_bound(const tensor& q, const tensor& k, const tensor& v, const 
                         n * static_cast<double>(std::numeric_limits<A>::min()));
 }
 
-/// The largest |got - exact| as a multiple of what is allowed: `bound` before, and half an ulp for each of
-/// the `roundings` to T. Infinite where got is not a number.
+/// The largest |got - exact| as a multiple of the allowed error: `bound` before rounding, and half an ulp for
+/// each of the `roundings` to T. Infinite if got is NaN.
 template <class T>
 double worst_error(const tensor& got, const tensor& exact, double bound, int roundings = 1) {
   double worst = 0;

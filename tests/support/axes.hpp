@@ -2,7 +2,8 @@
 #ifndef ROPE_TESTS_AXES_HPP
 #define ROPE_TESTS_AXES_HPP
 
-/// Frequencies of several axes beside published numbers: angles, and the channels 1, 2, 3, ... rotated.
+/// Frequencies of several axes compared with published numbers: angles, and the channels 1, 2, 3, ...
+/// rotated.
 
 #include <cmath>
 #include <cstddef>
@@ -23,7 +24,7 @@ inline double printed(double value, int digits) {
   return 0.5 * std::pow(10, std::floor(std::log10(magnitude)) + 1 - digits) + 1e-13 * magnitude;
 }
 
-/// Whether `got` holds the numbers of a list printed with `digits` significant digits.
+/// Whether `got` contains the numbers of a list that was printed with `digits` significant digits.
 template <class Derived>
 bool agrees_with(const Eigen::DenseBase<Derived>& got, const std::vector<double>& list, int digits) {
   const auto values = got.derived().eval();

@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_BLOCK_HPP
 #define ROPE_TESTS_BLOCK_HPP
 
-/// A random attention block, in memory of the library's types and as the reference sees it.
+/// A random attention block, in memory of the library's types and for the reference.
 
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +38,7 @@ reference::matrix exact(const X& x) {
   return y;
 }
 
-/// What a block has besides its projections.
+/// The optional parts of a block besides its projections.
 struct block_kind {
   rope::Index heads = 4, kv_heads = 2, head_dim = 6, value_dim = 6, model_dim = 10, context_dim = 10,
               out_dim = 10;
@@ -106,7 +106,7 @@ struct random_block {
     m.offset = kind.norm_offset;
     return m;
   }
-  /// The same, with rotation.
+  /// The same block, with rotation.
   template <class Layout>
   reference::block reference(const rope::frequencies& f) const {
     reference::block m = reference();
@@ -117,16 +117,16 @@ struct random_block {
   }
 };
 
-/// How far an output may be from the reference, in units of the largest output: a channel is the end of sums
-/// of model_dim, head_dim, keys and heads * value_dim terms, at most 100 roundings together, of which those
-/// before the softmax are amplified by twice the largest score; weights in [-0.5, 0.5) keep that below 20.
+/// The bound of the error of an output, in units of the largest output: a channel is the end of sums of
+/// model_dim, head_dim, keys and heads * value_dim terms, at most 100 roundings together. Those before the
+/// softmax are amplified by twice the largest score, which is below 20 for weights in [-0.5, 0.5).
 template <class T>
 double block_bound() {
   return 100 * 40 * static_cast<double>(tolerance::unit_roundoff<T>());
 }
 
-/// The largest difference of the output of a row of the batch from the reference, in units of the bound;
-/// infinite where a number is none.
+/// The largest difference of the output of a row of the batch from the reference, in units of the bound.
+/// Infinite if a number is NaN.
 template <class T>
 double worst(const rows_of<T>& out, rope::Index first, const reference::matrix& expected) {
   reference::number largest = 0, error = 0;

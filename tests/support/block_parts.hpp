@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_BLOCK_PARTS_HPP
 #define ROPE_TESTS_BLOCK_PARTS_HPP
 
-/// The blocks that are tested, and small pieces of what the reference takes.
+/// The tested blocks, and small pieces of the reference's arguments.
 
 #include <cstddef>
 #include <vector>

@@ -60,13 +60,13 @@ struct block {
   std::vector<double> inv_freq;  // empty: no rotation
   std::function<channels(std::size_t, std::size_t)> pair_map = half_split;
   number factor = 1;
-  /// What dropout multiplies a weight by, of (row of the batch, head, query, key); none: 1.
+  /// The factor of dropout for the weight of (row of the batch, head, query, key), or empty: 1.
   std::function<number(std::size_t, std::size_t, std::size_t, std::size_t)> gain;
 };
 
 using sees_key = std::function<bool(std::size_t, std::size_t)>;
 
-/// Heads of x after the norm and the rotation; list of [heads] of [head_dim] per token.
+/// Heads of x after the norm and the rotation: a list of [heads] of [head_dim] per token.
 inline matrix turned_heads(const block& m, const matrix& x, const list& norm,
                            const std::vector<long long>& positions) {
   matrix y = x;
@@ -89,8 +89,8 @@ inline matrix turned_heads(const block& m, const matrix& x, const list& norm,
   return y;
 }
 
-/// The output for queries of `x` and keys of `context`, of one row of the batch; positions are read only
-/// where heads rotate.
+/// The output for queries of `x` and keys of `context`, of one row of the batch. Positions are read only if
+/// heads rotate.
 inline matrix forward(const block& m, const matrix& x, const matrix& context,
                       const std::vector<long long>& query_positions,
                       const std::vector<long long>& key_positions, const sees_key& sees,

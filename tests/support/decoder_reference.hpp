@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_DECODER_REFERENCE_HPP
 #define ROPE_TESTS_DECODER_REFERENCE_HPP
 
-/// Attention of one query to tokens that are kept in a plain list, each with its unrotated key, its value and
-/// its position: long double loops from the definition. Shares no code with the library.
+/// Attention of one query to tokens in a plain list, each with its unrotated key, its value and its position:
+/// long double loops from the definition. Shares no code with the library.
 
 #include <algorithm>
 #include <cmath>
@@ -26,7 +26,7 @@ struct token {
   long long position = 0;
 };
 
-/// What the heads of a model look like, and how they rotate.
+/// The heads of a model, and how they rotate.
 struct model {
   std::size_t heads, kv_heads, dim, value_dim;
   std::vector<double> inv_freq;
@@ -35,7 +35,7 @@ struct model {
   double softcap = 0;
 };
 
-/// Numbers in [-1, 1) of which `rounded` keeps what a storage type represents.
+/// Numbers in [-1, 1), passed through `rounded` to those that a storage type represents.
 template <class Rounded>
 token random_token(std::mt19937& generator, const model& m, long long position, Rounded rounded) {
   const auto channels_of = [&](std::size_t count) {
@@ -47,7 +47,7 @@ token random_token(std::mt19937& generator, const model& m, long long position, 
           channels_of(m.kv_heads * m.value_dim), position};
 }
 
-/// A key that a query sees, and the position it is rotated by.
+/// A key that is visible to a query, and the position by which it is rotated.
 struct visible {
   const token* of;
   long long position;
@@ -91,12 +91,13 @@ std::vector<testing::wide> attend(const model& m, const std::vector<double>& q, 
   return out;
 }
 
-/// How far a channel may be from `attend` when channels are below 1 in magnitude: attention_bound for
-/// rotated channels, below sqrt(2) m, and the errors of the rotation, 3.2 u of the norm of q and of k each
-/// (tolerance::norm_bound; an attention_factor adds u), once more for every time the key was turned. With S =
-/// |q| |k| / sqrt(dim) <= 2 m^2 sqrt(dim) the largest score, an error e of the norm moves a score by e S, and
-/// the weighted mean by at most 2 e S. What is rotated is rounded to its type: a query and a raw key to T, a
-/// rotated key to C after each turn; a 16-bit type then adds its own unit of roundoff to e.
+/// The bound of the difference of a channel from `attend` if channels are below 1 in magnitude:
+/// attention_bound for rotated channels, below sqrt(2) m, and the errors of the rotation, 3.2 u times the
+/// norm of q and of k each (tolerance::norm_bound, and an attention_factor adds u), once more for every later
+/// rotation of the key. With S = |q| |k| / sqrt(dim) <= 2 m^2 sqrt(dim) the largest score, an error e of the
+/// norm changes a score by e S, and the weighted mean by at most 2 e S. Rotated heads are rounded to their
+/// type: a query and a raw key to T, a rotated key to C after each rotation. A 16-bit type then adds its own
+/// unit of roundoff to e.
 template <class T, class C>
 double decoder_bound(const model& m, std::size_t keys, long turns, bool rotated_storage) {
   using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;

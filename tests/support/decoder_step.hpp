@@ -32,7 +32,8 @@ reference::model model_of(std::size_t heads, const frequencies& f, double softca
   return m;
 }
 
-/// Tokens of some rows as the arguments of a call, the rows filled up with numbers nobody may read.
+/// Tokens of some rows as the arguments of a call. Shorter rows are filled with numbers that must not be
+/// read.
 template <class T>
 struct step {
   Index batch, tokens;
@@ -66,8 +67,8 @@ struct step {
   head_view<const T> values() const { return bshd(v.data(), batch, tokens, of(m.kv_heads), of(m.value_dim)); }
   head_view<T> output() { return bshd(out.data(), batch, tokens, of(m.heads), of(m.value_dim)); }
 
-  /// The largest error of the output in units of `bound` and the rounding of T; `visible(b, i)` are the keys
-  /// that query i of row b sees, `position(b, i)` is its own.
+  /// The largest error of the output in units of `bound` and the rounding of T. `visible(b, i)` are the keys
+  /// visible to query i of row b, and `position(b, i)` is its own position.
   template <class Visible, class Position>
   double worst(double bound, const std::vector<std::vector<reference::token>>& rows, Visible visible,
                Position position) {
@@ -93,7 +94,7 @@ struct step {
 
 using rows = std::vector<std::vector<reference::token>>;
 
-/// The visible part of a row by position.
+/// The visible part of a row, by position.
 inline std::vector<reference::visible> seen_by(const std::vector<reference::token>& row, long long position,
                                                long long window, long long sinks) {
   std::vector<reference::visible> keys;
@@ -104,7 +105,7 @@ inline std::vector<reference::visible> seen_by(const std::vector<reference::toke
   return keys;
 }
 
-/// The table type that goes with a channel type.
+/// The table type for a channel type.
 template <class T>
 using entry = std::conditional_t<std::is_same_v<T, double>, double, float>;
 

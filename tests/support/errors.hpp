@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_ERRORS_HPP
 #define ROPE_TESTS_ERRORS_HPP
 
-/// Whether bad input is reported by the right type, with the rule and the value.
+/// Whether invalid input throws the right type, with the rule and the value.
 
 #include <exception>
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace testing {
 
-/// Whether `call` throws an Exception whose text contains every one of `parts`; what it said instead is
-/// printed with the failing assertion.
+/// Whether `call` throws an Exception whose text contains every one of `parts`. A failing assertion prints
+/// the text.
 template <class Exception, class Call, class... Parts>
 bool throws_saying(const Call& call, const Parts&... parts) {
   try {

@@ -34,7 +34,7 @@ struct types {
   using entry = S;
 };
 
-/// Every channel type with the table type its arithmetic is done in: where packets are used.
+/// Every channel type with the table type of its arithmetic, for which packets are used.
 using native_types = std::tuple<types<float, float>, types<double, double>, types<Eigen::half, float>,
                                 types<Eigen::bfloat16, float>>;
 using all_types = std::tuple<types<float, float>, types<double, double>, types<Eigen::half, float>,
@@ -52,7 +52,7 @@ template <class Layout>
 inline constexpr const char* name_of =
     std::is_same_v<Layout, rope::interleaved> ? "interleaved" : "half_split";
 
-/// The pairs of a layout under a name the library does not know, so that it rotates them one at a time.
+/// The pairs of a layout under a name that the library does not know, so that it rotates them one at a time.
 template <class Layout>
 struct scalar_twin {
   static constexpr Index first(Index i, Index pairs) { return Layout::first(i, pairs); }
@@ -82,7 +82,7 @@ void for_each_head(const rope::head_view<T>& x, Visit visit) {
       for (Index h = 0; h < x.heads; ++h) visit(b, t, h);
 }
 
-/// A tensor as the library takes it.
+/// A view of a tensor for the library.
 template <class T>
 rope::head_view<T> view(tensor<T>& x) {
   return rope::bshd(x.values.data(), x.batch, x.tokens, x.heads, x.dim);
@@ -110,8 +110,8 @@ void copy_heads(const rope::head_view<T>& from, const rope::head_view<U>& to) {
       from, [&](Index b, Index t, Index h) { std::copy_n(from.at(b, t, h), from.head_dim, to.at(b, t, h)); });
 }
 
-/// A block of memory full of NaN in which a test places heads, so that every element a call must not touch,
-/// or must not read, is seen.
+/// A block of memory full of NaN in which a test places heads. Elements that a call must not touch, or must
+/// not read, are detected.
 template <class T>
 struct guarded_memory {
   std::vector<T> now, before;
@@ -122,14 +122,14 @@ struct guarded_memory {
   }
   T* data() { return now.data(); }
 
-  /// Gives the heads of `x`, a view of this memory, random channels, and remembers them.
+  /// Fills the heads of `x`, a view of this memory, with random channels, and stores a copy.
   void fill(const rope::head_view<T>& x, std::uint32_t seed) {
     const std::vector<T> source = random_channels<T>(x.size(), seed);
     copy_heads(rope::bshd(source.data(), x.batch, x.tokens, x.heads, x.head_dim), x);
     before = now;
   }
 
-  /// Whether all memory outside of the heads of `x` has the bits it had.
+  /// Whether all memory outside the heads of `x` has its original bits.
   bool untouched_outside(const rope::head_view<T>& x) const {
     std::vector<T> expected = before;
     for_each_head(x, [&](Index b, Index t, Index h) {
@@ -141,7 +141,7 @@ struct guarded_memory {
   }
   bool untouched() const { return same_bits(now, before); }
 
-  /// The heads of `x`, a view of this memory, as they were.
+  /// The stored copy of the heads of `x`, a view of this memory.
   rope::head_view<const T> remembered(rope::head_view<T> x) const {
     rope::head_view<const T> view = x;
     view.data = before.data() + (x.data - now.data());
@@ -149,7 +149,8 @@ struct guarded_memory {
   }
 };
 
-/// What a rotated channel may be off by: 16-bit channels are the float result, 3 u off at most, rounded once.
+/// The bound of the error of a rotated channel: 16-bit channels are the float result, with an error of at
+/// most 3 u, rounded once.
 template <class T, class S>
 testing::wide channel_bound(testing::wide pair, testing::wide exact) {
   if constexpr (tolerance::is_16_bit<T>)
@@ -158,8 +159,8 @@ testing::wide channel_bound(testing::wide pair, testing::wide exact) {
     return tolerance::rotation_bound<T, S>(pair) + 0 * exact;
 }
 
-/// The largest error of the rotated channels of `after` against the reference, in units of what is allowed;
-/// infinity where one is NaN. `position_of(b, t)` is the position of a token.
+/// The largest error of the rotated channels of `after` against the reference, in units of the bound.
+/// Infinite if one is NaN. `position_of(b, t)` is the position of a token.
 template <class Layout, class S, class T, class PositionOf>
 testing::wide worst_error(const rope::head_view<const T>& before, const rope::head_view<const T>& after,
                           const rope::frequencies& frequencies, PositionOf position_of) {

@@ -23,7 +23,7 @@ inline json config(const std::string& name) {
   return json::parse(file);
 }
 
-/// `config` with the values of `changes` put in, dictionaries merged; null removes a key.
+/// `config` changed by the values of `changes`. Dictionaries are merged, and null removes a key.
 inline json changed(json config, const json& changes) {
   config.merge_patch(changes);
   return config;
@@ -49,7 +49,7 @@ struct gguf_file {
   }
 };
 
-/// The metadata with the architecture in front of each key that starts with a dot.
+/// The metadata with the architecture before each key that starts with a dot.
 inline gguf_file gguf(const std::string& architecture, const json& entries) {
   gguf_file file{{{"general.architecture", architecture}}};
   for (const auto& entry : entries.items())

@@ -10,7 +10,7 @@
 
 namespace testing {
 
-/// A group of that layer type, whose layers turn by these frequencies.
+/// A group of that layer type, whose layers rotate by these frequencies.
 inline rope::layer_group group_named(const std::string& layer_type,
                                      const rope::frequencies& f = rope::frequencies(8)) {
   return {.layer_type = layer_type,
@@ -22,7 +22,7 @@ inline rope::layer_group group_named(const std::string& layer_type,
           .base = 10000};
 }
 
-/// What a model is made of, to be changed and put together anew.
+/// The parts of a model, to be changed and assembled again.
 struct model_parts : rope::model_facts {
   std::vector<rope::layer_group> groups;
   std::vector<std::string> layers;

@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_MODEL_PROMISES_HPP
 #define ROPE_TESTS_MODEL_PROMISES_HPP
 
-/// What holds of every model that an import returns, whatever stood in the file.
+/// The promises that every imported model keeps, for any contents of the file.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace testing {
 
-/// The first promise of model_rope that the model breaks, or nothing.
+/// The first promise of model_rope that the model breaks, or empty.
 inline std::string broken_promise(const rope::model_rope& model) {
   if (model.groups().empty() == model.instead_of_rope().empty())
     return "there are groups and something instead, or neither";

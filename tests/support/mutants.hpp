@@ -4,9 +4,9 @@
 
 #if __cplusplus >= 202002L  // CMake tries the compiler with other standards
 
-/// Many mutants in one program, of which the environment variable ROPE_MUTANT chooses one; see mutate_many.py. It
-/// writes `a + rope_mutant::plus_minus<7>() + b` for `a + b`: the same operator, so that precedence stays as it was. At
-/// compile time every mutant is off.
+/// Many mutants in one program, selected by the environment variable ROPE_MUTANT; see mutate_many.py. The
+/// program contains `a + rope_mutant::plus_minus<7>() + b` in place of `a + b`: the same operator, so that
+/// precedence does not change. At compile time every mutant is off.
 
 #include <cmath>
 #include <cstdio>
@@ -26,7 +26,7 @@ inline int chosen() {
 }
 inline const int active = chosen();
 
-/// Appends the mutants that the program has reached to the file that ROPE_MUTANTS_REACHED names.
+/// Appends the mutants that the program has reached to the file named by ROPE_MUTANTS_REACHED.
 struct reporter {
   ~reporter() {
     const char* name = std::getenv("ROPE_MUTANTS_REACHED");
@@ -81,7 +81,7 @@ ROPE_MUTANT_OPERATOR(any_both, |, &)
 ROPE_MUTANT_OPERATOR(one_both, ^, &)
 #undef ROPE_MUTANT_OPERATOR
 
-// The right operand is a lambda, which is called only if it counts.
+// The right operand is a lambda, which is called only if it is needed.
 #define ROPE_MUTANT_LOGIC(name, OP, OTHER)                      \
   template <int K>                                              \
   struct name {};                                               \
@@ -140,7 +140,7 @@ constexpr bool operator!=(negation<K>, const B& b) {
   return on(K) ? static_cast<bool>(b) : !b;
 }
 
-/// std::min or std::max by `Least`, and the other one when the mutant is on.
+/// std::min or std::max by `Least`, and the other one if the mutant is on.
 template <int K, bool Least, class T>
 constexpr const T& either(const T& a, const T& b) {
   return Least != on(K) ? (b < a ? b : a) : (a < b ? b : a);

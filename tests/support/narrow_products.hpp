@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_NARROW_PRODUCTS_HPP
 #define ROPE_TESTS_NARROW_PRODUCTS_HPP
 
-/// What products of fewer bits are expected to be off by beside full ones: weights, and for integers queries,
-/// are rounded before they are multiplied.
+/// The expected error of narrow products compared with full precision: weights, and for integers also
+/// queries, are rounded before they are multiplied.
 
 #include <algorithm>
 #include <cmath>
@@ -22,8 +22,8 @@ using attention_call::extents;
 using attention_call::operands;
 using reference::tensor;
 
-/// Adds what rounding weights to bfloat16 is expected to add: each by at most 2^-8 of itself, independent of
-/// each other, and the sum of weights as it was. An output sum_j w_j x_j is then off by sum_j w_j e_j x_j.
+/// Adds the expected error of rounding weights to bfloat16: each by at most 2^-8 of itself, independently,
+/// while the sum of weights is not rounded. The error of an output sum_j w_j x_j is then sum_j w_j e_j x_j.
 inline void add_bfloat16_weights(const features::setting& s, const operands& x, features::result& exact) {
   const auto [batch, queries, keys, heads, kv_heads, dim, value_dim] = s.e;
   const double in_u = std::ldexp(1.0, -8) / static_cast<double>(tolerance::unit_roundoff<float>());
@@ -59,7 +59,7 @@ inline double step_of(double largest, long dim) {
   return largest / std::min(integer_steps, std::floor(2147483647.0 / 128 / static_cast<double>(dim)));
 }
 
-/// Queries of float, and keys and values of integers, for products of integers.
+/// Queries of float, and quantized keys and values, for integer products.
 struct integer_operands {
   tensor q;
   quantized::heads k, v;
@@ -68,14 +68,14 @@ struct integer_operands {
       : q(attention_call::random<float>(generator, {e.batch, e.queries, e.heads, e.dim})),
         k(quantized::random_heads(generator, e.batch, e.keys, e.kv_heads, e.dim)),
         v(quantized::random_heads(generator, e.batch, e.keys, e.kv_heads, e.value_dim)) {
-    // No channel is so close to the middle between two integers that a rounding of it decides.
+    // No channel is close enough to the midpoint of two integers for a rounding to decide.
     for_each_channel([](double step, double& channel) {
       const double distance = std::abs(channel / step - std::nearbyint(channel / step));
       if (distance > 0.48) channel = static_cast<double>(static_cast<float>(channel - 0.1 * step));
     });
   }
 
-  /// Calls visit(step, channel) for every channel of the queries but the largest of its head.
+  /// Calls visit(step, channel) for every channel of the queries except the largest of its head.
   template <class Visit>
   void for_each_channel(const Visit& visit) {
     for (long b = 0; b < q.batch; ++b)
@@ -88,7 +88,8 @@ struct integer_operands {
         }
   }
 
-  /// What is multiplied: the numbers of keys and values, and queries rounded to integers times a step.
+  /// The operands of the products: the dequantized keys and values, and queries rounded to integers times a
+  /// step.
   operands numbers() const {
     integer_operands rounded = *this;
     rounded.for_each_channel(
@@ -97,8 +98,8 @@ struct integer_operands {
   }
 };
 
-/// Adds what rounding a weight w_j times the scale of its value is expected to add. Within a tile of 128 keys
-/// every such number is off by a step of the largest over sqrt(12), independent of the others, and meets the
+/// Adds the expected error of rounding a weight w_j times the scale of its value. Within a tile of 128 keys
+/// every such number has an independent error of a step of the largest over sqrt(12), multiplied by the
 /// integers of its value.
 inline void add_integer_weights(const features::setting& s, const integer_operands& x,
                                 features::result& exact) {

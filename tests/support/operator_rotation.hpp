@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_OPERATOR_ROTATION_HPP
 #define ROPE_TESTS_OPERATOR_ROTATION_HPP
 
-/// The rotation that operators of other libraries define, from the cos and sin of every token and pair, and the
-/// error of a result against it. Of the library it uses head_view alone.
+/// The rotation that operators of other libraries define, from the cos and sin of every token and pair, and
+/// the error of a result against it. It uses only head_view of the library.
 
 #include <Eigen/Core>
 #include <cmath>
@@ -19,7 +19,8 @@ namespace testing {
 /// The two channels of pair i: (2i, 2i + 1), or (i, i + pairs).
 enum class pairing { neighbours, halves };
 
-/// cos and sin, [tokens, pairs], formed in `testing::wide` and rounded to double: 2^-29 of what a float may err.
+/// cos and sin, [tokens, pairs], computed in `testing::wide` and rounded to double: 2^-29 of the allowed
+/// error of a float.
 struct operator_entries {
   Eigen::Index pairs;
   std::vector<double> cos, sin;
@@ -33,14 +34,14 @@ struct operator_call {
   pairing layout = pairing::halves;
   Eigen::Index first = 0;
   bool transposed = false;
-  double extra_u = 0;  ///< units of roundoff that channels have lost before they rotate
+  double extra_u = 0;  ///< roundoff units that channels lost before they rotate
 };
 
-/// The largest error of `y` against the rotation of `x`, in units of the bound below. NaN if a channel is NaN,
-/// infinite if a channel that does not rotate changed. `token_of(b, t)` is the row of the entries.
+/// The largest error of `y` against the rotation of `x`, in units of the bound below. NaN if a channel is
+/// NaN, infinite if a channel that does not rotate changed. `token_of(b, t)` is the row of the entries.
 ///
-///     2.75 u |pair| of a rotation by the nearest entries, u |pair| of the product of m with an entry, and half an
-///     ulp of a 16-bit channel, whose ulp is at most 2^-10 of it
+/// 2.75 u |pair| of a rotation by the nearest entries, u |pair| of the product of m with an entry, and half
+/// an ulp of a 16-bit channel, whose ulp is at most 2^-10 of it
 template <class X, class Y, class TokenOf>
 double operator_error(const rope::head_view<const X>& x, const rope::head_view<const Y>& y,
                       const operator_entries& entries, const operator_call& call, const TokenOf& token_of) {

@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_OTHER_LIBRARIES_HPP
 #define ROPE_TESTS_OTHER_LIBRARIES_HPP
 
-/// What other libraries compute, from their formulas in long double loops, on tensors in their order of axes.
+/// Results of other libraries, from their formulas in long double loops, on tensors in their order of axes.
 /// Shares no code with the library.
 
 #include <Eigen/Core>
@@ -23,7 +23,7 @@ namespace other {
 
 using Index = Eigen::Index;
 
-/// A row-major tensor of rank 4 or 3; the library takes it where it takes an Eigen::Tensor.
+/// A row-major tensor of rank 4 or 3, accepted wherever the library accepts an Eigen::Tensor.
 template <std::size_t rank>
 struct tensor {
   static constexpr int NumIndices = int(rank);
@@ -31,7 +31,7 @@ struct tensor {
   std::array<Index, rank> extents;
   std::vector<float> values;
 
-  /// Channels between 2^-7 and 4 in magnitude, of a seed.
+  /// Channels between 2^-7 and 4 in magnitude, from a seed.
   tensor(std::array<Index, rank> shape, std::uint64_t seed) : extents(shape) {
     Index count = 1;
     for (const Index extent : shape) count *= extent;
@@ -57,7 +57,7 @@ Index on_axis(const tensor<rank>& x, Index r, std::size_t axis) {
   return r / after % x.extents[axis];
 }
 
-/// [rows, columns] in [-5, 5) of a seed.
+/// [rows, columns] in [-5, 5), from a seed.
 inline Eigen::ArrayXXd random_array(Index rows, Index columns, std::uint64_t seed) {
   testing::random numbers(seed);
   Eigen::ArrayXXd values(rows, columns);
@@ -70,8 +70,8 @@ inline testing::wide inv_freq(testing::wide base, Index i, Index d) {
   return testing::pow(base, -2 * static_cast<testing::wide>(i) / static_cast<testing::wide>(d));
 }
 
-/// Whether a schedule has the frequencies `expected(i)`: 2 ulp of double off, and as much for the formula
-/// here.
+/// Whether a schedule has the frequencies `expected(i)`: an error of 2 ulp of double, and as much for the
+/// formula here.
 template <class Frequencies, class Expected>
 bool has_frequencies(const Frequencies& f, Index pairs, Expected expected) {
   bool same = f.pairs() == pairs && f.axes() == 1;
@@ -96,9 +96,9 @@ inline testing::wide yarn(testing::wide base, Index i, Index d, testing::wide s,
 
 enum class layout_kind { neighbours, halves };
 
-/// How many times what is allowed `after` is off from `before` with every pair of channels [first, first + 2
-/// pairs) turned by angle(row, pair) and scaled by factor(row, pair); infinite where a channel outside of
-/// them changed.
+/// The largest difference of `after` from `before` with every pair of channels [first, first + 2 pairs)
+/// rotated by angle(row, pair) and scaled by factor(row, pair), as a multiple of the allowed error. Infinite
+/// if a channel outside them changed.
 template <std::size_t rank, class Angle, class Factor>
 testing::wide scaled_rotation_error(const tensor<rank>& before, const tensor<rank>& after, layout_kind layout,
                                     Index pairs, const Angle& angle, const Factor& factor, Index first = 0) {
@@ -113,7 +113,7 @@ testing::wide scaled_rotation_error(const tensor<rank>& before, const tensor<ran
       const testing::wide a = before(r, u), b = before(r, v), m = factor(r, i);
       const testing::wide c = m * testing::cos(static_cast<testing::wide>(angle(r, i))),
                           s = m * testing::sin(static_cast<testing::wide>(angle(r, i)));
-      // One more u for the product of m with an entry, and for an inv_freq that is 2 ulp of double off.
+      // One more u for the product of m with an entry, and for an inv_freq with an error of 2 ulp of double.
       const testing::wide norm = m * testing::hypot(a, b), bound = tolerance::rotation_bound<float>(norm) +
                                                                    tolerance::unit_roundoff<float>() * norm;
       for (const testing::wide error : {after(r, u) - (a * c - b * s), after(r, v) - (b * c + a * s)})

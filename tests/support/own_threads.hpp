@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_OWN_THREADS_HPP
 #define ROPE_TESTS_OWN_THREADS_HPP
 
-/// Threads of a test's own, which count how often they were asked to run.
+/// Threads of a test, which count how often they were called.
 
 #include <rope/config.hpp>
 #include <thread>
@@ -10,7 +10,7 @@
 
 namespace testing {
 
-/// Runs every piece of a loop on a thread of its own, the last one first.
+/// Runs every piece of a loop on its own thread, the last one first.
 class own_threads {
  public:
   explicit own_threads(rope::Index count) : count_(count) {}
@@ -21,7 +21,7 @@ class own_threads {
     run(pieces, &body, [](const void* b, rope::Index i) { (*static_cast<const Body*>(b))(i); });
   }
 
-  /// Loops since the last time this was asked.
+  /// Loops since the last call of this function.
   int runs() const {
     const int runs = runs_;
     runs_ = 0;
@@ -29,7 +29,7 @@ class own_threads {
   }
 
  private:
-  /// Not a template: threads are slow to compile, and every loop of the library has a body of its own.
+  /// Not a template: threads are slow to compile, and every loop of the library has its own body.
   void run(rope::Index pieces, const void* body, void (*call)(const void*, rope::Index)) const {
     ++runs_;
 #if defined(__EMSCRIPTEN__) && !defined(__EMSCRIPTEN_PTHREADS__)

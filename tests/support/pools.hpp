@@ -3,7 +3,7 @@
 #define ROPE_TESTS_POOLS_HPP
 
 /// Threads as programs may have them: pools that run the pieces of a loop in any order, at any time, on any
-/// thread, one inside of another, or that fail.
+/// thread, nested, or that fail.
 
 #include <rope/config.hpp>
 
@@ -30,7 +30,7 @@ class pool {
     ++loops_;
     run_(count, [&body](rope::Index i) { body(i); });
   }
-  /// Loops since the last time this was asked.
+  /// Loops since the last call of this function.
   int loops() const { return std::exchange(loops_, 0); }
 
  private:
@@ -44,7 +44,7 @@ inline void on_a_thread_of_its_own(const pool::piece& body, rope::Index i) {
   std::thread(std::cref(body), i).join();
 }
 
-/// Pools that do what is asked of them, each in a way of its own.
+/// Pools that run all pieces, each in its own order.
 inline std::vector<pool> pools_of_every_kind() {
   std::vector<pool> pools;
   pools.emplace_back("inline", 3, [](rope::Index count, const pool::piece& body) {
@@ -58,19 +58,19 @@ inline std::vector<pool> pools_of_every_kind() {
       for (rope::Index i = 0; i < count; ++i) body(i);
     }).join();
   });
-  // Every piece starts when the one before it is done; the first one is the last.
+  // The pieces run one after another, and piece 0 runs last.
   pools.emplace_back("late", 3, [](rope::Index count, const pool::piece& body) {
     for (rope::Index i = 1; i < count; ++i) on_a_thread_of_its_own(body, i);
     on_a_thread_of_its_own(body, 0);
   });
-  // The caller works beside its threads, as most pools have it.
+  // The caller works next to its threads, as in most pools.
   pools.emplace_back("with the caller", 8, [](rope::Index count, const pool::piece& body) {
     std::vector<std::thread> running;
     for (rope::Index i = 1; i < count; ++i) running.emplace_back(std::cref(body), i);
     if (count > 0) body(0);
     for (std::thread& thread : running) thread.join();
   });
-  // Every piece is a loop of one piece in a loop of the same pool.
+  // Every piece is a loop of one piece within a loop of the same pool.
   pools.emplace_back("nested", 3, [](rope::Index count, const pool::piece& body) {
     std::vector<std::thread> running;
     for (rope::Index i = 0; i < count; ++i)
@@ -84,7 +84,7 @@ struct pool_failure : std::runtime_error {
   pool_failure() : std::runtime_error("the pool has no thread left") {}
 };
 
-/// Pools that fail: before anything ran, after some pieces, and when all have been run.
+/// Pools that fail: before any piece, after some pieces, and after all of them.
 inline std::vector<pool> failing_pools() {
   std::vector<pool> pools;
   pools.emplace_back("fails at once", 3, [](rope::Index, const pool::piece&) { throw pool_failure(); });

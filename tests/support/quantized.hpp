@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_QUANTIZED_HPP
 #define ROPE_TESTS_QUANTIZED_HPP
 
-/// Keys and values of integers with scales as tests hold them: drawn or rounded, put into memory in any order
-/// of axes, and what attention to them may be off by.
+/// Quantized keys and values of tests: drawn or rounded, copied to memory in any order of axes, and the bound
+/// of the error of attention to them.
 
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +26,7 @@ using testing::axes;
 struct heads {
   testing::tensor<double> integers, scales;
 
-  /// The numbers that they stand for, exactly: a product of 8 and 24 bits.
+  /// The numbers that they represent, exactly: a product of 8 and 24 bits.
   tensor numbers() const {
     tensor result = integers;
     testing::for_each_element(
@@ -46,8 +46,8 @@ inline heads random_heads(std::mt19937& generator, long batch, long tokens, long
   return x;
 }
 
-/// Heads in memory, in an order of axes for integers and one for scales, inside a frame of other tokens and
-/// heads where `framed`.
+/// Heads in memory, in an order of axes for integers and one for scales. If `framed`, other tokens and heads
+/// are around them.
 class memory {
  public:
   memory(const heads& x, axes order, axes scale_order, bool framed = false)
@@ -88,9 +88,9 @@ class memory {
   std::vector<float> scale_data_;
 };
 
-/// What attention of float to quantized heads may be off from exact attention to the numbers they stand for:
-/// the bound of attention to floats, and one rounding more of every score (of the score itself, or of the
-/// channels of a key) and of every weighted value. `x` holds the numbers.
+/// The bound of the difference between attention of float queries to quantized heads and exact attention to
+/// the numbers that they represent: the bound of attention to floats, and one more rounding of every score
+/// (of the score itself, or of the channels of a key) and of every weighted value. `x` has the numbers.
 inline double bound(const features::setting& s, const operands& x) {
   const auto u = static_cast<double>(tolerance::unit_roundoff<float>());
   const auto dim = static_cast<double>(s.e.dim);

@@ -2,7 +2,8 @@
 #ifndef ROPE_TESTS_RANDOM_HPP
 #define ROPE_TESTS_RANDOM_HPP
 
-/// Seeded numbers that are the same with every standard library: std::uniform_*_distribution are not.
+/// Numbers from a seed that are the same with every standard library. Those of std::uniform_*_distribution
+/// are not.
 
 #include <cmath>
 #include <cstdint>
@@ -18,7 +19,7 @@ class seeded_numbers {
 
   std::uint64_t bits() { return engine_(); }
 
-  /// In [low, high]; the bias of the remainder does not matter to a test.
+  /// In [low, high]. The bias of the remainder does not matter to a test.
   std::int64_t integer(std::int64_t low, std::int64_t high) {
     const std::uint64_t count = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low) + 1;
     const std::uint64_t offset = count == 0 ? bits() : bits() % count;

@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_RECORDED_HPP
 #define ROPE_TESTS_RECORDED_HPP
 
-/// The answers of other projects: tests/recorded/, whose page says what they cover.
+/// The results of other projects: tests/recorded/, whose page lists what they cover.
 
 #include <algorithm>
 #include <filesystem>
@@ -16,7 +16,7 @@ namespace testing {
 
 inline std::filesystem::path folder_of_recorded() { return ROPE_TEST_CONFIGS "/../../tests/recorded"; }
 
-/// The names of all files of such answers.
+/// The names of all files of such results.
 inline std::vector<std::string> all_recorded() {
   std::vector<std::string> names;
   for (const auto& file : std::filesystem::recursive_directory_iterator(folder_of_recorded()))

@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_REFERENCE_HPP
 #define ROPE_TESTS_REFERENCE_HPP
 
-/// Rotary embeddings written straight from the paper (Su et al. 2021, arXiv:2104.09864v5) in long double: no
-/// table, no layout type and no other code of the library.
+/// Rotary embeddings from the paper (Su et al. 2021, arXiv:2104.09864v5) in long double: no table, no layout
+/// type and no other code of the library.
 
 #include <array>
 #include <cmath>
@@ -21,8 +21,8 @@ inline testing::wide inv_freq(testing::wide base, long i, long rotary_dim) {
 }
 
 /// position * inv_freq [rad], for the double that the library reports. The product is rounded to 64 bits, so
-/// up to |angle| = 2^20 the angle is within 2^-45 rad: 2^-21 of the unit roundoff of float. Not an oracle for
-/// double tables.
+/// up to |angle| = 2^20 the error of the angle is at most 2^-45 rad: 2^-21 of the unit roundoff of float. Not
+/// an oracle for double tables.
 inline testing::wide angle(testing::wide position, double inv_freq) { return position * inv_freq; }
 inline testing::wide cos(testing::wide position, double inv_freq) {
   return testing::cos(angle(position, inv_freq));
@@ -36,10 +36,10 @@ using channels = std::array<std::size_t, 2>;
 
 /// Equation 34 of the paper: (x1, x2), (x3, x4), ...
 inline channels interleaved(std::size_t i, std::size_t /*pairs*/) { return {2 * i, 2 * i + 1}; }
-/// `rotate_half` of Hugging Face transformers: channel i meets channel i + rotary_dim / 2.
+/// `rotate_half` of Hugging Face transformers: channel i forms a pair with channel i + rotary_dim / 2.
 inline channels half_split(std::size_t i, std::size_t pairs) { return {i, i + pairs}; }
 
-/// One head rotated to `position` and scaled by `factor`; channels from 2 * inv_freq.size() on are copied.
+/// One head rotated to `position` and scaled by `factor`. Channels from 2 * inv_freq.size() on are copied.
 /// `pair_map(i, pairs)` names the two channels of pair i.
 template <class PairMap>
 std::vector<testing::wide> rotate(std::vector<testing::wide> head, const std::vector<double>& inv_freq,

@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_SCHEDULES_HPP
 #define ROPE_TESTS_SCHEDULES_HPP
 
-/// Frequency schedules against published lists and against each other.
+/// Frequency schedules compared with published lists and with each other.
 
 #include <algorithm>
 #include <cmath>
@@ -26,8 +26,8 @@ using rope::frequencies;
 using rope::Index;
 using list = std::vector<double>;
 
-/// Whether `value` is `printed` when it is written with as many significant digits: at most half of the last
-/// place off. A thousandth of that more is for a list that was printed from doubles next to a tie.
+/// Whether `value` is `printed` when it is written with as many significant digits: an error of at most half
+/// of the last place. A thousandth more is for a list that was printed from doubles next to a tie.
 inline bool rounds_to(double value, double printed, int digits) {
   if (printed == 0) return value == 0;
   const double last_place =
@@ -37,7 +37,7 @@ inline bool rounds_to(double value, double printed, int digits) {
   return same;
 }
 
-/// Pairs first, first + 1, ... against a published list, its numbers separated by spaces.
+/// Compares pairs first, first + 1, ... with a published list of numbers separated by spaces.
 inline bool lists(const frequencies& schedule, Index first, const char* printed, int digits) {
   bool same = true;
   std::istringstream numbers(printed);
@@ -57,7 +57,8 @@ inline bool divided(const frequencies& schedule, const frequencies& original, In
     worst = (std::max)(worst, tolerance::error_in_ulp(schedule.inv_freq()(i, 0), exact));
   }
   UNSCOPED_INFO("at most " << worst << " ulp off");
-  return worst <= 1.5;  // half an ulp of the original, twice as many after a division, and half of the rule's
+  return worst <=
+         1.5;  // half an ulp of the original, twice as much after a division, and half an ulp of the rule
 }
 
 inline bool same_pairs(const frequencies& a, const frequencies& b, Index first, Index count) {
@@ -70,13 +71,13 @@ inline bool same_schedule(const frequencies& a, const frequencies& b) {
          a.attention_factor() == b.attention_factor();
 }
 
-/// Whether a rule leaves the schedule as it is, in every bit.
+/// Whether a rule does not change any bit of the schedule.
 template <class Rule>
 bool is_identity(Index rotary_dim, double base, const Rule& rule) {
   return same_schedule(frequencies(rotary_dim, base, rule), frequencies(rotary_dim, base));
 }
 
-/// Numbers that no rule takes where it asks for one above zero, and how a message shows them.
+/// Invalid numbers for a rule that requires one above zero, and how a message prints them.
 inline const std::vector<std::pair<double, const char*>> not_positive = {
     {0.0, "got 0"},
     {-2.0, "got -2"},
@@ -84,7 +85,7 @@ inline const std::vector<std::pair<double, const char*>> not_positive = {
     {std::numeric_limits<double>::infinity(), "got inf"},
     {-std::numeric_limits<double>::infinity(), "got -inf"}};
 
-/// Whether a schedule of four pairs with this rule is refused, by the rule's name and text and the value.
+/// Whether a schedule of four pairs with this rule throws, with the rule's name and text and the value.
 template <class Rule>
 bool refused(const Rule& rule, const std::string& text, const std::string& value) {
   return throws_saying<std::invalid_argument>([&] { frequencies f(8, 1e4, rule); }, "rope::" + text, value);

@@ -7,7 +7,7 @@
 
 namespace testing {
 
-/// What the library asks of an mdspan, and no more.
+/// The requirements of the library on an mdspan, and nothing else.
 template <class T, std::size_t dimensions>
 class span_of_strides {
  public:

@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_TAPE_HPP
 #define ROPE_TESTS_TAPE_HPP
 
-/// A tape of attention from views in a row, for tests that call the backward pass in many ways.
+/// A tape of attention from views in a fixed order, for tests that call the backward pass often.
 
 #include <rope/attention/tape.hpp>
 

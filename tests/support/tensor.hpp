@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_TENSOR_HPP
 #define ROPE_TESTS_TENSOR_HPP
 
-/// Queries, keys, values and gradients as tests and references hold them: made from seeds, put into memory in
-/// any order of axes, read back and compared. Shares no code with the library.
+/// Queries, keys, values and gradients of tests and references: made from seeds, copied to memory in any
+/// order of axes, read back and compared. Shares no code with the library.
 
 #include <algorithm>
 #include <cstddef>
@@ -33,7 +33,7 @@ struct tensor {
         dim(x.dim),
         values(x.values.begin(), x.values.end()) {}
 
-  // The test command compiles tests without optimisation, where calls of these took up to 40 % of the time.
+  // The test command compiles tests without optimisation, and calls of these took up to 40 % of the time.
   [[gnu::always_inline]] T& operator()(long b, long t, long h, long d) {
     return values.data()[index(b, t, h, d)];
   }
@@ -64,7 +64,8 @@ void for_each_element(const tensor<T>& x, Visit visit) {
 /// The axes of a tensor in memory, from slowest to fastest.
 enum class axes { bshd, bhsd, sbhd };
 
-/// The place of an element in memory of that order, spelled out so that a wrong stride of a view shows.
+/// The offset of an element in memory of that order, written out so that a wrong stride of a view is
+/// detected.
 template <class T>
 std::size_t place(const tensor<T>& x, axes order, long b, long t, long h, long d) {
   switch (order) {

@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_THREADED_BLOCK_HPP
 #define ROPE_TESTS_THREADED_BLOCK_HPP
 
-/// A block that is large enough for threads in every step, and what is asked of calls on them.
+/// A block that is large enough for threads in every step, and the expected use of threads by its calls.
 
 #include <rope/block/multi_head_attention.hpp>
 #include <vector>
@@ -31,7 +31,7 @@ inline const block_kind kind = {.heads = 16,
                                 .bias = true,
                                 .norm = true};
 
-/// The loops that a call has asked two threads for.
+/// The number of loops for which a call requested two threads.
 template <class Call>
 int loops_of(const Call& call) {
   const own_threads two(2);

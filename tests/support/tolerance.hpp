@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_TOLERANCE_HPP
 #define ROPE_TESTS_TOLERANCE_HPP
 
-/// Every bound the tests allow, by name, with the reason it has its value.
+/// Every bound that the tests allow, by name, with the reason for its value.
 
 #include <Eigen/Core>
 #include <algorithm>
@@ -55,26 +55,25 @@ testing::wide error_in_ulp(T got, testing::wide exact) {
   return testing::abs(static_cast<testing::wide>(got) - exact) / ulp<T>(exact);
 }
 
-/// A table entry against the exact cos or sin, in ulp. float: correctly rounded. double: 0.5 of the rounding, and
-/// what 64 bits, the lowest of which is 2^-11 ulp, lose in some ten operations.
+/// A table entry against the exact cos or sin, in ulp. float: correctly rounded. double: 0.5 of the rounding,
+/// and the error of about ten operations in 64 bits, whose lowest bit is 2^-11 ulp.
 template <class S>
 constexpr testing::wide table_entry() {
   return std::is_same_v<S, float> ? 0.5L : 0.51L;
 }
 
-/// cosf and sinf of a C library, in ulp: glibc documents 1, others stay below it.
+/// cosf and sinf of a C library, in ulp: glibc documents 1, others have less.
 constexpr testing::wide libm_float() { return 1; }
 
-/// A frequency or a magnitude against its formula, in ulp of double: evaluated in 128 bits and rounded once. The
-/// 115 bits that are right (tests/oracle/wide_real.test.cpp) are 2^-62 ulp more, and 0.01 is left for terms that
-/// cancel.
+/// A frequency or a magnitude against its formula, in ulp of double: evaluated in 128 bits and rounded once.
+/// The 115 correct bits (tests/oracle/wide_real.test.cpp) add 2^-62 ulp, and 0.01 is for terms that cancel.
 constexpr testing::wide scheduled() { return 0.51; }
 
 /// The same against a formula in long double, which rounds too: a power within 1 ulp, a rounded exponent.
 constexpr testing::wide inv_freq() { return 2; }
 
 namespace detail {
-/// What arithmetic on a channel of type T is done in, and the table type that goes with it.
+/// The arithmetic type of a channel of type T, and the table type for it.
 template <class T>
 using wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -90,15 +89,15 @@ testing::wide bound(testing::wide in_u, testing::wide magnitude) {
 }
 }  // namespace detail
 
-/// A rotated channel u c - v s against exact arithmetic, |pair| = sqrt(u^2 + v^2), scaled by the
-/// attention_factor. With |c|, |s| off by u / 2 each (half an ulp of a number in [0.5, 1)):
+/// The error of a rotated channel u c - v s, |pair| = sqrt(u^2 + v^2), scaled by the attention_factor. With
+/// an error of u / 2 in |c| and |s| (half an ulp of a number in [0.5, 1)):
 ///
 ///     the table    (|u| + |v|) u / 2  <=  0.71 u |pair|
 ///     products     (|u c| + |v s|) u  <=  u |pair|
 ///     the sum                             u |pair|                  together 2.71 u, and terms of u^2
 ///
-/// A double entry may be off by 0.51 ulp instead of 0.5; the published bound is 2.75 u for both. 16-bit channels are computed in float and rounded once: 3 u of float and half an
-/// ulp of their own.
+/// The error of a double entry may be 0.51 ulp instead of 0.5. The published bound is 2.75 u for both. 16-bit
+/// channels are computed in float and rounded once: 3 u of float and half an ulp of their type.
 template <class T, class S = detail::wide<T>>
 testing::wide rotation_bound(testing::wide pair) {
   return detail::bound<T, S>(is_16_bit<T> ? 3.0L : 2.75L, pair);
@@ -124,8 +123,7 @@ testing::wide group_bound(testing::wide pair) {
   return detail::bound<T, S>(9.4L, pair) * (is_16_bit<T> ? 2 + testing::sqrt(2.0L) : 1.0L);
 }
 
-/// <R(m) q, R(n) k> against <R(m - n) q, k>, both sums taken exactly: three rotations again, by
-/// Cauchy-Schwarz.
+/// <R(m) q, R(n) k> against <R(m - n) q, k>, with both sums exact: three rotations again, by Cauchy-Schwarz.
 template <class T, class S = detail::wide<T>>
 testing::wide score_bound(testing::wide q_norm, testing::wide k_norm) {
   static_assert(!is_16_bit<T>, "score_bound: stated for float and double");

@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_WEIGHT_REFERENCE_HPP
 #define ROPE_TESTS_WEIGHT_REFERENCE_HPP
 
-/// Attention weights by their definition in double, and bounds of the errors of those of the library. Shares no
-/// code with it.
+/// Attention weights by their definition in double, and bounds of the errors of those of the library. Shares
+/// no code with it.
 
 #include <algorithm>
 #include <cmath>
@@ -40,8 +40,8 @@ struct extents {
   std::size_t all() const { return static_cast<std::size_t>(batch * heads * queries * keys); }
 };
 
-/// How scores are formed, and how exactly: `unit` is the unit roundoff of the arithmetic, and each channel of a
-/// head may be off by `channel` of the length of its head, which rotation and rounding to 16 bits add.
+/// How scores are computed, and how exactly: `unit` is the unit roundoff of the arithmetic, and `channel`
+/// times the length of a head is the error of each of its channels from rotation and rounding to 16 bits.
 struct scoring {
   double scale, unit, channel = 0, softcap = 0, sink = 0;
   bool has_sink = false;
@@ -76,7 +76,7 @@ weights expected(const extents& of, const scoring& how, const Query& query, cons
             k_squares += k[d] * k[d];
           }
           double score = sum * how.scale;
-          // A sum of n products is off by at most n + 2 roundings of the sum of their magnitudes.
+          // The error of a sum of n products is at most n + 2 roundings of the sum of their magnitudes.
           double off = std::sqrt(q_squares * k_squares) * how.scale *
                        ((static_cast<double>(q.size()) + 4) * how.unit + how.channel);
           if (how.softcap > 0) {
@@ -96,8 +96,8 @@ weights expected(const extents& of, const scoring& how, const Query& query, cons
           if (!sees(b, h, i, j)) continue;
           const double w = std::exp(scores[static_cast<std::size_t>(j)] - largest) / total;
           result.weight[of.weight(b, h, i, j)] = w;
-          // exp multiplies by a factor within exp(+-error), and so does the sum. Exponentials, the sum of keys
-          // and the product round too; weights far below the largest become 0.
+          // exp multiplies by a factor within exp(+-error), and so does the sum. Exponentials, the sum of
+          // keys and the product round too. Weights far below the largest become 0.
           result.error[of.weight(b, h, i, j)] =
               w * (std::expm1(2 * error) + (16 + static_cast<double>(of.keys) / 8) * how.unit) + 1e-36;
         }
@@ -105,7 +105,7 @@ weights expected(const extents& of, const scoring& how, const Query& query, cons
   return result;
 }
 
-/// How far weights of the library are from the reference, in units of their bounds.
+/// The largest difference of weights of the library from the reference, in units of their bounds.
 template <class A>
 double distance(const weights& reference, const std::vector<A>& got) {
   double worst = 0;

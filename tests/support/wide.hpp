@@ -2,11 +2,12 @@
 #ifndef ROPE_TESTS_WIDE_HPP
 #define ROPE_TESTS_WIDE_HPP
 
-/// The number that oracles compute with, 64 bits or more: long double where it has them, and else, as with MSVC and
-/// on macOS for arm64, the sum of two doubles; in WebAssembly too, where long double has 113 bits and its C library
-/// computes exp, log and pow of it in double. ROPE_TEST_DOUBLE_DOUBLE asks for the sum anywhere.
+/// The number type of oracles, with 64 bits or more: long double if it has them. Otherwise, as with MSVC and
+/// on macOS for arm64, the sum of two doubles. Also in WebAssembly, where long double has 113 bits and its C
+/// library computes exp, log and pow of it in double. ROPE_TEST_DOUBLE_DOUBLE selects the sum on any
+/// platform.
 ///
-/// Calls are testing::cos(x) and the like, which take either and every type that std::cos takes.
+/// Calls are testing::cos(x) and so on, which accept either and every type that std::cos accepts.
 
 #include <algorithm>
 #include <array>
@@ -30,20 +31,21 @@ struct double_double {
   constexpr double_double() = default;
   constexpr double_double(double value) : high(value) {}
   constexpr double_double(double h, double l) : high(h), low(l) {}
-  /// A long double, or an integer of up to 64 bits: both have a nearest double and a rest that is another.
+  /// A long double, or an integer of up to 64 bits: both are the sum of their nearest double and another
+  /// double.
   template <class T>
   requires(std::is_arithmetic_v<T>) constexpr double_double(T value) : high(static_cast<double>(value)) {
     if constexpr (std::is_floating_point_v<T>) {
       low = static_cast<double>(value - static_cast<T>(high));
     } else if constexpr (sizeof(T) > 4) {
-      // Halves of 32 bits are doubles, and so is what their sum is rounded by.
+      // Halves of 32 bits are doubles, and so is the rounding error of their sum.
       const double upper = static_cast<double>(value >> 32) * 0x1p32,
                    lower = static_cast<double>(static_cast<std::uint32_t>(value & 0xffffffff));
       high = upper + lower;
       low = lower - (high - upper);
     }
   }
-  /// What is not arithmetic but has a float, as the 16-bit types.
+  /// Types that are not arithmetic but convert to float, as the 16-bit types.
   template <class T>
   requires(!std::is_arithmetic_v<T> && !std::is_same_v<T, double_double> &&
            requires(const T& x) { static_cast<float>(x); }) explicit constexpr double_double(const T& value)
@@ -130,7 +132,7 @@ inline double_double abs(const double_double& x) { return x.high < 0 ? -x : x; }
 inline double_double ldexp(const double_double& x, int n) {
   return {std::ldexp(x.high, n), std::ldexp(x.low, n)};
 }
-/// Of a power of two whose rest is negative the exponent is one less.
+/// A power of two with a negative low part has an exponent that is one less.
 inline int ilogb(const double_double& x) {
   const int exponent = std::ilogb(x.high);
   return abs(x) < double_double(std::ldexp(1.0, exponent)) ? exponent - 1 : exponent;
@@ -142,7 +144,7 @@ inline double_double floor(const double_double& x) {
 inline double_double ceil(const double_double& x) { return -floor(-x); }
 inline double_double round(const double_double& x) { return floor(x + 0.5); }
 
-/// One step of Newton's, which doubles the digits of the double root.
+/// One Newton step, which doubles the digits of the double root.
 inline double_double sqrt(const double_double& x) {
   if (!(x.high > 0) || !std::isfinite(x.high)) return std::sqrt(x.high);
   const double root = std::sqrt(x.high);
@@ -171,14 +173,14 @@ inline double_double exp2(const double_double& x) {
   if (!(std::abs(whole.high) < 1e6)) return std::exp2(x.high);
   return ldexp(exp((x - whole) * constants::ln2), static_cast<int>(whole.high));
 }
-/// One step of Newton's on exp(y) = x.
+/// One Newton step on exp(y) = x.
 inline double_double log(const double_double& x) {
   if (!(x.high > 0) || !std::isfinite(x.high)) return std::log(x.high);
   const int exponent = std::ilogb(x.high);
   const double_double mantissa = ldexp(x, -exponent), y = std::log(mantissa.high);
   return constants::ln2 * exponent + (y + (mantissa * exp(-y) - 1));
 }
-/// log(1 + x), with what 1 + x drops of x put back.
+/// log(1 + x), corrected by the part of x that 1 + x drops.
 inline double_double log1p(const double_double& x) {
   const double_double y = 1 + x;
   return y == 1 ? x : log(y) * (x / (y - 1));
@@ -189,7 +191,7 @@ inline double_double pow(const double_double& x, const double_double& y) {
   if (y == 0) return 1;
   return x.high > 0 ? exp(y * log(x)) : double_double(std::pow(x.high, y.high));
 }
-/// (e^2x - 1) / (e^2x + 1), and its series where that would cancel.
+/// (e^2x - 1) / (e^2x + 1), or its series if that would cancel.
 inline double_double tanh(const double_double& x) {
   if (std::abs(x.high) > 40) return x.high > 0 ? 1 : -1;
   if (std::abs(x.high) < 1e-9) return x - x * x * x / 3;
@@ -197,11 +199,11 @@ inline double_double tanh(const double_double& x) {
   return (e - 1) / (e + 1);
 }
 
-/// cos and sin take angles below two to this power: a C library reduces a long double exactly, while two doubles of pi
-/// leave an error of 2^-107 of a multiple of it.
+/// cos and sin accept angles below two to this power: a C library reduces a long double exactly, while two
+/// doubles of pi leave an error of 2^-107 of a multiple of it.
 inline constexpr int angle_exponent = std::is_same_v<wide, long double> ? 62 : 30;
 
-/// cos and sin of x less the nearest multiple of pi / 2, by their series.
+/// cos and sin of x minus the nearest multiple of pi / 2, by their series.
 inline std::array<double_double, 2> cos_sin(const double_double& x) {
   const double quarters = std::floor(x.high / (std::numbers::pi / 2) + 0.5);
   if (!(std::abs(quarters) < 0x1p53)) return {std::cos(x.high), std::sin(x.high)};

@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_FUZZ_ASKED_QUERIES_HPP
 #define ROPE_TESTS_FUZZ_ASKED_QUERIES_HPP
 
-/// Queries of a call of attention, the place of its output, and what of the output may change.
+/// Queries of a call of attention, the memory of its output, and which part of the output may change.
 
 #include <cstddef>
 #include <vector>
@@ -18,7 +18,7 @@
 
 namespace fuzz {
 
-/// \tparam T  what keys are stored in
+/// \tparam T  the type of stored keys
 /// \tparam Q  of the queries and the output
 template <class T, class Q = numbers<T>>
 class asked_queries {
@@ -50,7 +50,7 @@ class asked_queries {
   void check_written() const {
     check(out_memory.untouched_outside(out), "only the channels of the output are written");
   }
-  /// Calls f(r, i) for every query of a row that has counts[r] of them; what is behind them must be zero.
+  /// Calls f(r, i) for every query of a row that has counts[r] of them. Outputs after them must be zero.
   template <class Call>
   void for_each(const std::vector<Index>& counts, const Call& f) const {
     for (Index r = 0; r < q.batch; ++r)

@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_FUZZ_AXES_HPP
 #define ROPE_TESTS_FUZZ_AXES_HPP
 
-/// Tokens on two axes: frequencies and tables for them, where they may be, and how the plain models of caches
-/// turn their keys.
+/// Tokens on two axes: frequencies and tables for them, their possible coordinates, and how the plain models
+/// of caches rotate their keys.
 
 #include <algorithm>
 #include <cmath>
@@ -25,9 +25,9 @@ namespace fuzz {
 
 inline constexpr Index axes = 2, turned_channels = 4;
 
-/// Of two pairs. Those on axes deal a schedule out in two ways, or turn each pair along both axes at once;
-/// text of a schedule turns by a table of positions, and like it does every assignment of its pairs to one
-/// axis each.
+/// Two pairs each. Those on axes assign the pairs of a schedule in two ways, or rotate each pair along both
+/// axes. Text of a schedule rotates by a table of positions, which is equal to every assignment of its pairs
+/// to one axis each.
 struct axis_tables {
   rope::frequencies slow = rope::frequencies(turned_channels, 50.0),
                     fast = rope::frequencies::custom(Eigen::Array2d(1.5, 0.25)),
@@ -38,12 +38,12 @@ struct axis_tables {
   std::vector<rope::frequency_table<float>> of_text = {rope::frequency_table<float>(slow, -40, 90),
                                                        rope::frequency_table<float>(fast, -40, 90),
                                                        rope::frequency_table<float>(scaled, -40, 90)};
-  /// What no cache on two axes takes: other angles, given entries, and other axes.
+  /// Tables that no cache on two axes accepts: other angles, given entries, and other axes.
   std::vector<rope::frequency_table<float>> refused = {
       rope::frequency_table<float>::with_float_angles(slow, -40, 90),
       rope::table_of_angles<float>(Eigen::ArrayXXf::Ones(4, 2), rope::table_form::half_width),
       rope::frequency_table<float>(rope::on_axes(slow, {{0, 2}, 3}), Eigen::ArrayXXd::Zero(2, 3))};
-  /// Of more pairs than any key here has.
+  /// With more pairs than any key here has.
   rope::frequency_table<float> of_more_pairs = rope::frequency_table<float>(
       rope::axial(rope::frequencies(8, 50.0), axes), Eigen::ArrayXXd::Zero(1, axes));
 
@@ -58,8 +58,7 @@ struct axis_tables {
   }
 };
 
-/// How keys were turned, or are to be: by which of on_axes and like which text; -1: that is not known, or
-/// there is none.
+/// How keys were rotated, or will be: by which of on_axes and like which text. -1: unknown, or there is none.
 struct axis_rotation {
   int by = -1, text = -1;
   bool interleaved = false;
@@ -72,16 +71,16 @@ struct axis_rotation {
   static axis_rotation of_text(int text, bool interleaved_one, Index first) {
     return {-1, text, interleaved_one, first};
   }
-  /// Whether keys of both turn alike as far as that is known.
+  /// Whether keys of both rotate equally as far as that is known.
   bool meets(const axis_rotation& other) const {
     const bool same = by >= 0 && other.by >= 0 ? by == other.by : text >= 0 && text == other.text;
     return same && interleaved == other.interleaved && first_channel == other.first_channel;
   }
-  /// What is known once keys of `added`, which turn alike, have joined.
+  /// The known rotation after keys of `added`, which rotate equally, were added.
   axis_rotation joined(const axis_rotation& added) const { return added.by >= 0 ? added : *this; }
 
   wide factor() const { return by == 3 || text == 2 ? 1.25L : 1; }
-  /// How fast a pair turns along an axis. Text, which is at one place on all axes, may turn along either.
+  /// The frequency of a pair along an axis. Text has one integer on all axes, so it may use either.
   double speed(std::size_t pair, std::size_t axis) const {
     const axis_tables& all = axis_tables::get();
     const double f = by == 2 || by == 3 || (by < 0 && text > 0)
@@ -97,12 +96,12 @@ using coordinates = std::vector<double>;
 inline bool is_whole(double x) { return x == std::floor(x); }
 inline bool is_text(const coordinates& at) { return at[0] == at[1] && is_whole(at[0]); }
 inline double largest_of(const coordinates& at) { return std::max(at[0], at[1]); }
-/// Whether the tables of text reach a position.
+/// Whether the tables of text contain a position.
 inline bool is_in_text_tables(double position) { return position >= -40 && position < 90; }
 /// Whether the model computes with them exactly.
 inline bool is_near(const coordinates& at) { return std::abs(at[0]) < 0x1p36 && std::abs(at[1]) < 0x1p36; }
 
-/// Turns a key to its place, or by `sign` -1 back from it.
+/// Rotates a key to its coordinates, or with `sign` -1 back from them.
 ///
 /// \param at  may be steps along the axes
 template <class T>
@@ -121,7 +120,8 @@ void turn_on_axes(key& k, Index head_dim, const axis_rotation& rotation, const c
   });
 }
 
-/// Text, cells of a grid, parts of them, or, if keys do not turn there, places at the end of the range.
+/// Text, cells of a grid, fractions of them, or, if keys do not rotate there, coordinates at the end of the
+/// range.
 inline coordinates draw_coordinates(bytes& b, bool far) {
   const long kind = b.up_to(far ? 5 : 3);
   const auto one = [&]() -> double {
@@ -133,7 +133,7 @@ inline coordinates draw_coordinates(bytes& b, bool far) {
   return {first, kind == 0 || kind == 4 ? first : one()};
 }
 
-/// Rows of coordinates as a table or a cache takes them.
+/// Rows of coordinates for a table or a cache.
 inline Eigen::ArrayXXd rows_of(const std::vector<coordinates>& all) {
   Eigen::ArrayXXd rows(static_cast<Index>(all.size()), axes);
   for (std::size_t r = 0; r < all.size(); ++r)
@@ -141,7 +141,7 @@ inline Eigen::ArrayXXd rows_of(const std::vector<coordinates>& all) {
   return rows;
 }
 
-/// Calls `f` with a table that turns so, at these coordinates where it has some.
+/// Calls `f` with a table of that rotation, at these coordinates if it has some.
 template <class Call>
 void with_table(const axis_rotation& given, const std::vector<coordinates>& at, const Call& f) {
   const axis_tables& all = axis_tables::get();
@@ -157,7 +157,7 @@ void with_table_and_layout(const axis_rotation& given, const std::vector<coordin
     with_layout(given.interleaved, [&]<class Layout>(Layout layout) { f(layout, table); });
   });
 }
-/// Whether a cache takes a table that turns so.
+/// Whether a cache accepts a table of that rotation.
 template <class Cache>
 bool meets(const Cache& cache, const axis_rotation& given) {
   bool taken = false;
@@ -165,7 +165,7 @@ bool meets(const Cache& cache, const axis_rotation& given) {
       given, {}, [&]<class Layout>(Layout, const auto& table) { taken = takes<Layout>(cache, table); });
   return taken;
 }
-/// What a cache says of every rotation, against what its keys were turned by; null: nothing that is known.
+/// Compares every rotation() of a cache with the rotation of its keys. Null: none is known.
 template <class Cache>
 void check_rotations(const Cache& cache, bool empty, const axis_rotation* keys, Index first_channel) {
   for (const bool interleaved_one : {false, true})
@@ -173,11 +173,11 @@ void check_rotations(const Cache& cache, bool empty, const axis_rotation* keys, 
       const auto given = i < 3 ? axis_rotation::of_text(i, interleaved_one, first_channel)
                                : axis_rotation::of(i - 3, interleaved_one, first_channel);
       check(meets(cache, given) == (empty || (keys != nullptr && keys->meets(given))),
-            "a cache knows what its keys were turned by");
+            "a cache knows the rotation of its keys");
     }
 }
 
-/// As the keys of a cache turn, or now and then otherwise.
+/// The rotation of the keys of a cache, or sometimes another one.
 inline axis_rotation draw_rotation(bytes& b, bool text, bool empty, const axis_rotation& known,
                                    Index first_channel, Index head_dim) {
   const bool other = b.one_in(6);

@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_FUZZ_BLOCK_WEIGHTS_HPP
 #define ROPE_TESTS_FUZZ_BLOCK_WEIGHTS_HPP
 
-/// The weights of a block of attention, and what it does before and after attention, with every product
-/// written out.
+/// The weights of a block of attention, and its steps before and after attention, with every product written
+/// out.
 
 #include <cstddef>
 #include <cstdint>
@@ -93,7 +93,8 @@ channels project(const token_matrix<T>& x, Index r, const token_matrix<T>& w, co
   return y;
 }
 
-/// Heads over their root mean square; the error is that of float or double, times what the division may add.
+/// Heads over their root mean square. The error is that of float or double, times the error factor of the
+/// division.
 template <class T>
 void normalize(key& k, Index head_dim, const token_matrix<T>& weight) {
   const auto dim = static_cast<std::size_t>(head_dim);
@@ -107,7 +108,7 @@ void normalize(key& k, Index head_dim, const token_matrix<T>& weight) {
   k.error = 16 * tolerance::unit_roundoff<T>();
 }
 
-/// The heads of a query against keys and values of kv_heads heads, side by side.
+/// The heads of a query against keys and values of kv_heads heads, next to each other.
 inline channels attend_heads(const key& query, const std::vector<key>& keys,
                              const std::vector<channels>& values, Index heads, Index kv_heads,
                              std::size_t value_dim) {
@@ -127,7 +128,7 @@ inline channels attend_heads(const key& query, const std::vector<key>& keys,
   return attended;
 }
 
-/// Row i of an output against attended heads, projected back.
+/// Row i of an output compared with attended heads after the projection.
 template <class T>
 void check_output(const char* claim, const token_matrix<T>& out, Index i, const block_weights<T>& own,
                   const channels& attended, wide bound) {

@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_FUZZ_BYTES_HPP
 #define ROPE_TESTS_FUZZ_BYTES_HPP
 
-/// The bytes of a fuzzer, read as bounded choices: every sequence of bytes is a valid test, and a change of one
-/// byte changes one choice.
+/// The bytes of a fuzzer, read as bounded choices: every sequence of bytes is a valid test, and a change of
+/// one byte changes one choice.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace fuzz {
 
-/// Zeros once the bytes have run out, so that what is left of a test takes the first of its choices.
+/// Zeros after the bytes have ended, so that the rest of a test takes its first choices.
 class bytes {
  public:
   bytes(const std::uint8_t* data, std::size_t size) : left_(data, size) {}
@@ -27,14 +27,14 @@ class bytes {
     return value;
   }
 
-  /// In [0, most]; as few bytes as can tell the choices apart.
+  /// In [0, most], from as few bytes as distinguish the choices.
   long up_to(long most) {
     if (most <= 0) return 0;
     const auto choices = static_cast<std::uint64_t>(most) + 1;
     return static_cast<long>(bits(choices <= 0x100 ? 1 : choices <= 0x10000 ? 2 : 8) % choices);
   }
   long between(long least, long most) { return least + up_to(most - least); }
-  /// Seldom for a large n, and never once the bytes have run out.
+  /// Rarely true for a large n, and never after the bytes have ended.
   bool one_in(long n) { return up_to(n - 1) == n - 1; }
   bool coin() { return one_in(2); }
 

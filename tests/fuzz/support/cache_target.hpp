@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_FUZZ_CACHE_TARGET_HPP
 #define ROPE_TESTS_FUZZ_CACHE_TARGET_HPP
 
-/// A cache beside the plain model of its rows, and what every cache can do with whole rows.
+/// A cache and the plain model of its rows, and the operations of every cache on whole rows.
 
 #include <algorithm>
 #include <cstddef>
@@ -25,7 +25,7 @@ struct stored_in<Cache<T>> {
   using type = T;
 };
 
-/// \tparam Row  what the model remembers of a row
+/// \tparam Row  the model of a row
 template <class Cache, class Row>
 class cache_target {
  public:
@@ -42,7 +42,7 @@ class cache_target {
   }
 
  protected:
-  /// What heads are stored in.
+  /// The type of stored heads.
   using stored = typename stored_in<Cache>::type;
 
   template <class... Shape>
@@ -53,9 +53,9 @@ class cache_target {
   virtual void step() = 0;
   /// Compares them.
   virtual void check_all() = 0;
-  /// Forgets all tokens of both.
+  /// Removes all tokens of both.
   virtual void clear() = 0;
-  /// Everything that the cache shows.
+  /// Everything that the cache returns.
   virtual bits state() const = 0;
 
   Row& row(Index r) { return rows_[static_cast<std::size_t>(r)]; }
@@ -99,7 +99,7 @@ class cache_target {
     return from;
   }
 
-  /// Away and back again, which changes nothing.
+  /// Moves it away and back, which changes nothing.
   void copy_and_clear() {
     const Cache copy = cache_;
     cache_.clear();
@@ -121,7 +121,7 @@ class cache_target {
   }
 
   /// \param kind     0 to 5
-  /// \param seldom   how seldom a row is none
+  /// \param seldom   how rarely a row is invalid
   /// \param odd_one  draws whether a list of rows has another length
   template <class DrawOdd>
   void copy_or_clear(long kind, long seldom, const DrawOdd& odd_one) {
@@ -145,7 +145,7 @@ class cache_target {
     }
   }
 
-  /// Asks for the tokens of a row that there is not.
+  /// Reads the tokens of a row that does not exist.
   void ask_for_no_row() {
     using limits = std::numeric_limits<Index>;
     static const Index outside[] = {-1, limits::min(), limits::max()};

@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_FUZZ_CHECK_HPP
 #define ROPE_TESTS_FUZZ_CHECK_HPP
 
-/// What a target finds ends the program, as what a sanitizer finds does: the fuzzer, or replay.cpp, then keeps the
-/// bytes that led there.
+/// An error that a target finds ends the program, as one that a sanitizer finds does. The fuzzer, or
+/// replay.cpp, then keeps its bytes.
 
 #include <cstddef>
 #include <cstdio>
@@ -23,7 +23,7 @@ inline void check(bool holds, const char* claim) {
   if (!holds) fail(claim);
 }
 
-/// The call throws this kind of exception, and its text names the library.
+/// The call must throw this kind of exception, and its text must name the library.
 template <class Exception, class Call>
 void refuses(const char* claim, const Call& call) {
   try {

@@ -31,7 +31,7 @@ struct drawn_ranges {
       list.push_back({first, static_cast<Index>(b.up_to(long(keys - first)))});
     }
   }
-  /// Calls f(t) for every token of row r, of `size`, that its query i attends to.
+  /// Calls f(t) for every token of row r, of `size`, to which its query i attends.
   template <class Call>
   void for_seen(Index r, Index i, Index size, const Call& f) const {
     const bool shared = static_cast<Index>(list.size()) == queries;
@@ -40,7 +40,7 @@ struct drawn_ranges {
   }
 };
 
-/// Makes one thing wrong with ranges, and the options refer to what is left of them.
+/// Makes one thing wrong with ranges, which the options then refer to.
 inline void spoil_ranges(bytes& b, Index keys, drawn_ranges& ranges, rope::attention_options& options) {
   rope::key_range& one =
       ranges.list[static_cast<std::size_t>(b.up_to(static_cast<long>(ranges.list.size()) - 1))];

@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_FUZZ_KEPT_TARGET_HPP
 #define ROPE_TESTS_FUZZ_KEPT_TARGET_HPP
 
-/// A cache that keeps every token until it is told to forget it: its rows are lists of tokens, which calls
-/// for one row or for every row shorten.
+/// A cache that keeps every token until a call removes it: its rows are lists of tokens, which calls for one
+/// row or for every row shorten.
 
 #include <algorithm>
 #include <cstddef>
@@ -18,14 +18,14 @@
 
 namespace fuzz {
 
-/// The tokens of a row. Evicted ones may have been further than those that are left: the largest position or
-/// coordinate of the row was `evicted` then, and counts until a rollback.
+/// The tokens of a row. Evicted tokens may have had larger positions than the remaining ones: then `evicted`
+/// is the largest position or coordinate of the row, and counts until a rollback.
 template <class Token>
 struct kept_row : std::vector<Token> {
   static constexpr double none = -0x1p60;
   double evicted = none;
 
-  /// Tokens from `left` on are gone. A rollback of nothing changes nothing, except to no tokens.
+  /// Tokens from `left` on are removed. A rollback of nothing changes nothing, except to no tokens.
   void roll_back(Index left) {
     if (left < static_cast<Index>(this->size()) || left == 0) evicted = none;
     this->resize(static_cast<std::size_t>(left));
@@ -49,13 +49,13 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     return std::all_of(rows_.begin(), rows_.end(),
                        [&](const auto& of) { return of.size() == rows_[0].size(); });
   }
-  /// A batch without rows has a size all the same.
+  /// A batch without rows has a size too.
   Index common_size() const { return batch_ == 0 ? ghost_ : size(0); }
   bool empty() const {
     return batch_ == 0 ? ghost_ == 0
                        : std::all_of(rows_.begin(), rows_.end(), [](const auto& of) { return of.empty(); });
   }
-  /// Whether every row has room for the tokens that are to be added to it.
+  /// Whether every row has slots for the tokens that will be added to it.
   bool has_room(const std::vector<std::vector<Token>>& added, Index tokens) const {
     bool fits = batch_ > 0 || tokens <= cache_.capacity() - ghost_;
     for (Index r = 0; r < batch_; ++r)
@@ -76,7 +76,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     forgot_ = false;
   }
 
-  /// Keys and values of a row against its tokens.
+  /// Compares keys and values of a row with its tokens.
   ///
   /// Requires:  a token has a key k and values v, [heads, value_dim]
   void check_stored(Index r) {
@@ -88,10 +88,10 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
       for (Index h = 0; h < keys.heads; ++h)
         check(has_head<typename base::stored>(keys, t, h, one.k) &&
                   has_head<typename base::stored>(values, t, h, one.v),
-              "keys and values are those that were stored, turned as was asked");
+              "keys and values are the stored ones, rotated as requested");
     }
   }
-  /// As the cache shows a token of integers, which check_stored has compared; of others as it is remembered.
+  /// A token of integers as in the cache, which check_stored has compared. Others as in the model.
   Token shown(Index r, Index t) const {
     Token one = at(r, t);
     if constexpr (is_quantized<typename base::stored>) {
@@ -106,11 +106,11 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     return rope::batch_row{this->draw_index(8)};
   }
   bool is_row(rope::batch_row r) const { return r.every || is_row(r.index); }
-  /// Whether a call is for rows that cannot be; it is made then.
+  /// Whether a call is for invalid rows. It is made then.
   template <class Call>
   bool refused_rows(rope::batch_row r, const Call& call) {
     if (r.every && !even())
-      refused(invalid_argument, "every row is asked for, and rows differ", call);
+      refused(invalid_argument, "a function of every row throws if rows differ", call);
     else if (!is_row(r))
       refused(out_of_range, "a row that there is not is refused", call);
     else
@@ -118,7 +118,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     return true;
   }
   Index held(rope::batch_row r) const { return r.every ? common_size() : size(r.index); }
-  /// Of rows that cannot be, some number.
+  /// Some invalid row.
   Index most(rope::batch_row r) const { return is_row(r) && (!r.every || even()) ? held(r) : 3; }
   template <class Change>
   void for_rows(rope::batch_row r, const Change& change) {
@@ -169,14 +169,14 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     if (batch_ == 0) ghost_ -= count;
   }
 
-  /// Whether a shift of these tokens moves the place of an evicted one too.
+  /// Whether a shift of these tokens also moves an evicted one.
   static bool moves_evicted(const kept_row<Token>& of, Index first, Index count) {
     return count > 0 && first + count == static_cast<Index>(of.size()) && of.evicted > of.none;
   }
 
-  /// Tokens of a list, of which one may not be held or be named twice.
+  /// Tokens of a list. One may be missing from the row or named twice.
   ///
-  /// \param largest_of  the largest position or coordinate of a row, evicted ones included
+  /// \param largest_of  the largest position or coordinate of a row, including evicted ones
   template <class LargestOf>
   void evict(const LargestOf& largest_of) {
     const rope::batch_row r = draw_row();
@@ -201,7 +201,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
       }
     if (batch_ == 0) ghost_ -= static_cast<Index>(list.size());
   }
-  /// More room, or less, which changes nothing.
+  /// More slots, or fewer, which changes nothing.
   void reserve() {
     const Index capacity = b_.between(-1, 12);
     const auto call = [&] { cache_.reserve(capacity); };
@@ -211,7 +211,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     capacity_ = std::max(capacity_, capacity);
     check(this->state() == before, "a cache that grows shows what it did");
   }
-  /// A row of a copy, which has lost some of its tokens.
+  /// A row of a copy which has lost some of its tokens.
   void take_row() {
     Cache other = cache_;
     const Index from = this->draw_index(8), to = this->draw_index(8);

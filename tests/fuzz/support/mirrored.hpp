@@ -6,7 +6,7 @@
 
 namespace fuzz {
 
-/// A layout of the caller's: the first channel with the last, the second with the one before it, ...
+/// A user-defined layout: the first channel with the last, the second with the one before it, ...
 struct mirrored {
   static constexpr rope::Index first(rope::Index i, rope::Index /*pairs*/) { return i; }
   static constexpr rope::Index second(rope::Index i, rope::Index pairs) { return 2 * pairs - 1 - i; }

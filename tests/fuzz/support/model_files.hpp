@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_FUZZ_MODEL_FILES_HPP
 #define ROPE_TESTS_FUZZ_MODEL_FILES_HPP
 
-/// Model files spoilt as bytes say: those of examples/configs and the recorded ones of tests/recorded/models, with values
-/// changed, taken from one another, or removed.
+/// Model files changed by bytes: those of examples/configs and the recorded ones of tests/recorded/models,
+/// with values changed, taken from one another, or removed.
 
 #include <algorithm>
 #include <cstddef>
@@ -27,7 +27,7 @@ namespace fuzz {
 
 using testing::json;
 
-/// The entries `member` of the recorded files, imported or refused.
+/// The entries `member` of the recorded files, imported or throwing.
 inline std::vector<json> recorded(const std::string& file, const std::string& member) {
   std::vector<json> result;
   const json all = testing::recorded("models/" + file);
@@ -102,7 +102,7 @@ class spoiler {
     }
   }
 
-  /// The places of values, at any depth; of a list one.
+  /// The paths of values, at any depth, with one element of a list.
   void collect(const json& file, const json::json_pointer& path, std::vector<json::json_pointer>& places) {
     if (file.is_object())
       for (const auto& item : file.items()) {
@@ -148,13 +148,13 @@ class spoiler {
   const std::vector<json>& originals_;
 };
 
-/// A key that speaks of positions and that no class reads.
+/// A key about positions that no class reads.
 struct planted_key {
   std::string name;                 // empty: none is planted
-  std::vector<std::string> around;  // the paths of the dictionaries that it lies in
+  std::vector<std::string> around;  // the paths of the dictionaries around it
 
-  /// Whether the model names it: in a warning, as a type of layers where any word may be one, or by a warning that
-  /// nothing in a dictionary around it is read.
+  /// Whether the model names it: in a warning, as a type of layers where any word may be one, or by a warning
+  /// that nothing is read in a dictionary around it.
   bool is_named(const rope::model_rope& model) const {
     const auto names = [&](const std::string& warning) {
       return warning.find(name) != std::string::npos ||
@@ -191,8 +191,8 @@ inline planted_key plant(bytes& b, json& file) {
   return planted;
 }
 
-/// An import gives a model that keeps every promise and names the key that was planted, or refuses the file
-/// with a text of its own.
+/// An import gives a model that keeps every promise and names the planted key, or throws with a text of the
+/// library.
 template <class Import>
 void check_import(const Import& import, const planted_key& planted = {}) {
   try {
@@ -204,7 +204,7 @@ void check_import(const Import& import, const planted_key& planted = {}) {
       static_cast<void>(model.rotation_of_layer(layer));
       try {
         static_cast<void>(model.attention_of_layer(layer));
-      } catch (const std::logic_error&) {  // there is no such layer, or it is not known how it attends
+      } catch (const std::logic_error&) {  // the layer does not exist, or its attention is unknown
       }
     }
   } catch (const std::invalid_argument& error) {

@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_FUZZ_MOVED_KEYS_TARGET_HPP
 #define ROPE_TESTS_FUZZ_MOVED_KEYS_TARGET_HPP
 
-/// What becomes of the tokens of a kv_cache or latent_cache: their keys turn to other positions or to another
-/// table, rows and caches are copied, and the newest tokens ask.
+/// Changes of the tokens of a kv_cache or latent_cache: their keys rotate to other positions or another
+/// table, rows and caches are copied, and the newest tokens are the queries.
 
 #include <algorithm>
 #include <cmath>
@@ -19,8 +19,8 @@
 
 namespace fuzz {
 
-/// Turns a key back from its position by one rule and there again by another, which the library does at once,
-/// by the difference: that is stored once, and its row of the table is the product of two.
+/// Rotates a key back from its position by one rule and there again by another. The library rotates once, by
+/// the difference: the result is stored once, and its row of the table is the product of two.
 template <class T>
 void rebase_key(key& k, Index head_dim, const rotation_rule& back, const rotation_rule& there,
                 std::int64_t position) {
@@ -45,7 +45,7 @@ class moved_keys_target : public positioned_target<Cache> {
   using base::base;
   using typename base::T;
 
-  /// What of a cache is wrong whatever it holds.
+  /// Errors of a cache for any contents.
   virtual void misuse() = 0;
   virtual void attend() = 0;
 
@@ -98,7 +98,7 @@ class moved_keys_target : public positioned_target<Cache> {
       });
     };
     if (by_table && form == 2)
-      return refused(invalid_argument, "a table that does not turn the part is refused", call);
+      return refused(invalid_argument, "a table that does not rotate the part is rejected", call);
     if (!by_table && !raw())
       return refused(invalid_argument, "rotated keys are not shifted without their table", call);
     if (!raw() && !empty() && !is_by(table, interleaved_one))
@@ -190,7 +190,7 @@ class moved_keys_target : public positioned_target<Cache> {
     this->reorder(from, b_.one_in(12));
   }
 
-  /// Calls that are wrong whatever the cache holds, and tables that go with it.
+  /// Calls that are invalid for any contents of the cache, with tables that fit it.
   void ask_what_is_wrong() {
     this->ask_for_no_row();
     static const Index negative[] = {-1, -1000};
@@ -210,7 +210,7 @@ class moved_keys_target : public positioned_target<Cache> {
             "a cache knows the table and the layout of its keys");
   }
 
-  /// How many of the newest tokens of each row ask, seldom more than there are.
+  /// How many of the newest tokens of each row are queries, rarely more than there are.
   struct asking {
     std::vector<Index> counts;
     Index queries = 0;
@@ -226,7 +226,8 @@ class moved_keys_target : public positioned_target<Cache> {
     }
     return a;
   }
-  /// Whether a table reaches what a call turns: the queries and, in rows with queries, raw keys.
+  /// Whether a table covers the positions of a call: those of the queries and, in rows with queries, of raw
+  /// keys.
   bool is_in_table(const asking& a, std::size_t table) const {
     bool result = true;
     for (Index r = 0; r < batch_; ++r) {
@@ -236,9 +237,9 @@ class moved_keys_target : public positioned_target<Cache> {
     }
     return result;
   }
-  /// Another layout or another table than that of the keys, or any if that is not known.
+  /// Another layout or another table than that of the keys, or any if that is unknown.
   ///
-  /// \return  whether the cache refuses them
+  /// \return  whether the cache rejects them
   bool spoil_rotation(bool by_layout, std::size_t& table, bool& interleaved_one) const {
     if (rotation_.known && by_layout)
       interleaved_one = !interleaved_one;
@@ -248,15 +249,14 @@ class moved_keys_target : public positioned_target<Cache> {
   }
   /// Makes a call of attention.
   ///
-  /// \param invalid  whether anything of it is wrong that has nothing to do with the tokens
-  /// \return         whether it was right, and has written only its output
+  /// \param invalid  whether an argument unrelated to the tokens is invalid
+  /// \return         whether it was valid, and has written only its output
   template <class Q, class Call>
   bool attended(bool invalid, const asking& a, bool turned, bool in_table, const asked_queries<T, Q>& asked,
                 const Call& call) {
     if (invalid)
       refused(invalid_argument, "options, counts, a table or a layout that do not go with the cache", call);
-    else if (!a.enough &&
-             turned)  // rows are looked at one after the other: one before may be outside of the table
+    else if (!a.enough && turned)  // rows are checked one after another: one before may be outside the table
       refused(logic_error, "a row has fewer tokens than queries", call);
     else if (!a.enough)
       refused(invalid_argument, "a row has fewer tokens than queries", call);
@@ -267,12 +267,12 @@ class moved_keys_target : public positioned_target<Cache> {
     asked.check_refused();
     return false;
   }
-  /// Calls f with every token that a query at `position` sees.
+  /// Calls f with every token that is visible to a query at `position`.
   template <class Call>
   void for_seen(Index r, std::int64_t position, Index window, const Call& f) const {
     for (Index t = 0; t < size(r); ++t) {
       const std::int64_t other = at(r, t).position;
-      // Distances beyond any window are not formed where they leave the range.
+      // Distances beyond any window are not computed if they overflow.
       if (other <= position && (window == 0 || position - other < window)) f(t);
     }
   }

@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_FUZZ_NEW_POSITIONS_HPP
 #define ROPE_TESTS_FUZZ_NEW_POSITIONS_HPP
 
-/// Where new tokens are: behind those of their row, one after the other from a start on, or each anywhere.
+/// Positions of new tokens: after those of their row, consecutive from a start on, or each anywhere.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace fuzz {
 
 using rope::Index;
 
-/// The largest position, in magnitude, and the largest that the plain models compute with exactly.
+/// The largest position, in magnitude, and the largest with which the plain models compute exactly.
 inline constexpr std::int64_t furthest = std::int64_t{1} << 53, exact_position = std::int64_t{1} << 36;
 
 class new_positions {
@@ -29,14 +29,14 @@ class new_positions {
       for (Index i = 0; i < batch * tokens; ++i)
         ids_.push_back(b.one_in(12) ? b.integer() : b.between(-2, 60));
   }
-  /// \param next  the position behind the row
+  /// \param next  the position after the row
   std::int64_t of(Index r, Index t, std::int64_t next) const {
     if (!placed_) return next + t;
     if (each_) return ids_[static_cast<std::size_t>(r * tokens_ + t)];
     constexpr std::int64_t last = std::numeric_limits<std::int64_t>::max();
     return start_ > last - t ? last : start_ + t;
   }
-  /// Calls f with what says so in a call: nothing, the start, or the list.
+  /// Calls f with the corresponding argument: nothing, the start, or the list.
   template <class Call>
   void with(const Call& f) const {
     if (!placed_) return f();

@@ -18,8 +18,8 @@
 
 namespace fuzz {
 
-/// Counts of each row, in any type of integers, or none: then every row has all tokens. Seldom one is outside
-/// of the tokens.
+/// Counts of each row, of any integer type, or none: then every row has all tokens. Rarely one is out of
+/// range.
 template <class Integer>
 struct new_counts {
   std::vector<Integer> list;
@@ -39,7 +39,7 @@ struct new_counts {
   }
 };
 
-/// Puts the heads of a token into a view.
+/// Copies the heads of a token into a view.
 template <class T>
 void put(const rope::head_view<T>& x, Index r, Index t, const wide* heads) {
   for (Index h = 0; h < x.heads; ++h)

@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_FUZZ_PLACES_HPP
 #define ROPE_TESTS_FUZZ_PLACES_HPP
 
-/// Positions in every form that a call takes, and what a list of them may get wrong.
+/// Positions in every form that a call accepts, and possible errors in a list of them.
 
 #include <algorithm>
 #include <cstddef>
@@ -56,7 +56,7 @@ void with_positions(const places& p, const Call& f) {
   }
 }
 
-/// Positions in [first, last), of which there are at least `tokens`, and at least one.
+/// Positions in [first, last), which contains at least `tokens`, and at least one.
 inline places draw_places(bytes& b, Index batch, Index tokens, std::int64_t first, std::int64_t last) {
   places p;
   const long room = static_cast<long>(last - first) - 1;
@@ -84,7 +84,7 @@ inline places draw_places(bytes& b, Index batch, Index tokens, std::int64_t firs
       p.list_columns = p.matrix || shared ? tokens : batch * tokens;
       p.column_stride = b.between(1, 3);
       p.row_stride = p.column_stride * p.list_columns + b.up_to(2);
-      if (p.matrix && b.coin()) {  // one column after the other
+      if (p.matrix && b.coin()) {  // one column after another
         p.row_stride = b.between(1, 2);
         p.column_stride = p.row_stride * p.list_rows + b.up_to(1);
       }
@@ -138,7 +138,7 @@ inline places draw_places(bytes& b, Index batch, Index tokens, std::int64_t firs
   return p;
 }
 
-/// Spoils the length of a list.
+/// Makes the length of a list invalid.
 inline bool spoil_list(bytes& b, places& p, Index batch, Index tokens) {
   switch (p.in) {
     case places::ids: {

@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_FUZZ_POSITION_TABLES_HPP
 #define ROPE_TESTS_FUZZ_POSITION_TABLES_HPP
 
-/// Tables of positions that the keys of a target meet, and how the plain models turn keys by them.
+/// Tables of positions for the keys of a target, and how the plain models rotate keys by them.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,7 @@ inline rope::frequencies fast_pairs(double factor = 1) {
   return rope::frequencies::custom(Eigen::Array2d(1.5, 0.25), factor);
 }
 
-/// Tables of these pairs, and one of more pairs than any key has.
+/// Tables of these pairs, and one with more pairs than any key has.
 struct position_tables {
   std::vector<rope::frequency_table<float>> all;
   std::size_t exact_ones;  // the first of `all`; the angles of the others are not exact
@@ -40,14 +40,15 @@ struct position_tables {
             interleaved,
             static_cast<std::size_t>(first_channel)};
   }
-  /// Turns a key to a position.
+  /// Rotates a key to a position.
   ///
-  /// \tparam S  what the turned key is stored in
+  /// \tparam S  the type of the stored rotated key
   template <class S>
   void turn(key& k, Index head_dim, std::size_t i, bool interleaved, std::int64_t position,
             Index first_channel = 0) const {
     fuzz::turn<S>(k, static_cast<std::size_t>(head_dim), rule(i, interleaved, first_channel), position, true);
-    if (!exact(i)) k.error += 1e-4L;  // an angle in float is off by 2^-24 of itself, at most 90 rad
+    if (!exact(i))
+      k.error += 1e-4L;  // an angle in float has a relative error of 2^-24, and is at most 90 rad
   }
 };
 
@@ -64,15 +65,15 @@ inline const position_tables& cache_tables() {
   return all;
 }
 
-/// What the keys of a cache were turned by.
+/// The rotation of the keys of a cache.
 struct known_rotation {
-  bool known = false, interleaved = false;  // unknown: the caller turned them, or there are none
+  bool known = false, interleaved = false;  // unknown: the caller rotated them, or there are none
   std::size_t table = 0;
 
   bool is(const position_tables& tables, std::size_t other, bool interleaved_one) const {
     return known && interleaved == interleaved_one && tables.fingerprint(table) == tables.fingerprint(other);
   }
-  /// Keys were appended, by a table or without.
+  /// Keys were appended, with a table or without.
   void append(bool by_table, std::size_t by, bool interleaved_one) {
     known = by_table;
     if (by_table) table = by, interleaved = interleaved_one;

@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_FUZZ_POSITIONED_TARGET_HPP
 #define ROPE_TESTS_FUZZ_POSITIONED_TARGET_HPP
 
-/// A kv_cache or latent_cache of tokens at positions: how its tokens are appended. A latent_cache
-/// takes what is called values here first, and turns the part of a key that is behind them.
+/// A kv_cache or latent_cache of tokens at positions: how its tokens are appended. For a latent_cache the
+/// latents are passed as values here, and the part of a key after them rotates.
 
 #include <algorithm>
 #include <cstddef>
@@ -34,10 +34,10 @@ struct positioned_token {
   long append = 0, column = 0;  // where it came from
 };
 
-/// Heads of new tokens: of a latent_cache one, whose key is the part that turns and whose value is the
-/// latent.
+/// Heads of new tokens. A latent_cache has one, whose key is the rotated part and whose value is the latent.
 struct stored_shape {
-  Index heads, key_dim, value_dim, first_channel;  // first_channel of a stored key: the part begins there
+  Index heads, key_dim, value_dim,
+      first_channel;  // first_channel of a stored key: the rotated part begins there
   Index head_dim() const { return first_channel + key_dim; }
 };
 
@@ -64,7 +64,7 @@ class positioned_target : public kept_target<Cache, positioned_token> {
   bool is_by(std::size_t table, bool interleaved_one) const {
     return rotation_.is(cache_tables(), table, interleaved_one);
   }
-  /// \tparam S  what the turned key is stored in
+  /// \tparam S  the type of the stored rotated key
   template <class S>
   void turn(key& k, std::size_t table, bool interleaved_one, std::int64_t position) const {
     cache_tables().template turn<S>(k, shape_.head_dim(), table, interleaved_one, position,
@@ -106,8 +106,8 @@ class positioned_target : public kept_target<Cache, positioned_token> {
     check_query_counts(cache_, rows_, appends_, forgot_);
   }
 
-  /// Calls f with a table that goes with the cache or, in form 2, with one that does not. A latent_cache
-  /// takes a table as it is, 0, or placed behind the latent, 1.
+  /// Calls f with a table that fits the cache or, in form 2, with one that does not. A latent_cache accepts a
+  /// table without a first channel, 0, or placed after the latent, 1.
   template <class Call>
   void with_table(std::size_t table, long form, const Call& f) {
     const auto& one = cache_tables()[table];
@@ -132,8 +132,8 @@ class positioned_target : public kept_target<Cache, positioned_token> {
     return one;
   }
 
-  /// Tokens in views of type K: with a table or without, at positions or behind, of all rows or with counts,
-  /// or something of that wrong.
+  /// Tokens in views of type K: with a table or without, at positions or after the last ones, for all rows or
+  /// with counts, or with one of these wrong.
   ///
   /// \param earlier  whether the table has rotated the keys before
   template <class K>
@@ -158,7 +158,7 @@ class positioned_target : public kept_target<Cache, positioned_token> {
     const long form = draw_form();
     bool as_integers = earlier && is_quantized<T> && b_.coin();
     Cache& to = cache_;
-    // Views are taken when a call is made: they may have been spoilt until then.
+    // Views are made when a call is made, because they may have been changed until then.
     const auto with_heads = [&](const auto& f) {
       if constexpr (is_latent<Cache>)
         f(x.v, x.keys());
@@ -189,9 +189,9 @@ class positioned_target : public kept_target<Cache, positioned_token> {
       });
     };
 
-    // What is wrong, in the order in which the calls look.
+    // The errors, in the order in which the calls check them.
     if (by_table && form == 2)
-      return refused(invalid_argument, "a table that does not turn the part is refused", call);
+      return refused(invalid_argument, "a table that does not rotate the part is rejected", call);
     if (b_.one_in(10)) {
       const long kind = b_.up_to(7);
       as_integers = false;
@@ -234,7 +234,7 @@ class positioned_target : public kept_target<Cache, positioned_token> {
     appends_ = {appends_.count + 1, tokens};
   }
 
-  /// Appends keys that `by` has rotated before, as they are or, where the cache stores integers, as integers.
+  /// Appends keys that `by` has rotated before, unchanged or, if the cache stores integers, quantized.
   template <class Layout, class First, class Second, class Table, class... Where>
   void append_rotated(const First& first, const Second& second, const Table& by,
                       const rope::detail::row_counts& counts, bool as_integers, const Where&... where) {
@@ -252,7 +252,7 @@ class positioned_target : public kept_target<Cache, positioned_token> {
     }
     call(first, second);
   }
-  /// What `quantize` makes of heads.
+  /// The quantized heads.
   struct integers_of {
     std::vector<std::int8_t> integers;
     std::vector<float> scales;

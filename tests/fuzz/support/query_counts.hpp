@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_FUZZ_QUERY_COUNTS_HPP
 #define ROPE_TESTS_FUZZ_QUERY_COUNTS_HPP
 
-/// Which tokens a call of attention without counts asks for: the same columns of what was appended, in every
-/// row.
+/// The tokens to which a call of attention without counts refers: the same columns of the last append, in
+/// every row.
 
 #include <cstddef>
 #include <span>

@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_FUZZ_RING_TARGET_HPP
 #define ROPE_TESTS_FUZZ_RING_TARGET_HPP
 
-/// A ring beside the whole history of every row, and the rule of its comment for which token a slot holds.
+/// A ring next to the whole history of every row, and the documented rule for the token in each slot.
 
 #include <algorithm>
 #include <cstddef>
@@ -20,7 +20,7 @@
 
 namespace fuzz {
 
-/// Every token that a row has seen, and which of them each slot holds.
+/// Every token that a row took, and which of them is in each slot.
 template <class Token>
 struct history {
   std::vector<Token> tokens;
@@ -64,12 +64,12 @@ class ring_target : public cache_target<rope::ring_cache<T>, history<Token>> {
   const std::vector<Token>& tokens_of(Index r) const { return row(r).tokens; }
   static double evicted(Index /*r*/) { return -0x1p60; }
   bool is_held(Index r, std::int64_t i) const { return row(r).owner[slot_of(i)] == i; }
-  /// Whether a query at `position` sees token i, which is not behind it.
+  /// Whether token i, which is not after the query, is visible to a query at `position`.
   bool sees(std::int64_t position, std::int64_t i) const {
     return i < policy_.sinks || position - i < policy_.window;
   }
-  /// Whether no token from the first on that a query at `position` sees was overwritten. Tokens from `end` on
-  /// do not count, and sinks never are.
+  /// Whether no token from the first on that is visible to a query at `position` was overwritten. Tokens from
+  /// `end` on do not count, and sinks are never overwritten.
   bool holds(Index r, std::int64_t position, std::int64_t end) const {
     const std::int64_t first = std::max<std::int64_t>(position + 1 - policy_.window, policy_.sinks);
     return first >= std::min(end, position + 1) || row(r).lost.lower_bound(first) == row(r).lost.end();
@@ -97,7 +97,7 @@ class ring_target : public cache_target<rope::ring_cache<T>, history<Token>> {
     of.seen = i + 1;
   }
 
-  /// What the slots show.
+  /// The contents of the slots.
   void check_slots() {
     for (Index r = 0; r < batch_; ++r) {
       const history<Token>& one = row(r);
@@ -121,7 +121,7 @@ class ring_target : public cache_target<rope::ring_cache<T>, history<Token>> {
       }
       check(cache_.size(r) <= held, "what a row counts as held is in its slots");
       for (std::int64_t p = std::max<std::int64_t>(seen(r) - 40, 0); p < seen(r) + 4; ++p) {
-        // Of positions before skipped ones a ring remembers less.
+        // A ring has less state about positions before skipped ones.
         check(
             cache_.holds_window(r, p) == holds(r, p, seen(r)) || (p < one.run && !cache_.holds_window(r, p)),
             "a window is held when every key of it is");
@@ -131,7 +131,7 @@ class ring_target : public cache_target<rope::ring_cache<T>, history<Token>> {
     }
   }
 
-  /// \param newest  whether the last token that is left has to be held, seen or not
+  /// \param newest  whether the last remaining token must be stored, visible or not
   void truncate(Index index, bool every, bool newest) {
     const rope::batch_row r = every ? rope::every_row : rope::batch_row{index};
     const std::int64_t most = batch_ == 0 ? 0 : seen(every || !is_row(index) ? 0 : index);
@@ -162,7 +162,7 @@ class ring_target : public cache_target<rope::ring_cache<T>, history<Token>> {
     }
   }
 
-  /// How many of the newest tokens of each row ask, seldom more than there are.
+  /// How many of the newest tokens of each row are queries, rarely more than there are.
   struct asking {
     std::vector<Index> counts;
     Index queries = 0;
@@ -185,7 +185,7 @@ class ring_target : public cache_target<rope::ring_cache<T>, history<Token>> {
     }
     return a;
   }
-  /// Whether keys that are rotated by their ranks are all there for the newest `count` queries.
+  /// Whether all keys that are rotated by their ranks are stored for the newest `count` queries.
   bool has_ranks(Index r, Index count) const {
     if (policy_.positions != rope::ring_positions::cache) return true;
     bool all = true;
@@ -195,13 +195,13 @@ class ring_target : public cache_target<rope::ring_cache<T>, history<Token>> {
       all = all && is_held(r, i);
     return all;
   }
-  /// Calls f(i) for every token of a row that a query at `position` sees.
+  /// Calls f(i) for every token of a row that is visible to a query at `position`.
   template <class Call>
   void for_seen(Index r, std::int64_t position, const Call& f) const {
     for (const std::int64_t i : row(r).positions)
       if (i <= position && sees(position, i)) f(i);
   }
-  /// As the cache shows a token of integers, which check_slots has compared; of others as it is remembered.
+  /// A token of integers as in the cache, which check_slots has compared. Others as in the model.
   Token shown(Index r, std::int64_t i) const {
     Token one = at(r, i);
     if constexpr (is_quantized<T>) {
@@ -223,7 +223,7 @@ class ring_target : public cache_target<rope::ring_cache<T>, history<Token>> {
   }
 };
 
-/// Options that do not go with a ring: another window or sinks, and what needs keys in order.
+/// Options that do not fit a ring: another window or sinks, and those that need keys in order.
 class wrong_ring_option {
  public:
   /// \param kind  0 to 4, of these

@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_FUZZ_SHOWN_HPP
 #define ROPE_TESTS_FUZZ_SHOWN_HPP
 
-/// What a cache shows, as bits: a call that throws must leave it as it was.
+/// Everything that a cache returns, as bits: a call that throws must not change it.
 
 #include <cstddef>
 #include <cstdint>
@@ -41,7 +41,7 @@ void add_bits(bits& to, const rope::quantized_view<T>& x) {
   add_bits(to, x.scales);
 }
 
-/// Whether a cache takes a table.
+/// Whether a cache accepts a table.
 template <class Layout, class Cache, class Table>
 bool takes(const Cache& cache, const Table& table) {
   try {
@@ -60,8 +60,8 @@ Index axes_of(const Cache& cache) {
     return 0;
 }
 
-/// Tokens and where they are, the windows that a ring holds, and how many queries a call without counts has.
-/// Which tables a cache takes is for a target to add.
+/// Tokens and their positions, the windows of a ring, and how many queries a call without counts has. A
+/// target adds which tables a cache accepts.
 template <class Cache>
 bits shown_by(const Cache& cache) {
   bits all;

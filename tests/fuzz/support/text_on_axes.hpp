@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_FUZZ_TEXT_ON_AXES_HPP
 #define ROPE_TESTS_FUZZ_TEXT_ON_AXES_HPP
 
-/// A cache whose tokens have coordinates, and where text goes on behind them: at one place on all axes,
-/// behind the largest coordinate of a row.
+/// A cache whose tokens have coordinates, and how text continues after them: at one integer on all axes,
+/// after the largest coordinate of a row.
 
 #include <algorithm>
 #include <cstddef>
@@ -35,7 +35,7 @@ token_on_axes draw_token(bytes& b, Index heads, Index head_dim, Index value_dim)
           draw_channels<T>(b, static_cast<std::size_t>(heads * value_dim)),
           {}};
 }
-/// Stores a key, turned to its place or as it is.
+/// Stores a key, rotated to its coordinates or unchanged.
 template <class T>
 void store(token_on_axes& one, Index head_dim, bool turned, const axis_rotation& given) {
   if (!turned)
@@ -43,11 +43,11 @@ void store(token_on_axes& one, Index head_dim, bool turned, const axis_rotation&
   else if (is_near(one.at))
     turn_on_axes<T>(one.k, head_dim, given, one.at, given.factor());
   else
-    one.k.error = 8;  // beyond what the model computes exactly
+    one.k.error = 8;  // beyond the exact range of the model
 }
 
-/// Rows of coordinates for new tokens: of all, or shared by the rows of a batch, seldom more of them than
-/// there are tokens.
+/// Rows of coordinates for new tokens: of all rows, or shared by the rows of a batch, rarely with more rows
+/// than tokens.
 struct given_places {
   std::vector<coordinates> rows;
   bool shared = false, odd = false;
@@ -71,7 +71,7 @@ struct given_places {
   Index batch_, tokens_;
 };
 
-/// \tparam Base  a target with empty(), and with tokens_of(r), all that a row holds or has seen, and evicted(r)
+/// \tparam Base  a target with empty(), tokens_of(r), all tokens that a row has or took, and evicted(r)
 template <class Base>
 class text_on_axes : public Base {
  protected:
@@ -107,7 +107,7 @@ class text_on_axes : public Base {
     return fuzz::draw_rotation(b_, text, this->empty(), rotation_, first_channel_, cache_.head_dim());
   }
   bool meets(const axis_rotation& given) const { return known_ && rotation_.meets(given); }
-  /// Keys were appended, turned so or, without `turned`, in a way that is not known.
+  /// Keys were appended, rotated in this way or, without `turned`, in an unknown way.
   void remember(bool turned, const axis_rotation& given) {
     if (turned) rotation_ = this->empty() ? given : rotation_.joined(given);
     known_ = turned;
@@ -130,7 +130,7 @@ class text_on_axes : public Base {
       const auto next = cache_.next_positions();
       for (Index r = 0; r < batch_; ++r)
         check(static_cast<double>(next[static_cast<std::size_t>(r)]) == largest(r) + 1,
-              "text goes on behind the largest coordinate");
+              "text continues after the largest coordinate");
     } else {
       refused(invalid_argument, "a position is an integer",
               [&] { static_cast<void>(cache_.next_positions()); });
@@ -156,7 +156,7 @@ class text_on_axes : public Base {
       refused(out_of_range, "text stays within 2^53",
               [&] { static_cast<void>(cache_.next_coordinates(limits::max())); });
   }
-  /// Tables that no cache on these axes takes, those that this one takes, and its text.
+  /// Tables that no cache on these axes accepts, those that this one accepts, and its text.
   void check_tables() {
     for (const auto& table : axis_tables::get().refused)
       refused(invalid_argument, "a table of other angles or axes is refused",

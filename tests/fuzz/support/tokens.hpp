@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_FUZZ_TOKENS_HPP
 #define ROPE_TESTS_FUZZ_TOKENS_HPP
 
-/// What the plain models of caches are made of: tokens as lists of wide numbers, turned and attended to by
-/// their definitions, each with how far the library's may be from them.
+/// The parts of the plain models of caches: tokens as lists of wide numbers, rotated and attended to by their
+/// definitions, each with a bound of the library's error.
 
 #include <algorithm>
 #include <cstddef>
@@ -31,14 +31,15 @@ using channels = std::vector<wide>;
 template <class T>
 using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// What comes to a cache of T as new tokens, and asks it: integers have a scale and are float elsewhere.
+/// The type of new tokens and queries for a cache of T: integers have a scale, and are given as float
+/// elsewhere.
 template <class T>
 inline constexpr bool is_quantized = std::is_same_v<T, std::int8_t>;
 template <class T>
 using numbers = std::conditional_t<is_quantized<T>, float, T>;
 
 /// cos and sin of count * inv_freq. The product is taken in two parts that are exact up to |count| = 2^37, or
-/// where the count has no more digits.
+/// if the count has no more bits.
 inline std::pair<wide, wide> turn_of(wide count, double inv_freq) {
   const auto high = static_cast<double>(static_cast<float>(inv_freq));
   const wide a = count * static_cast<wide>(high), b = count * static_cast<wide>(inv_freq - high);
@@ -46,7 +47,7 @@ inline std::pair<wide, wide> turn_of(wide count, double inv_freq) {
   return {ca * cb - sa * sb, sa * cb + ca * sb};
 }
 
-/// Frequencies of one axis, the magnitude of a table, and the channel that it turns first.
+/// Frequencies of one axis, the magnitude of a table, and its first rotated channel.
 struct rotation_rule {
   std::vector<double> inv_freq;
   wide factor = 1;
@@ -54,14 +55,14 @@ struct rotation_rule {
   std::size_t first_channel = 0;
 };
 
-/// A key and how far the stored one may be from it, in every channel.
+/// A key and the error bound of the stored one, in every channel.
 struct key {
   channels exact;
   wide error = 0;
 };
 
-/// How far integers and their scale, largest / 127, are from channels up to `largest`: half a scale, and
-/// 2^-15 of it, as `quantize` says. Other types have the channels of draw_channels.
+/// The error of integers and their scale, largest / 127, for channels up to `largest`: half a scale, and
+/// 2^-15 of it, as documented for `quantize`. Other types represent the channels of draw_channels.
 template <class T>
 wide storing_error(wide largest) {
   return is_quantized<T> ? largest / 127 * (0.5L + 0x1p-15L) : wide(0);
@@ -73,10 +74,10 @@ wide storing_error(const channels& x) {
   return storing_error<T>(largest);
 }
 
-/// Turns the heads of a key, as one more rotation that is stored in T.
+/// Rotates the heads of a key, as one more rotation that is stored in T.
 ///
 /// \param turn  {cos, sin} of pair i
-/// \param m     what they are multiplied by
+/// \param m     their factor
 template <class T, class Turn>
 void turn_pairs(key& k, std::size_t head_dim, const rotation_rule& rule, wide m, const Turn& turn) {
   const std::size_t pairs = rule.inv_freq.size();
@@ -90,12 +91,12 @@ void turn_pairs(key& k, std::size_t head_dim, const rotation_rule& rule, wide m,
       a = x, b = y;
       longest = std::max(longest, testing::hypot(a, b));
     }
-  // The error so far is turned too, and grows by sqrt(2) at most in a channel; 0.5 ulp more of m times an
-  // entry.
+  // The error so far is rotated too, and grows by at most sqrt(2) in a channel. m times an entry adds 0.5
+  // ulp.
   k.error = k.error * 1.415L * m;
   k.error += tolerance::rotation_bound<numbers<T>, float>(longest + 2 * k.error) +
              (m == 1 ? wide(0) : tolerance::unit_roundoff<float>() * longest);
-  // A head is rounded to integers as a whole, with the channels that do not turn.
+  // A head is quantized as a whole, including the channels that do not rotate.
   k.error += storing_error<T>(k.exact) + storing_error<T>(k.error);
 }
 template <class T>
@@ -104,8 +105,8 @@ void turn(key& k, std::size_t head_dim, const rotation_rule& rule, std::int64_t 
                 [&](std::size_t i) { return turn_of(static_cast<wide>(count), rule.inv_freq[i]); });
 }
 
-/// Numbers that float, the 16-bit types and T have, so that one list serves views of each; integers have them
-/// nearly.
+/// Numbers that float, the 16-bit types and T represent, so that one list serves views of each. Integers
+/// represent them nearly.
 template <class T>
 channels draw_channels(bytes& b, std::size_t count) {
   channels x(count);
@@ -128,7 +129,7 @@ wide channel(const rope::quantized_view<T>& x, Index b, Index t, Index h, Index 
   return static_cast<wide>(*x.scale_at(b, t, h)) * static_cast<wide>(x.at(b, t, h)[d]);
 }
 
-/// Whether a head has the channels expected.
+/// Whether a head has the expected channels.
 template <class View>
 bool near(const View& x, Index b, Index t, Index h, const wide* exact, wide error) {
   for (Index d = 0; d < x.head_dim; ++d)
@@ -136,7 +137,7 @@ bool near(const View& x, Index b, Index t, Index h, const wide* exact, wide erro
   return true;
 }
 
-/// Whether a head in a slot of a row is that of a token of the model: keys know their error, and values that
+/// Whether a head in a slot of a row is that of a token of the model: keys have their error, and values that
 /// of storing them in T.
 template <class T, class View>
 bool has_head(const View& x, Index slot, Index h, const key& heads) {
@@ -179,9 +180,11 @@ inline channels attend(const wide* query, std::size_t head_dim, const std::vecto
   return out;
 }
 
-/// The heads of a query against the keys and values that it sees, in the output of a call.
+/// The heads of a query against the keys and values that are visible to it, compared with the output of a
+/// call.
 ///
-/// A score of two errors e, channels below 2.5 and head_dim of them, and the arithmetic: see attention_bound.
+/// The error of a score from two errors e, with head_dim channels below 2.5, and of the arithmetic is that of
+/// attention_bound.
 template <class Q>
 void check_attended(const char* claim, const rope::head_view<Q>& out, Index r, Index i, Index group,
                     const key& query, const std::vector<key>& keys, const std::vector<channels>& values) {
@@ -203,7 +206,8 @@ void check_attended(const char* claim, const rope::head_view<Q>& out, Index r, I
     check(near(out, r, i, h, exact.data(), bound), claim);
   }
 }
-/// Calls add(j, weight, bound) for the weight of every key that head h of a query sees, and how far it may be off.
+/// Calls add(j, weight, bound) for the weight of every key that is visible to head h of a query, and the
+/// bound of its error.
 template <class Q, class Add>
 void add_weights(const key& query, const std::vector<key>& keys, Index h, Index heads, Index group,
                  const Add& add) {

@@ -27,7 +27,7 @@ template <class Call>
 void with_stored_type(bytes& b, const Call& f) {
   with_one_of<float, double, Eigen::half, Eigen::bfloat16, std::int8_t>(b, f);
 }
-/// Calls `f` with a value of a type in which tokens come that are stored as T.
+/// Calls `f` with a value of a type of tokens that can be stored as T.
 template <class T, class Call>
 void with_type_of_new(bytes& b, const Call& f) {
   if constexpr (std::is_same_v<T, double> || std::is_same_v<T, float>)

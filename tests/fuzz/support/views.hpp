@@ -16,8 +16,9 @@ namespace fuzz {
 
 using rope::Index;
 
-/// Axes in any order, with gaps, forwards or backwards, as channels of a larger head; a vector begins anywhere. What is
-/// between the heads and around them is NaN of many bits, which a call must neither read nor write.
+/// Axes in any order, with gaps, forwards or backwards, as channels of a larger head. A vector begins
+/// anywhere. The memory between the heads and around them is NaN of many bits, which a call must neither read
+/// nor write.
 ///
 /// \param broadcast  whether heads may be shared along an axis
 template <class T>
@@ -34,8 +35,7 @@ rope::head_view<T> draw_view(bytes& b, testing::guarded_memory<T>& memory, Index
     const Index reached = std::max(extents[axis], Index{1}) * reach + b.up_to(2);
     strides[axis] = b.one_in(4) ? -reach : reach;
     if (broadcast && b.one_in(4)) strides[axis] = 0;
-    if (extents[axis] == 1 && b.one_in(3))
-      strides[axis] = static_cast<Index>(b.integer() / 8);  // never taken
+    if (extents[axis] == 1 && b.one_in(3)) strides[axis] = static_cast<Index>(b.integer() / 8);  // never used
     if (extents[axis] > 1) (strides[axis] < 0 ? lowest : highest) += (extents[axis] - 1) * strides[axis];
     reach = reached;
   }

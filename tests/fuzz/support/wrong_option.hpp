@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_FUZZ_WRONG_OPTION_HPP
 #define ROPE_TESTS_FUZZ_WRONG_OPTION_HPP
 
-/// Options of attention that every cache refuses, whatever it holds.
+/// Options of attention that every cache rejects, for any contents.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,8 @@ namespace fuzz {
 
 using rope::Index;
 
-/// Makes one option wrong: outside its range, of another length than the call has, or what the cache decides by itself.
+/// Makes one option wrong: outside its range, of another length than the call has, or one that the cache sets
+/// itself.
 ///
 /// Requires:  this outlives the call, whose queries are float or double
 class wrong_option {
@@ -50,10 +51,10 @@ class wrong_option {
       case 6:
         options.scale = b.one_of(not_finite);
         break;
-      case 7:  // no normal number
+      case 7:  // subnormal
         options.scale = least;
         break;
-      case 8:  // scale / softcap leaves the range
+      case 8:  // scale / softcap overflows
         options.scale = 1e-20, options.softcap = 1e290;
         break;
       case 9:
@@ -87,7 +88,7 @@ class wrong_option {
         sums_.assign(static_cast<std::size_t>(batch * queries * heads + 1), 0);
         options.log_sum_exp = sums_;
         break;
-      case 18:  // of queries that are no bfloat16
+      case 18:  // of queries that are not bfloat16
         options.products = rope::product_precision::bfloat16;
         break;
       case 19:
