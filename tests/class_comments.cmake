@@ -1,15 +1,16 @@
-# The comment of a class shows its use, and the use is that of a program. Run:  cmake -P tests/class_comments.cmake
+# The comment of a class shows its use, in code that a program runs. Run:  cmake -P tests/class_comments.cmake
 #
-# An indented run of lines in a documentation comment is code where its last line ends with a semicolon, and else
+# Indented lines in a documentation comment are code if the last of them ends with a semicolon, and otherwise
 # mathematics, a list or a result:
 #
 #   ///     kv_cache<float> cache(batch, capacity, kv_heads, head_dim);
 #   ///     cache.append<Layout>(k, v, table);
 #
 # 1. Every class and struct that users name has code in its comment.
-# 2. All code in the comments of a module, functions included, stands in tests/<module>/laws/uses.test.cpp, white space aside.
+# 2. All code in the comments of a module, also of its functions, is in tests/<module>/laws/uses.test.cpp. White space
+#    does not matter.
 #
-# -DROOT=<dir> looks at another copy of include/ and tests/.
+# -DROOT=<dir> checks another copy of include/ and tests/.
 
 cmake_minimum_required(VERSION 3.24)
 include(${CMAKE_CURRENT_LIST_DIR}/strip_whitespace.cmake)
@@ -20,7 +21,7 @@ else()
 endif()
 set(complaints "")
 
-# What is left of `text` behind the first `what`.
+# Removes the beginning of `text` up to the end of the first `what`.
 macro(cut_behind text what)
   string(FIND "${${text}}" "${what}" cut_begin)
   string(LENGTH "${what}" cut_length)
@@ -28,7 +29,7 @@ macro(cut_behind text what)
   string(SUBSTRING "${${text}}" ${cut_begin} -1 ${text})
 endmacro()
 
-# Counts the pieces of code in `rest`, and complains of those that `program` does not have.
+# Counts the pieces of code in `rest`, and complains about those that `program` does not contain.
 function(read_code where rest program)
   set(found 0)
   while(rest MATCHES "(\n *///     [^\n]*)+")
@@ -65,7 +66,7 @@ foreach(header IN LISTS headers)
   read_code(${header} "${text}" "${program}")
   math(EXPR pieces "${pieces} + ${found}")
 
-  # Classes at the left margin, outside of namespace detail; their comments begin behind an empty line.
+  # Classes at the left margin, outside namespace detail. Their comments begin after an empty line.
   set(rest "${text}")
   set(text "")
   string(FIND "${rest}" "\nnamespace detail {\n" begin)

@@ -30,9 +30,8 @@ TEST_CASE("the version is written once, as text and as numbers", "[library][conf
         TEXT(ROPE_VERSION_MAJOR) "." TEXT(ROPE_VERSION_MINOR) "." TEXT(ROPE_VERSION_PATCH));
 }
 
-// Whether two translation units with different flags really do not mix is tested by linking them, in
-// tests/odr.
-TEST_CASE("the inline namespace names the version and how the code was compiled", "[library][config]") {
+// tests/odr links translation units with different flags, and tests that they do not mix.
+TEST_CASE("the inline namespace contains the version and how the code was compiled", "[library][config]") {
   STATIC_REQUIRE(std::is_same_v<rope::Index, rope::ROPE_ABI::Index>);
   const std::string abi = TEXT(ROPE_ABI);
   CAPTURE(abi);
@@ -65,7 +64,7 @@ TEST_CASE("the inline namespace names the version and how the code was compiled"
   CHECK(abi.substr(abi.rfind('_')) == (sizeof(rope::Index) < sizeof(void*) ? "_intindex" : "_index"));
 }
 
-TEST_CASE("bad input is thrown as the named type, also from an if without braces", "[library][config]") {
+TEST_CASE("errors are thrown as the named type, also from an if without braces", "[library][config]") {
   const auto check = [](bool bad) {
     if (bad)
       ROPE_THROW(std::out_of_range, std::string("the rule, got ") + "7");

@@ -1,5 +1,5 @@
-# What rope_inspect_config advises can be done: it names options it has, and they help. It reports every file, keeps to
-# the width of a terminal, and draws on light and dark ground. Run:
+# The advice of rope_inspect_config works: it names options that exist, and they help. It reports every file,
+# keeps to the width of a terminal, and draws for light and dark backgrounds. Run:
 #
 #   cmake -DPROGRAM=build/examples/rope_inspect_config -DSCRATCH=build -P tests/inspect_config.cmake
 
@@ -24,7 +24,7 @@ endif()
 set(novel ${SCRATCH}/novel_architecture.json)
 file(WRITE ${novel} [[{"model_type": "novel", "head_dim": 8, "rope_theta": 10000}]])
 
-# Every failure says what to do in terms of the options there are.
+# Every failure names the options that help.
 foreach(arguments IN ITEMS "${novel}" "${novel};${SCRATCH}/novel.svg;100" "--lay;half_split;${novel}" "--layout"
     "--layout;halves;${novel}" "${novel};${SCRATCH}/novel.svg;many" "a;b;c;d" "${SCRATCH}/no_such_file.json" "-x" "100;200" "-5" "a.svg;b.svg")
   run(code text ${arguments})
@@ -43,7 +43,7 @@ foreach(arguments IN ITEMS "${novel}" "${novel};${SCRATCH}/novel.svg;100" "--lay
   endif()
 endforeach()
 
-# And following it helps.
+# And these options help.
 foreach(layout IN ITEMS interleaved half_split)
   run(code text --layout ${layout} ${novel})
   if(NOT code EQUAL 0 OR NOT text MATCHES "layout +${layout}\n")
@@ -51,7 +51,7 @@ foreach(layout IN ITEMS interleaved half_split)
   endif()
 endforeach()
 
-# A file that would cost more than that of any model is refused for that, in the size of its bytes and of its depth.
+# A file that would cost more than that of any model is rejected, with its size in bytes or its depth.
 string(REPEAT " " 4194240 blanks)
 string(REPEAT "[" 70 open)
 string(REPEAT "]" 70 close)
@@ -72,7 +72,7 @@ foreach(case IN ITEMS "too_large;must be a config of at most 4 MiB" "too_deep;di
   endif()
 endforeach()
 
-# The help names every option with a sentence.
+# The help describes every option in a sentence.
 foreach(option IN ITEMS --layout --dark --help file plot.svg length)
   if(NOT help MATCHES "\n  ${option} [^\n]* [a-z]+ [a-z]+")
     message(SEND_ERROR "--help does not explain ${option}:\n${help}")
@@ -96,7 +96,8 @@ function(expect arguments wanted)
   endforeach()
 endfunction()
 
-# One file has no heading; each of several has one. Two are compared whatever they are, of more those of one model.
+# One file has no heading, and each of several has one. Two files are always compared, and more if they are of
+# one model.
 set(old ${configs}/llama_3_8b.json)
 set(new ${configs}/llama_3_1_8b.json)
 set(gemma ${configs}/gemma_3_4b.json)
@@ -108,21 +109,22 @@ expect("${gemma};${old};${gemma_again};${new}"
   "== ${gemma}\n;== ${old}\n;== ${gemma_again}\n;== ${new}\n;${gemma_again} says the same as ${gemma}\n;${new} differs from ${old}:\n  inv_freq differs"
   "${old} differs;${old} says;and Hugging Face")
 expect("${new}" "C++ after #include <rope/rope.hpp>\n  using model_layout = rope::half_split\\;\n;rope::llama3_scaling{.factor = 8,;rope::rotate<model_layout>")
-# A model in which nothing turns is described, alone and beside another.
+# A model without rotation is described, alone and next to another.
 file(WRITE ${SCRATCH}/gpt2.json [[{"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_positions": 1024}]])
 expect("${SCRATCH}/gpt2.json" "none in any layer: this model has learned positions")
 expect("${SCRATCH}/gpt2.json;${old}" "positions are encoded by learned positions in gpt2.json and by rotation in llama_3_8b.json")
-# A file that cannot be read stops none of the others, and is not forgotten.
+# A file that cannot be read stops none of the others, and is reported.
 expect("${SCRATCH}/no_such_file.json;${old}" "no_such_file.json\": cannot be read;== ${old}\n")
 run(code text ${SCRATCH}/no_such_file.json ${old})
 if(NOT code EQUAL 1)
   message(SEND_ERROR "a file that cannot be read is not an error: ${code}")
 endif()
-# What a file says does not reach the terminal as commands.
+# Text of a file does not reach the terminal as commands.
 file(WRITE ${SCRATCH}/escape.json [[{"model_type": "novel\u001b[31m", "head_dim": 8, "rope_theta": 10000}]])
 expect("${SCRATCH}/escape.json;--layout;half_split" "novel?[31m (Hugging Face)")
 
-# Lines keep to COLUMNS, or to the terminal, but for what cannot be broken; without either they stay whole.
+# Lines keep to COLUMNS, or to the width of the terminal, except for words that are longer. Without either
+# they stay whole.
 function(longest_line text result)
   string(REGEX REPLACE "[^\n]*/[^\n]*|[^\n]*to rotate heads[^\n]*" "" text "${text}") # paths and calls
   string(REGEX REPLACE "[][\r;]" "x" text "${text}")
@@ -150,7 +152,7 @@ foreach(columns IN ITEMS 40 60 80)
   run(code text ${yarn})
   math(EXPR least "${columns} - 12")
   expect_width("${text}" ${least} ${columns} "COLUMNS=${columns}")
-  # Nothing but the breaks differs.
+  # Only the line breaks differ.
   string(REGEX REPLACE "[ \n]+" " " text "${text}")
   string(REGEX REPLACE "[ \n]+" " " one_line "${whole}")
   if(NOT text STREQUAL one_line)
@@ -167,7 +169,8 @@ if(script AND CMAKE_HOST_SYSTEM_NAME STREQUAL "Linux")
   expect_width("${text}" 40 50 "a terminal of 50 columns")
 endif()
 
-# Both grounds; a picture of every group of every file; one panel's title says its file only beside others.
+# Both backgrounds, a picture of every group of every file. The title of a panel names its file only if there
+# are several.
 foreach(ground IN ITEMS white "#16191d")
   set(option "")
   if(NOT ground STREQUAL "white")

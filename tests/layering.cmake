@@ -27,10 +27,10 @@ set(below_cache ${below_attention} attention)
 set(below_block ${below_cache} cache)
 set(below_models ${below_attention} attention)
 
-# A module's detail/ is its own, except these headers: at most 8.
+# The detail/ of a module is private, except these headers: at most 8.
 set(shared_details
   tables/detail/table_rows       # rotation reads rows in its inner loop, and rotates stored keys by a row it computes
-  rotation/detail/rotation_plan  # attention, caches and block rotate what they have checked
+  rotation/detail/rotation_plan  # attention, caches and block rotate heads that they have checked
   rotation/detail/key_rotator    # caches rotate stored keys
   attention/detail/attend        # caches attend to rows that they have checked
   attention/detail/token_source  # pages are a block table, which attention reads
@@ -40,7 +40,7 @@ if(count GREATER 8)
   complain("${count} headers in a detail/ are shared with other modules; 8 is the limit")
 endif()
 
-# The only header of attention/ that includes a detail/ of another module; in other modules any header may.
+# The only header of attention/ that includes a detail/ of another module. In other modules any header may.
 set(adapter_of_attention attention/detail/attention_call)
 
 # A backward pass is in the folder of its forward pass.
@@ -49,14 +49,14 @@ set(forward_of_rotation/angle_gradient rotation/rotate)
 set(forward_of_attention/gradient attention/attention)
 set(forward_of_block/gradient block/multi_head_attention)
 
-# Headers of base/ for users, reached through any public header; the others are for the library.
+# Headers of base/ for users, available through any public header. The others are for the library.
 set(public_base base/number_array base/owned_array base/parallel base/scratch base/wide_real)
-# Headers outside of a detail/ that are for the modules above, not for users: no public header includes them.
+# Headers outside a detail/ for the modules above, not for users: no public header includes them.
 set(for_modules rotation/checks)  # every module above checks views and rotations
 
-# Public headers: one for each module but base, and a second one for a module that has two.
+# Public headers: one for each module except base, and a second one for modules that have two.
 set(extras_of_rotation rotation_extras)
-# rope.hpp includes all of them but these: a model is imported once, at the start of a program.
+# rope.hpp includes all of them except these: a model is imported once, at the start of a program.
 set(left_out_of_rope models)
 
 file(GLOB_RECURSE headers RELATIVE ${root}/include/rope ${root}/include/rope/*.hpp)
@@ -87,7 +87,7 @@ foreach(header IN LISTS headers)
   if(code MATCHES "Eigen::(Array|Matrix|Vector|RowVector)X|[.]eval\\(\\)|Eigen::Ref<")
     complain("${header} uses ${CMAKE_MATCH_0}, whose memory may be Eigen's; take an owned_array, a map or a view")
   endif()
-  # EIGEN_DEFAULT_TO_ROW_MAJOR decides the order of a matrix that does not state its own.
+  # EIGEN_DEFAULT_TO_ROW_MAJOR decides the storage order of a matrix that does not state its own.
   if(code MATCHES "Eigen::(Array|Matrix)(XX|X[2-4]|[2-4]X)[a-z]+|Eigen::Dynamic, *Eigen::Dynamic *>")
     complain("${header} has `${CMAKE_MATCH_0}`, a matrix that does not state its storage order")
   endif()
@@ -102,11 +102,11 @@ foreach(header IN LISTS headers)
     complain("${header} has `${CMAKE_MATCH_1}`; conditions belong in config.hpp, base/ or a detail/")
   endif()
 
-  # An include in quotes would pass by what follows, which reads those of <rope/...>.
+  # The checks below read includes in angle brackets, so an include in quotes would not be checked.
   if(code MATCHES "\n[ \t]*(#[ \t]*include[ \t]*\"[^\n]*)")
     complain("${header} has `${CMAKE_MATCH_1}`; a header is included by its place, <rope/...>")
   endif()
-  # What a program compiles of Eigen for the library's sake.
+  # The parts of Eigen that a program compiles because of the library.
   string(REPLACE "include <Eigen/Core>" "" others "${code}")
   if(others MATCHES "include[ \t]*(<(Eigen|unsupported)/[^>]*>)")
     complain("${header} includes ${CMAKE_MATCH_1}; the library needs <Eigen/Core> alone")
@@ -173,7 +173,7 @@ foreach(header IN LISTS headers)
   endif()
 endforeach()
 
-# Public headers include their whole module, and rope.hpp includes every public header but those left out.
+# Public headers include their whole module, and rope.hpp includes every public header except those above.
 foreach(module IN LISTS modules)
   set(opened_by_${module} ${includes_of_${module}})
   if(DEFINED extras_of_${module})
@@ -208,7 +208,7 @@ foreach(module IN LISTS modules)
   endforeach()
 endforeach()
 
-# No include leads up, so a circle of includes stays in one module.
+# No include leads to a module above, so a circle of includes stays within one module.
 foreach(header IN LISTS headers)
   string(REGEX REPLACE "[.]hpp$" "" name ${header})
   string(REGEX REPLACE "/.*" "/" module ${name})

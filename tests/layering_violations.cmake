@@ -1,5 +1,5 @@
-# tests/layering.cmake and tests/class_comments.cmake find a violation of each of their rules, made one at a time in a copy of
-# the headers, tests and rules.
+# tests/layering.cmake and tests/class_comments.cmake find a violation of each of their rules, made one at a
+# time in a copy of the headers, tests and rules.
 #
 #   cmake -DSCRATCH=<dir> -P tests/layering_violations.cmake
 
@@ -15,13 +15,14 @@ set(rules layering.cmake)
 function(inspect)
   execute_process(COMMAND ${CMAKE_COMMAND} -DROOT=${copy} -P ${copy}/tests/${rules}
     RESULT_VARIABLE result ERROR_VARIABLE said)
-  # CMake wraps what it prints where words end.
+  # CMake wraps its output at the ends of words.
   string(REGEX REPLACE "[ \n]+" " " said "${said}")
   set(result ${result} PARENT_SCOPE)
   set(said "${said}" PARENT_SCOPE)
 endfunction()
 
-# Changes FILE, where the text FROM becomes TO, and expects ${rules} to say SAYS. An empty FROM writes the file anew.
+# Changes the text FROM of FILE to TO, and expects that ${rules} prints SAYS. With an empty FROM it writes the
+# whole file.
 function(violate file from to says)
   set(path ${copy}/${file})
   set(before "")

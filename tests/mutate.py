@@ -44,7 +44,8 @@ import inject  # noqa: E402  compiles a test against the headers with one of the
 INCLUDE = inject.INCLUDE
 MODULES = ["base", "frequencies", "positions", "tables", "rotation", "attention", "cache", "block", "models"]
 
-# Where code is formatted, a binary operator has a space on both sides, and a bracket of a template has none.
+# Formatted code has a space on both sides of a binary operator, and none on either side of a bracket of a
+# template.
 EXCHANGES = [
     (r" \+ ", [" - "]), (r" - ", [" + "]), (r" \* ", [" / "]), (r" / ", [" * "]), (r" % ", [" * "]),
     (r" < ", [" <= ", " > "]), (r" <= ", [" < "]), (r" > ", [" >= ", " < "]), (r" >= ", [" > "]),
@@ -69,7 +70,7 @@ def code_lines(text):
     skipping = False
     for index, line in enumerate(text.split("\n")):
         bare = line.strip()
-        if skipping:  # an assertion or a macro that goes on
+        if skipping:  # an assertion or a macro that continues
             skipping = not bare.endswith(";") and (bare.endswith("\\") or not bare.endswith(("}", ")")))
             continue
         if throwing:
@@ -127,9 +128,9 @@ def includers():
 
 
 def tests_of(header, most, including):
-    """The files of tests for a header, the likeliest first."""
+    """The files of tests for a header, the most likely first."""
     module = header.split("/")[1]
-    modules = MODULES if module == "base" else [module]  # what base does shows in the modules that use it
+    modules = MODULES if module == "base" else [module]  # changes of base show in the modules that use it
     every = [file for r in [*modules, "laws"] for file in sorted((TESTS / r).rglob("*.test.cpp"))]
     texts = {file: file.read_text(encoding="utf-8") for file in every}
 
@@ -138,7 +139,7 @@ def tests_of(header, most, including):
 
     order = [mirror(header), TESTS / module / "laws" / (pathlib.Path(header).stem + ".test.cpp")]
     names = [header]
-    for _ in range(3):  # those who include it, then those who include these
+    for _ in range(3):  # those that include it, then those that include these
         order += [file for name in names for file in every if f"<{name}>" in texts[file]]
         order += [mirror(name) for name in names]
         names = sorted({n for name in names for n in including.get(name, ()) if n.split("/")[1] in modules})
@@ -159,7 +160,7 @@ class Judge:
         self.preprocessed = {}
 
     def text_of(self, file):
-        """What the preprocessor leaves of a header."""
+        """The text of a header after the preprocessor."""
         code, text = inject.run(self.shop.base + ["-I", str(INCLUDE), "-E", "-P", "-x", "c++", str(file)])
         if code != 0:
             raise inject.Failure(f"{file} cannot be preprocessed:\n{text}")
@@ -174,7 +175,7 @@ class Judge:
     def fails(self, program):
         """How a file of tests notices, or None."""
         seconds = self.options.timeout
-        try:  # threads that wait for each other take no time of the processor
+        try:  # threads that wait for each other use no processor time
             done = subprocess.run([str(program), "--rng-seed", "1", "--abort"], stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, check=False, timeout=10 * seconds,
                                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds)))
@@ -185,7 +186,7 @@ class Judge:
         return f"signal {-done.returncode}" if done.returncode < 0 else "fails"
 
     def passes_before(self, test):
-        """Whether a file of tests passes on the true headers; asked once."""
+        """Whether a file of tests passes on the true headers; evaluated once."""
         mistake = {"test": test}
         program = self.shop.true_program(mistake)
         known = program.with_name(program.name + "_all")

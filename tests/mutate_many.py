@@ -51,7 +51,7 @@ LOGIC = {("&&", "||"): "and_or", ("||", "&&"): "or_and"}
 
 
 def end_of_operand(code, begin):
-    """Where the right operand of && or || that begins there ends, or None if that is on another line."""
+    """Where the right operand of && or || that begins there ends, or None if it ends on another line."""
     depth = 0
     for place in range(begin, len(code)):
         if code[place] in "([{":
@@ -66,7 +66,7 @@ def end_of_operand(code, begin):
 
 
 def switch(k, place):
-    """The edits (begin, end, text) that make a mutant of a place one that can be chosen, or None."""
+    """The edits (begin, end, text) that make a mutant of a place selectable, or None."""
     _, _, code, begin, end, other = place
     old = code[begin:end]
     pair = (old.strip(), other.strip())
@@ -129,12 +129,12 @@ class Builder:
         self.key = self.shop.state.hexdigest() + hashlib.sha256(repr(chosen).encode()).hexdigest()
         self.edits, self.alone = switched(chosen)
         self.known = options.scratch / ("dropped_" + hashlib.sha256(repr((options.native, chosen)).encode()).hexdigest()[:16])
-        if self.known.exists():  # or headers would change back and forth, and all that includes them be compiled again
+        if self.known.exists():  # or headers would change back and forth, and everything that includes them would be compiled again
             self.drop({int(k) for k in self.known.read_text(encoding="utf-8").split()})
 
     @staticmethod
     def put(file, text):
-        """Writes a file unless it has that text, so that what is compiled stays so."""
+        """Writes a file unless it already has that text, so that compiled files stay valid."""
         if not file.exists() or file.read_bytes() != text:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(text)
@@ -168,11 +168,11 @@ class Builder:
         self.alone = sorted({*self.alone, *those})
 
     def drop_what_fails(self, said):
-        """Takes out the switches that the compiler complains about; says how many."""
+        """Removes the switches that the compiler complains about; returns how many."""
         dropped = set()
         for block in re.split(r"\n(?=[^\n]*: (?:fatal )?error: )", said):
             for name, index in re.findall(r"include/(rope/[\w/]+\.hpp):(\d+):\d+:", block):
-                at = [(name, int(index) - 2 + later) for later in range(3)]  # a call may go on for some lines
+                at = [(name, int(index) - 2 + later) for later in range(3)]  # a call may continue for some lines
                 line = next((self.edits.pop(place) for place in at if place in self.edits), None)
                 if line:
                     dropped.update(k for k, _ in line)
@@ -182,7 +182,7 @@ class Builder:
         return len(dropped)
 
     def compile(self, test, flags=()):
-        """What the compiler says of a file of tests, or None; its program is made once."""
+        """The errors of the compiler for a file of tests, or None; its program is made once."""
         text = (mutate.TESTS / test).read_bytes()
         program = self.programs / hashlib.sha256(repr((test, text, *flags, self.key)).encode()).hexdigest()[:16]
         if not program.exists():
@@ -207,14 +207,14 @@ class Builder:
         files = [f for module in self.options.suite + ["laws"] * (self.options.suite == mutate.MODULES) for f in sorted((mutate.TESTS / module).rglob("*.test.cpp"))]
         tests = [str(f.relative_to(mutate.TESTS)) for f in files if "uses.test.cpp" not in f.name]
         while len(self.made) < len(tests):
-            left = [test for test in tests if test not in self.made]  # a switch that others lack hurts no program
+            left = [test for test in tests if test not in self.made]  # a switch that other files lack does not break a program
             with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
                 said = "\n".join(text for text in pool.map(self.compile, left) if text is not None)
             if said:
                 self.retry(said)
 
     def optimize(self, tests):
-        """Makes the programs of these tests again with -O1: they compile up to three times as long and run a sixth."""
+        """Makes the programs of these tests again with -O1: they take up to three times as long to compile and a sixth of the time to run."""
         with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
             said = [text for text in pool.map(lambda test: self.compile(test, ["-O1"]), tests) if text is not None]
         if said:
@@ -241,7 +241,7 @@ class Runner:
             spec.write_text("\n".join('"' + re.sub(r'([\\\[\],"])', r"\\\1", name) + '"' for name in names) + "\n",
                             encoding="utf-8")
             limit = int(seconds) + 1
-            try:  # threads that wait for each other take no time of the processor
+            try:  # threads that wait for each other use no processor time
                 done = subprocess.run([str(program), "-f", str(spec), "--rng-seed", "1", "--abort"], cwd=folder,
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
                                       env={**os.environ, **variables}, timeout=20 + 4 * limit,
@@ -269,7 +269,7 @@ class Runner:
                 self.cases[item] = (seconds, mutants)
 
     def drop_slow(self):
-        """Drops the cases of programs that run for more than five seconds, and says which programs those are."""
+        """Drops the cases of programs that run for more than five seconds, and reports these programs."""
         total = collections.Counter()
         for (program, _), (seconds, _) in self.cases.items():
             total[program] += seconds
@@ -286,7 +286,7 @@ class Runner:
         while rest:
             program = rest[0][1]
             some, total = [], 0.0
-            for case in rest:  # half a second of quick cases first, then ever more
+            for case in rest:  # half a second of quick cases first, then more and more
                 if case[1] == program and (not some or total < 0.5 * (1 + len(reaching) - len(rest))):
                     some.append(case)
                     total += case[0]
@@ -371,14 +371,14 @@ def main():
             print(f"{len(runner.cases)} test cases traced, {len(again)} programs optimised, "
                   f"{time.monotonic() - start:.0f} s", flush=True)
         todo = [k for k in sorted(mine) if k not in set(builder.alone) and str(k) not in verdicts]
-        random.Random(options.seed).shuffle(todo)  # what is cut short has judged some of every module
+        random.Random(options.seed).shuffle(todo)  # an interrupted run has judged some of every module
         later = [k for k in builder.alone if k in mine and str(k) not in verdicts]
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             running = {pool.submit(runner.judge, k): k for k in todo}
             for done in concurrent.futures.as_completed(running):
                 k, verdict = running[done], done.result()
                 if verdict == "unreached" or (verdict == "survived" and not explained(k)):
-                    later.append(k)  # a switch that runs may also stand in a constant, where it is off
+                    later.append(k)  # a switch that runs may also be in a constant, where it is off
                 else:
                     note(k, verdict)
         print(f"{len(todo)} run, {len(later)} to be judged alone, {time.monotonic() - start:.0f} s", flush=True)

@@ -1,8 +1,6 @@
-# Wherever the version is stated, it agrees with include/rope/version.hpp. Run:
+# Every statement of the version agrees with include/rope/version.hpp. Run:  cmake -P tests/packaging.cmake
 #
-#   cmake -P tests/packaging.cmake
-#
-# -DROOT=<dir> looks at another copy of the repository.
+# -DROOT=<dir> checks another copy of the repository.
 
 cmake_minimum_required(VERSION 3.24)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH repository)
@@ -15,7 +13,7 @@ file(STRINGS ${ROOT}/include/rope/version.hpp version REGEX "^#define ROPE_VERSI
 string(REGEX REPLACE ".*\"(.+)\".*" "\\1" version "${version}")
 string(REGEX REPLACE "[.][0-9]+$" "" minor "${version}")
 
-# Each file, what is before and behind the version in it, and which part of the version.
+# Each file, the text before and after the version in it, and which part of the version.
 set(places
   "cmake/packaging/vcpkg/rope/vcpkg.json|  \"version-semver\": \"|\",|version"
   "cmake/packaging/conan/conanfile.py|    version = \"|\"|version"

@@ -1,4 +1,4 @@
-# The pages say what is so: README.md and those it leads to. Run:  cmake -P tests/readme.cmake
+# The pages are true: README.md and those it links to. Run:  cmake -P tests/readme.cmake
 #
 # 1. Every C++ block that names an example is that example, byte for byte:
 #
@@ -71,7 +71,7 @@ foreach(page IN LISTS pages)
     endforeach()
     strip_whitespace("${tests}" tests)
 
-    # Rows are cut off the front one by one: as a list they would fall apart at the semicolons of the code.
+    # Rows are removed from the front one by one: as a list they would split at the semicolons of the code.
     while(rest MATCHES "^[|]([^|\n]*)[|]([^\n]*)\n")
       set(cells "${CMAKE_MATCH_2}")
       string(LENGTH "${CMAKE_MATCH_0}" length)
@@ -141,7 +141,7 @@ foreach(page IN LISTS pages)
   endwhile()
 endforeach()
 
-# Every row of the calls by task leads to a header, and every field of attention_options has a row.
+# Every row of the calls by task links to a header, and every field of attention_options has a row.
 file(READ ${root}/include/rope/README.md rest)
 string(REGEX MATCHALL "<!-- tests/laws/calls[.]test[.]cpp -->\n([|][^\n]*\n)+" call_tables "${rest}")
 string(REGEX REPLACE "[][;]" "" call_tables "${call_tables}") # of which CMake would make other lists
@@ -170,7 +170,8 @@ if(count LESS 18)
   message(SEND_ERROR "options.hpp has ${count} fields; are they found?")
 endif()
 
-# 4. Every ``` that opens a block is followed by one that closes it: without it the rest of the page is in the block.
+# 4. Every ``` that opens a block is followed by one that closes it: otherwise the rest of the page is in the
+# block.
 foreach(page IN LISTS pages)
   file(STRINGS ${root}/${page} fences REGEX "^```")
   set(open FALSE)
@@ -191,7 +192,7 @@ foreach(page IN LISTS pages)
   endif()
 endforeach()
 
-# 5. Every link to a file of the repository leads to one, and pages are short.
+# 5. Every link to a file of the repository is valid, and pages are short.
 foreach(page IN LISTS pages)
   cmake_path(GET page PARENT_PATH folder)
   file(READ ${root}/${page} text)

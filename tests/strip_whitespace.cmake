@@ -1,5 +1,5 @@
-# One space for any white space, and none after an opening bracket, where a line may have been broken: what code is compared
-# by, so that a page, a comment and a formatted program may break it where they like.
+# One space for any white space, and none after an opening bracket, because a line may be broken there. Code
+# is compared in this form, so pages, comments and formatted programs may break lines differently.
 function(strip_whitespace text result)
   string(REGEX REPLACE "[ \t\n]+" " " text "${text}")
   string(REGEX REPLACE "([({]) " "\\1" text "${text}")

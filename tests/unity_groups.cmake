@@ -1,8 +1,8 @@
-# Files of tests that a build with ROPE_TEST_UNITY compiles as one, each line one group: of what files of a module have in
-# common, most of it instantiated templates, the compiler then makes one copy and not three, which takes a quarter of the time.
-# Files of a group share their unnamed namespaces, so no two of them may give one name to two things: the compiler says so of
-# most, but of two functions it may silently take the other. A file that stands in no line is compiled alone, as all files
-# are in a build without ROPE_TEST_UNITY.
+# Files of tests that a build with ROPE_TEST_UNITY compiles as one, each line one group. The compiler then
+# makes one copy, not three, of the code that files of a module share, most of it instantiated templates,
+# which takes a quarter of the time. Files of a group share their unnamed namespaces, so no two of them may
+# use one name for two things. The compiler reports most such cases, but of two functions it may silently take
+# the other. A file that is in no line is compiled alone, as all files are in a build without ROPE_TEST_UNITY.
 set(unity_groups
   "attention/attention attention/merge attention/laws/quantized_attention"
   "attention/gradient attention/tape attention/weights"

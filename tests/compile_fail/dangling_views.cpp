@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // EXPECT: value of local variable 'a' will be destroyed.*'b' will.*'c' will.*'d' will.*'e' will.*'f' will.*'g' will.*'h' will.*'i' will.*'j' will.*'k' will.*'l' will.*'m' will.*'n' will.*'o' will.*'p' will.*'q' will
 
-// What refers to a temporary with memory of its own: clang warns of a variable, and of nothing else.
+// Objects that refer to a temporary which owns memory: clang warns only if they are stored in a variable.
 
 #include <rope/rope.hpp>
 

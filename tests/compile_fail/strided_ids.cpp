@@ -4,7 +4,7 @@
 #include <rope/rope.hpp>
 #include <span>
 
-/// Says neither that its elements lie next to each other nor how far apart they are.
+/// A range whose elements may be anywhere: it offers neither contiguity nor a stride.
 struct every_other {
   const int* first;
   std::size_t count;

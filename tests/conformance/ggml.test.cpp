@@ -18,10 +18,11 @@
 #include "support/wide.hpp"
 
 /// The cases of ggml's tests/test-backend-ops.cpp (d99724f2, 2026-08-21) with a rotation in them: test_rope,
-/// test_rope_set_rows and test_rms_norm_mul_rope. Shapes and parameters are theirs, channels and positions are
-/// of a seed in their ranges, and every value is compared with ggml's formulas. All calls are public.
+/// test_rope_set_rows and test_rms_norm_mul_rope. Shapes and parameters are those of ggml, channels and
+/// positions come from a seed in their ranges, and every value is compared with ggml's formulas. All calls
+/// are public.
 ///
-/// Theirs compare two backends of ggml, to a normalised mean square error of 1e-7.
+/// ggml's own tests compare two of its backends, to a normalised mean square error of 1e-7.
 
 namespace {
 
@@ -37,7 +38,7 @@ struct rope_case {
   ggml_rope_type mode;
   float fs = 1, ef = 0, af = 1;  // freq_scale, ext_factor, attn_factor
   bool ff = false;               // with freq_factors
-  int v = 0;                     // 1: a window of every axis, 2: the second half of the channels
+  int v = 0;                     // 1: a part of every axis, 2: the second half of the channels
   bool forward = true, inplace = false;
   Index n_offs = 0;
 };
@@ -159,8 +160,8 @@ struct rope_inputs {
 
 bool has_many_axes(ggml_rope_type m) { return m != mode::normal && m != mode::neox; }
 
-/// The arguments in our words. Theirs have n_ctx_orig = 0, with which both bounds of the blend lie below the
-/// first pair: so do those of 1.
+/// The arguments in the terms of this library. Theirs have n_ctx_orig = 0, which puts both bounds of the
+/// blend below the first pair. 1 does that too.
 ggml_rope_parameters parameters_of(const rope_case& c, const rope_inputs& in) {
   const bool vision = c.mode == mode::vision;
   ggml_rope_parameters p = {.n_dims = vision ? c.n_dims / 2 : c.n_dims,
@@ -179,8 +180,9 @@ ggml_rope_parameters parameters_of(const rope_case& c, const rope_inputs& in) {
   return p;
 }
 
-/// ggml_rope_cache_init and ggml_mrope_cache_init with their sections: thirds of n_dims for mrope and imrope, the
-/// list starting over at its end, and for vision two quarters, the powers of the second starting over.
+/// ggml_rope_cache_init and ggml_mrope_cache_init with their sections: thirds of n_dims for mrope and imrope,
+/// with the list repeated at its end, and two quarters for vision, with the powers of the second starting
+/// again.
 testing::operator_entries entries_of(const rope_case& c, const rope_inputs& in) {
   using testing::wide;
   const bool vision = c.mode == mode::vision;
@@ -224,7 +226,7 @@ void with_table(const rope_case& c, const rope_inputs& in, const Call& call) {
   call(frequency_table(f, coordinates), 0);
 }
 
-/// The tensor of a case. Where v is 1 or 2 it is a window of a larger one.
+/// The tensor of a case. If v is 1 or 2 it is a part of a larger one.
 template <class T>
 head_view<T> source_of(const rope_case& c, std::vector<T>& memory) {
   const Index dim = c.ne[0], heads = c.ne[1], tokens = c.ne[2], batch = c.ne[3];
@@ -277,7 +279,7 @@ double error_of(const rope_case& c) {
   return c.half ? error_of_rope<half_split, Eigen::half>(c) : error_of_rope<half_split, float>(c);
 }
 
-/// 0 .. count - 1 in an order of a seed: init_set_rows_row_ids.
+/// 0 .. count - 1 in an order from a seed: init_set_rows_row_ids.
 std::vector<std::int32_t> shuffled(Index count) {
   std::vector<std::int32_t> rows(static_cast<std::size_t>(count));
   std::iota(rows.begin(), rows.end(), 0);
@@ -287,7 +289,8 @@ std::vector<std::int32_t> shuffled(Index count) {
   return rows;
 }
 
-/// ggml_rope, then ggml_set_rows: token t of `x` goes to row rows[t] of a tensor of T, in one call a token.
+/// ggml_rope, then ggml_set_rows: token t of `x` goes to row rows[t] of a tensor of T, with one call per
+/// token.
 template <class Layout, class T>
 double error_of_set_rows(const rope_case& c) {
   const Index dim = c.ne[0], heads = c.ne[1], tokens = c.ne[2], batch = c.ne[3];
@@ -310,7 +313,7 @@ double error_of_set_rows(const rope_case& c) {
   });
   for (Index t = 0; t < tokens; ++t)
     std::copy_n(dst.at(0, rows[static_cast<std::size_t>(t)], 0), dim * heads, by_token.at(0, t, 0));
-  for (std::size_t i = sorted.size(); i < result.size(); ++i)  // rows that no token is written to
+  for (std::size_t i = sorted.size(); i < result.size(); ++i)  // rows to which no token is written
     if (result[i] != T(7)) return HUGE_VAL;
   return testing::operator_error<float, T>(x, by_token, entries_of(c, in), {pairing_of(c.mode)},
                                            [](Index, Index t) { return t; });
@@ -321,14 +324,15 @@ struct norm_case {
   bool multi_add, set_rows, broadcast;
 };
 
-/// ggml_rope(ggml_mul(ggml_rms_norm(a), w)): the gain is a tensor [heads, head_dim] of each token, or [head_dim].
+/// ggml_rope(ggml_mul(ggml_rms_norm(a), w)): the weight is a tensor [heads, head_dim] of each token, or
+/// [head_dim].
 template <class Layout>
 double error_of_norm(const norm_case& c) {
   const Index dim = c.ne[0], heads = c.ne[1], tokens = c.ne[2], batch = c.ne[3];
   const Index count = dim * heads * tokens;
   std::vector<float> a, gain = uniform(static_cast<std::size_t>(c.broadcast ? dim : count), -1, 1, 4);
   fill(a, count);
-  if (c.multi_add) {  // a + b + c, where b is the gain, or has its shape
+  if (c.multi_add) {  // a + b + c, where b is the weight, or has its shape
     const auto b = uniform(a.size(), -1, 1, 4), other = uniform(a.size(), -1, 1, 5);
     for (std::size_t i = 0; i < a.size(); ++i) a[i] = a[i] + b[i] + other[i];
   }

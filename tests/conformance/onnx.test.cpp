@@ -15,10 +15,10 @@
 #include "support/random.hpp"
 #include "support/wide.hpp"
 
-/// The 23 tests of ONNX `RotaryEmbedding`, opset 23: the 8 operator tests of onnx (rotaryembedding.py, f7546912,
-/// 2026-08-22) and the 15 of ONNX Runtime (test/providers/cpu/llm/rotary_embedding_op_test.cc, 0e6a670b). Shapes,
-/// attributes and position_ids are theirs, channels and caches are of a seed, and every value is compared with the
-/// operator's formula. All calls are public.
+/// The 23 tests of ONNX `RotaryEmbedding`, opset 23: the 8 operator tests of onnx (rotaryembedding.py,
+/// f7546912, 2026-08-22) and the 15 of ONNX Runtime (test/providers/cpu/llm/rotary_embedding_op_test.cc,
+/// 0e6a670b). Shapes, attributes and position_ids are theirs, channels and caches come from a seed, and every
+/// value is compared with the operator's formula. All calls are public.
 
 namespace {
 
@@ -31,7 +31,8 @@ struct rotary_case {
   Index rotary_dim = all_channels;  // rotary_embedding_dim
   Index cache_rows = 0;             // 0: caches [batch, tokens, pairs] without position_ids
   bool interleaved = false;
-  bool rank_3 = false;  // input [batch, tokens, heads * head_size], else [batch, heads, tokens, head_size]
+  bool rank_3 =
+      false;  // input [batch, tokens, heads * head_size], otherwise [batch, heads, tokens, head_size]
 };
 
 /// The inputs of a case, in memory of T: floats or halves.
@@ -101,7 +102,7 @@ double error_of(const rotary_case& c, rotary_inputs<T>& in, const frequency_tabl
                                        [&](Index b, Index t) { return in.row_of(b, t); });
 }
 
-/// The 8 of onnx, whose caches are numbers in [0, 1) that are no cos and sin.
+/// The 8 of onnx, whose caches are arbitrary numbers in [0, 1), not cos and sin of angles.
 constexpr rotary_case of_onnx[] = {
     {"rotary_embedding", 2, 3, 4, 8, all_channels, 50},
     {"3d_input", 2, 3, 4, 8, all_channels, 50, false, true},
@@ -141,8 +142,8 @@ double error_of_runtime_case(const rotary_case& c) {
   return error_of(c, in, table_of_cos_sin(in.cos, in.sin, table_form::half_width));
 }
 
-/// Rotates heads [batch, tokens, 2, 4] by caches of 8 rows of cos 1 and sin 0, in place: whether it throws
-/// std::out_of_range and leaves x as it was.
+/// Rotates heads [batch, tokens, 2, 4] by caches of 8 rows of cos 1 and sin 0, in place. Returns whether it
+/// throws std::out_of_range and does not change x.
 bool throws_out_of_range(Index batch, Index tokens, const std::vector<std::int64_t>& position_ids) {
   using matrix = Eigen::ArrayXXf;
   const auto table =
@@ -190,7 +191,8 @@ TEST_CASE("ONNX Runtime: tests of RotaryEmbedding with values", "[conformance]")
   CHECK(count == 9);
 }
 
-// Theirs fail on the CPU; on CUDA a token at such a position is copied. Here it is an error everywhere.
+// ONNX Runtime fails on the CPU. On CUDA it copies a token at such a position. Here it is an error on every
+// processor.
 TEST_CASE("ONNX Runtime: tests of RotaryEmbedding with positions outside the caches", "[conformance]") {
   CHECK(throws_out_of_range(1, 1, {2048}));          // PositionIds_ExceedsMaxSeqLen, OOB_CUDA_Passthrough
   CHECK(throws_out_of_range(1, 1, {-1}));            // PositionIds_Negative

@@ -1,7 +1,7 @@
-# Configures, builds and runs one consumer, and checks that the library changed nothing in it.
+# Configures, builds and runs one consumer, and checks that the library did not change its settings.
 cmake_minimum_required(VERSION 3.24)
 
-# Whatever the person at the keyboard has set is no part of the test.
+# Settings of the user's environment must not affect the test.
 foreach(name CXXFLAGS CPPFLAGS LDFLAGS CMAKE_COLOR_DIAGNOSTICS)
   unset(ENV{${name}})
 endforeach()
@@ -23,7 +23,8 @@ if(SOURCE MATCHES "/instruction_sets$") # asks for flags, and for a file several
   return()
 endif()
 if(SOURCE MATCHES "/instantiations$")
-  # The bits are those of a program that compiles all kernels itself. Without the definitions the program does not link.
+  # The bits are those of a program that compiles all kernels itself. Without the definitions the program does
+  # not link.
   foreach(program IN ITEMS app plain)
     execute_process(COMMAND ${BINARY}/${program} OUTPUT_VARIABLE bits_of_${program} COMMAND_ERROR_IS_FATAL ANY)
   endforeach()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Every member of every class template, for every type that it takes: what no test uses is compiled here, so
-// that it counts as not reached instead of not at all. Function templates that nobody calls are in the column
-// `not compiled` of report.py.
+// Every member of every class template, for every type that it accepts: members that no test uses are
+// compiled here, so that they count as not reached instead of not at all. Function templates that nothing
+// calls are in the column `not compiled` of report.py.
 #include <rope/models.hpp>
 #include <rope/rope.hpp>
 

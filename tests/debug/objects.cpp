@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-/// One object of every type that cmake/debug/ has a printer for, to be printed where `stop_here` is called.
+/// One object of every type for which cmake/debug/ has a printer, printed where `stop_here` is called.
 
 #if defined(__GNUC__)
 #define ROPE_TEST_NOT_INLINED __attribute__((noinline, used))

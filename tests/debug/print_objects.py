@@ -49,7 +49,7 @@ def members(kind):
 
 
 def evaluate(expression, name, names):
-    """A member is one of the object, unless it follows a dot; formats after a comma are those of Visual Studio."""
+    """A name is a member of the object, unless it follows a dot; formats after a comma are those of Visual Studio."""
     text = re.sub(r",\[[^\[\]]*\]$", "", expression).replace("$i", "0")
     text = re.sub(r"(?<![\w.>])([A-Za-z_]\w*)", lambda m: "%s.%s" % (name, m[1]) if m[1] in names else m[1], text)
     try:

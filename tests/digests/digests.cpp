@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // One digest per class of results, and what its bits depend on:
 //
-//     digests               prints  "<class> <depends on> <digest>", one a line
-//     digests expected.txt  compares with the lines of that file that depend on the same, and fails where one differs
+//     digests               prints  "<class> <depends on> <digest>", one per line
+//     digests expected.txt  compares with the lines of that file with equal dependencies, and fails if one differs
 //
 // Every input is a fraction with few bits made from integers, so nothing but the library decides the digest.
 #include <bit>
@@ -82,7 +82,7 @@ std::vector<frequencies> schedules() {
           rope::qwen_vl_vision_frequencies(80)};
 }
 
-/// The schedules that schedules() has not.
+/// The schedules that are not in schedules().
 std::vector<frequencies> other_schedules() {
   const Index d = 64;
   const std::vector<double> factors(d / 2, 1.75);
@@ -185,7 +185,7 @@ std::vector<double> thirds(Index count, std::uint64_t seed) {
   return values;
 }
 
-/// By entries that are given.
+/// Tables of given entries.
 std::uint64_t rotation_by_doubles() {
   digest d;
   for (const Index pairs : {Index{4}, Index{20}, Index{50}}) {
@@ -307,7 +307,7 @@ std::uint64_t attention_gradient(const rope::attention_options& options = {}) {
   return d.value();
 }
 
-/// Whether this compiler makes a product and a sum one rounding: it may, where the processor can.
+/// Whether this compiler makes a product and a sum one rounding, which it may if the processor can.
 [[maybe_unused]] bool contracts() {
   volatile double a = 1 + 0x1p-30, c = -1;
   const double x = a, z = c;
@@ -321,7 +321,7 @@ std::uint64_t attention_gradient(const rope::attention_options& options = {}) {
 [[maybe_unused]] constexpr const char* as_compiler_contracts = "contracted";
 #endif
 
-/// What products and sums of two numbers depend on.
+/// What the bits of products and sums of two numbers depend on.
 std::string products() {
 #if ROPE_DETAIL_FUSED
   return "fma";
@@ -330,7 +330,8 @@ std::string products() {
 #endif
 }
 
-/// What products of three numbers depend on: -ffast-math lets a compiler multiply them in another order.
+/// What the bits of products of three numbers depend on: -ffast-math lets a compiler multiply them in another
+/// order.
 std::string fast_math() {
 #if defined(__FAST_MATH__)
   return "fast_math";
@@ -339,15 +340,15 @@ std::string fast_math() {
 #endif
 }
 
-/// What sums of such products depend on.
+/// What the bits of sums of such products depend on.
 std::string products_in_order() {
   const std::string order = fast_math();
   return order == "nothing" ? products() : order;
 }
 
-/// What the order of many sums depends on. Where packets fuse products and sums the compiler has no choice. Eigen
-/// 5 has other polynomials for tanh, which soft caps take, than 3.4. Packets of 32-bit ARM divide by estimates
-/// of the reciprocal and take subnormals for 0, which scalars do not: nothing is recorded for them.
+/// What the order of many sums depends on. If packets fuse products and sums, the compiler has no choice.
+/// Eigen 5 has other polynomials for tanh, which softcaps use, than 3.4. Packets of 32-bit ARM divide by
+/// estimates of the reciprocal and take subnormals as 0, while scalars do not: nothing is recorded for them.
 std::string packets() {
   using packet = Eigen::internal::packet_traits<float>;
   std::string text = "packets_of_" + std::to_string(int(packet::Vectorizable) ? int(packet::size) : 1);
@@ -368,7 +369,8 @@ std::string packets() {
   return text;
 }
 
-/// What results with a soft cap depend on besides: the packets of VSX have a tanh of their own, in other bits.
+/// The additional dependency of results with a softcap: the packets of VSX have their own tanh, with other
+/// bits.
 std::string packets_and_tanh() {
 #if defined(__VSX__)
   return packets() + "_vsx";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Of tokenizers too large to keep here, the ids of nine texts (spaces, contractions, digits, scripts, emoji, added
-// tokens) were those of @lenml/tokenizers 3.7.2 for Llama 3 and Qwen 2.5, compared 2026-11-22.
+// For tokenizers too large for this repository, the ids of nine texts (spaces, contractions, digits, scripts,
+// emoji, added tokens) were compared with those of @lenml/tokenizers 3.7.2 for Llama 3 and Qwen 2.5 on
+// 2026-11-22.
 #include "../../examples/byte_level_bpe.hpp"
 
 #include <nlohmann/json.hpp>
@@ -29,8 +30,8 @@ json split(const char* pattern) {
         {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
 }
 
-/// Letters and digits are themselves: "a" is 97. Space is U+0120, 32; newline U+010A, 10; the bytes of an e with acute
-/// are U+00C3 and U+00A9.
+/// Letters and digits are unchanged: "a" is 97. Space is U+0120, 32. Newline is U+010A, 10. The bytes of an e
+/// with acute are U+00C3 and U+00A9.
 json small(const json& pre_tokenizer) {
   json vocab;
   for (char c = 'a'; c <= 'z'; ++c) vocab[std::string(1, c)] = c;
@@ -56,7 +57,7 @@ const json gpt2 = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_reg
 
 }  // namespace
 
-TEST_CASE("neighbours are merged in the order that was learned", "[examples][byte_level_bpe]") {
+TEST_CASE("neighbours are merged in the learned order", "[examples][byte_level_bpe]") {
   const byte_level_bpe tokenizer(small(gpt2));
   CHECK(tokenizer.encode("").empty());
   CHECK(tokenizer.encode("aba") == ids{303});      // a b first, then ab a
@@ -105,7 +106,7 @@ TEST_CASE("tokens give their bytes back", "[examples][byte_level_bpe]") {
   CHECK(tokenizer.decode(12345).empty());
 }
 
-TEST_CASE("a tokenizer that is almost right is refused", "[examples][byte_level_bpe]") {
+TEST_CASE("an almost correct tokenizer throws", "[examples][byte_level_bpe]") {
   const auto refuses = [](const json& file, const std::string& what) {
     return testing::throws_saying<std::runtime_error>([&] { byte_level_bpe{file}; }, "does not know", what);
   };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The decoder of examples/generate_text.cpp beside logits that Hugging Face transformers' own classes made of the same
-// weights: recorded/logits/, made by record_logits.py there.
+// The decoder of examples/generate_text.cpp compared with logits of Hugging Face transformers' own classes
+// for the same weights: recorded/logits/, made by record_logits.py there.
 #include "../../examples/decoder.hpp"
 
 #include <unistd.h>
@@ -63,7 +63,7 @@ typename decoder<T>::matrix logits_of(decoder<T>& model, Index prompt) {
   return logits;
 }
 
-/// The largest difference from the recorded logits, over the largest of these.
+/// The largest difference from the recorded logits, relative to the largest of these.
 template <class Matrix>
 double error_of(const Matrix& logits, const json& record) {
   double worst = 0, largest = 0;
@@ -84,9 +84,10 @@ constexpr const char* families[] = {
     "llama_2", "llama_3", "llama_dynamic", "llama_linear", "llama_yarn", "mistral", "olmo",     "olmo2",
     "olmo3",   "phi",     "phi3",          "qwen2",        "qwen3",      "smollm3", "stablelm", "starcoder2"};
 
-/// Records have 12 digits: half a unit of the last is 5e-12 of a number. What is left is for two orders of sums.
+/// Records have 12 digits: half a unit of the last is 5e-12 of a number. The rest of the bound is for another
+/// order of sums.
 constexpr double rounded_record = 6e-12;
-/// Roundings of float through two to four layers. Seen: 13 units (GLM-4).
+/// Roundings of float through two to four layers. Largest seen: 13 units (GLM-4).
 constexpr double float_error = 32 * std::numeric_limits<float>::epsilon() / 2;
 
 }  // namespace
@@ -105,7 +106,7 @@ TEST_CASE("logits of every family are those of transformers", "[examples][decode
   }
 }
 
-TEST_CASE("weights of any type that holds them give the same bits", "[examples][decoder]") {
+TEST_CASE("weights of any type that represents them give the same bits", "[examples][decoder]") {
   const json record = testing::recorded_logits("llama_3");
   auto single = decoder_of<float>(record, "F32");
   const auto expected = logits_of(single, tokens);
@@ -143,7 +144,7 @@ TEST_CASE("a checkpoint converted to the other layout is the same model", "[exam
   }
 }
 
-TEST_CASE("a checkpoint is not run with a part of it left out", "[examples][decoder]") {
+TEST_CASE("a checkpoint with an unused part throws", "[examples][decoder]") {
   using testing::throws_saying;
   const json record = testing::recorded_logits("qwen2");
   const std::string layer = "model.layers.0.";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The error of keys in 8 bits, which guide/serve.md states for a model, against its definition.
+// The error of 8-bit keys that guide/serve.md documents for a model, compared with its definition.
 #include "../../examples/key_error.hpp"
 
 #include <algorithm>
@@ -45,13 +45,13 @@ key_error error_of(const std::vector<float>& keys) {
 
 }  // namespace
 
-TEST_CASE("the error of keys in 8 bits is that of its definition", "[examples]") {
+TEST_CASE("the error of 8-bit keys is that of its definition", "[examples]") {
   std::vector<float> keys = testing::random_channels<float>(tokens * kv_heads * head_dim, 5);
   const key_error even = error_of(keys);
-  // Integers round as nearbyint, except next to the middle of two.
+  // Integers round as nearbyint does, except next to the midpoint of two.
   CHECK(std::abs(even.stored / static_cast<double>(error_by_definition(keys)) - 1) < 1e-3);
   CHECK(even.outlier < 3);
-  // One channel of every head 30 times as large: the others are rounded to some 1 / 30 of the steps.
+  // One channel of every head is 30 times as large, so the others are rounded to about 1 / 30 of the steps.
   for (std::size_t head = 0; head < keys.size(); head += head_dim)
     keys[head + 3] = keys[head + 3] < 0 ? -30 : 30;
   const key_error spiked = error_of(keys);

@@ -37,7 +37,7 @@ std::vector<float> weights_of(const std::string& name, std::size_t rows, std::si
   const bool turns = name.find("q_proj") != std::string::npos || name.find("k_proj") != std::string::npos;
   for (std::size_t i = 0; i < count; ++i) {
     std::size_t from = i;
-    if (turns) {  // heads of 16 channels: row 2 p + s of one holds row p + 8 s of the other
+    if (turns) {  // heads of 16 channels: row 2 p + s of one is row p + 8 s of the other
       const std::size_t row = i / columns, channel = row % 16;
       from = (row - channel + channel / 2 + 8 * (channel % 2)) * columns + i % columns;
     }
@@ -46,7 +46,7 @@ std::vector<float> weights_of(const std::string& name, std::size_t rows, std::si
   return values;
 }
 
-/// The tiny Llama 2 of the records as llama2.c has it.
+/// The tiny Llama 2 of the records as a llama2.c file.
 void write_checkpoint(const std::filesystem::path& path, std::int32_t vocabulary) {
   std::ofstream file(path, std::ios::binary);
   const std::int32_t header[] = {64, 96, 2, 4, 4, vocabulary, 512};
@@ -109,7 +109,7 @@ TEST_CASE("a checkpoint of llama2.c gives the logits of the same Llama", "[examp
   }
 }
 
-TEST_CASE("a checkpoint that ends early is refused", "[examples][llama2c]") {
+TEST_CASE("a truncated checkpoint throws", "[examples][llama2c]") {
   using testing::throws_saying;
   const auto path = scratch(".bin");
   write_checkpoint(path, -96);
@@ -120,7 +120,7 @@ TEST_CASE("a checkpoint that ends early is refused", "[examples][llama2c]") {
   CHECK(throws_saying<std::runtime_error>([&] { llama2c_checkpoint{scratch(".none")}; }, "cannot be read"));
 }
 
-TEST_CASE("pieces are joined by their scores", "[examples][llama2c]") {
+TEST_CASE("pieces are merged by their scores", "[examples][llama2c]") {
   const auto path = scratch(".tok");
   std::vector<std::pair<std::string, float>> pieces = {{"<unk>", 0.f}, {"<s>", 0.f}, {"</s>", 0.f}};
   for (int b = 0; b < 256; ++b) {

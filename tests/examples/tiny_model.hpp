@@ -20,8 +20,8 @@ namespace testing {
 
 inline nlohmann::json recorded_logits(const std::string& family) { return recorded("logits/" + family); }
 
-/// Element i of a tensor: a whole number from -64 to 63 times a power of two, so that float, bfloat16 and half hold
-/// it as it is.
+/// Element i of a tensor: an integer from -64 to 63 times a power of two, so that float, bfloat16 and half
+/// represent it exactly.
 class tiny_weight {
  public:
   tiny_weight(const std::string& name, std::size_t dimensions, bool of_gemma) {

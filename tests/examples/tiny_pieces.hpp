@@ -2,7 +2,8 @@
 #ifndef ROPE_TESTS_TINY_PIECES_HPP
 #define ROPE_TESTS_TINY_PIECES_HPP
 
-/// A tokenizer.model of few pieces, as SentencePiece writes it: a protocol buffer, sentencepiece_model.proto.
+/// A tokenizer.model with a few pieces, as SentencePiece writes it: a protocol buffer,
+/// sentencepiece_model.proto.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +14,8 @@
 
 namespace testing {
 
-/// Byte pairs with byte fallback, as in Llama 2: <unk>, <s>, </s>, the bytes <0x00> to <0xFF>, what merges make, in the
-/// order in which they are made, and letters.
+/// Byte pairs with byte fallback, as in Llama 2: <unk>, <s>, </s>, the bytes <0x00> to <0xFF>, the results of
+/// merges in their order, and letters.
 class tiny_pieces {
  public:
   tiny_pieces() {
@@ -31,7 +32,7 @@ class tiny_pieces {
       add(merged[0] == '_' ? space + (merged + 1) : merged, normal);
     add(space, normal);
     for (char letter = 'a'; letter <= 'z'; ++letter) add(std::string(1, letter), normal);
-    // Words without a merge that ends in them: never read, but written.
+    // Words that no merge produces: never read, but written.
     for (char first = 'a'; first <= 'z'; ++first)
       for (const char second : std::string("aeiou"))
         add(space + std::string(1, first) + second + first, normal);

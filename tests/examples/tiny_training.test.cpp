@@ -17,7 +17,7 @@ namespace {
 
 using rope::Index;
 
-/// 26 blocks of 16 bytes; the bytes of block n are n.
+/// 26 blocks of 16 bytes. The bytes of block n are n.
 std::string numbered_blocks() {
   std::string text;
   for (char block = 0; block < 26; ++block) text.append(16, block);
@@ -29,7 +29,7 @@ const tiny_shape shape = {
 
 }  // namespace
 
-TEST_CASE("no batch has a byte of the part that is held out, and spans have no other",
+TEST_CASE("no batch contains a byte of the held-out part, and held-out spans contain no other",
           "[examples][tiny_training]") {
   const divided_text text(numbered_blocks(), 8);
   CHECK(text.size() == 26 * 16);
@@ -59,14 +59,14 @@ TEST_CASE("longer sequences end with the same bytes", "[examples][tiny_training]
   CHECK(few[0].data() != few[1].data());
 }
 
-TEST_CASE("a text that is too short to hold a part out is refused", "[examples][tiny_training]") {
+TEST_CASE("a text that is too short for a held-out part throws", "[examples][tiny_training]") {
   CHECK(testing::throws_saying<std::runtime_error>(
       [] { divided_text(std::string(95, 'a'), 8); },
       "the text must have 12 times the longest sequence, 96 bytes, "
       "got 95"));
 }
 
-TEST_CASE("every task is done once, and what one throws arrives", "[examples][tiny_training]") {
+TEST_CASE("every task runs once, and its exceptions arrive", "[examples][tiny_training]") {
   for (const Index count : {1, 2, 5}) {
     std::vector<std::atomic<int>> done(17);
     standard_threads{count}.parallel_for(17, [&](Index i) { ++done[static_cast<std::size_t>(i)]; });
@@ -81,7 +81,7 @@ TEST_CASE("every task is done once, and what one throws arrives", "[examples][ti
   }
 }
 
-TEST_CASE("training learns, and leaves the same bits on any number of threads", "[examples][tiny_training]") {
+TEST_CASE("training learns, and gives the same bits on any number of threads", "[examples][tiny_training]") {
   const divided_text text(numbered_blocks(), 8);
   std::vector<tiny_transformer<float>> models;
   for (const Index count : {1, 2, 3}) {
@@ -94,7 +94,7 @@ TEST_CASE("training learns, and leaves the same bits on any number of threads", 
       if (step == 0) first = last;
     }
     CHECK(std::abs(first - std::log(26.0)) < 0.5);
-    CHECK(last < 0.5 * first);  // a byte is that before it, but for the ends of blocks
+    CHECK(last < 0.5 * first);  // a byte equals the one before it, except at the ends of blocks
     CHECK((models.back().parameters() == models.front().parameters()).all());
   }
 }

@@ -28,11 +28,11 @@ tiny_shape small(encoding positions) {
           .longest = 24};
 }
 
-/// The gradient with respect to every parameter is the slope of the loss, to 1e-8 of the largest in its
+/// The gradient with respect to every parameter is the derivative of the loss, to 1e-8 of the largest in its
 /// tensor.
 void check_gradient(model_type model) {
-  // A bias is a float: parameters and steps are multiples of 2^-12 below 2^11, which a float holds as they
-  // are.
+  // A bias is a float: parameters and steps are multiples of 2^-12 below 2^11, which a float represents
+  // exactly.
   model.parameters() = (4096 * model.parameters()).round() / 4096;
   model_type::vector d = model_type::vector::Zero(model.parameters().size());
   const double loss = model.add_gradient(ids, 1, d);
@@ -50,7 +50,7 @@ void check_gradient(model_type model) {
         x = at;
         return (above - below) / (2 * h);
       };
-      // Off by the order of step^6 over that of an embedding, which is 1e-15.
+      // The error is of the order of step^6 divided by that of an embedding, which is 1e-15.
       const double slope =
           (45 * difference(step) - 9 * 2 * difference(2 * step) + 3 * difference(3 * step)) / 30;
       error = std::max(error, std::abs(slope - d(i)));
@@ -82,13 +82,13 @@ TEST_CASE("the gradient goes through scaled rotations and xPos", "[examples][tin
   check_gradient(model);
 }
 
-TEST_CASE("a token's logits depend on those before it, and on their order where it is told",
+TEST_CASE("a token's logits depend on those before it, and on their order if positions are encoded",
           "[examples][tiny_transformer]") {
   for (const encoding positions : {encoding::none, encoding::learned, encoding::sinusoidal, encoding::alibi,
                                    encoding::t5, encoding::rope}) {
     INFO("encoding " << static_cast<int>(positions));
     tiny_shape shape = small(positions);
-    shape.layers = 1;  // with two, the causal mask alone tells orders apart
+    shape.layers = 1;  // with two tokens, the causal mask alone distinguishes orders
     model_type model(shape, 3);
     for (Index i = 0; i < model.parameters().size(); ++i)  // the relative bias starts at zero
       model.parameters()(i) += 0.1 * std::sin(static_cast<double>(i));
@@ -105,7 +105,7 @@ TEST_CASE("a token's logits depend on those before it, and on their order where 
   }
 }
 
-TEST_CASE("a sequence longer than the longest is refused", "[examples][tiny_transformer]") {
+TEST_CASE("a sequence longer than the maximum throws", "[examples][tiny_transformer]") {
   const model_type model(small(encoding::learned), 1);
   const std::vector<int> long_one(25, 1);
   CHECK(testing::throws_saying<std::out_of_range>([&] { model.logits(long_one); },

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// write_tiny_model FAMILY FOLDER [tokenizer.model]: a tiny model of recorded/logits/FAMILY.json as a folder that generate_text
-// reads; with a tokenizer of SentencePiece, if asked for, and as many rows of embeddings as that has pieces.
+// write_tiny_model FAMILY FOLDER [tokenizer.model]: a tiny model of recorded/logits/FAMILY.json as a folder
+// that generate_text reads. A tokenizer of SentencePiece is optional, and sets the number of rows of the
+// embeddings.
 #include <cstdio>
 #include <exception>
 #include <filesystem>

@@ -2,11 +2,11 @@
 #ifndef ROPE_TESTS_HYGIENE_AS_MSVC_HPP
 #define ROPE_TESTS_HYGIENE_AS_MSVC_HPP
 
-/// clang in the guise of MSVC, included before everything else: what the library asks about the compiler has the
-/// answers of MSVC 19.35 with /std:c++20, and what only GCC and clang know stops the compilation. The standard
-/// library and Eigen, read here, see the true compiler.
+/// clang pretending to be MSVC, included before everything else: the library's questions about the compiler
+/// get the answers of MSVC 19.35 with /std:c++20, and names that only GCC and clang know stop the
+/// compilation. The standard library and Eigen are included here with the true compiler.
 ///
-/// The flags around it: `long` of 32 bits (--target=x86_64-w64-windows-gnu), -fms-extensions, and
+/// The flags for it: `long` of 32 bits (--target=x86_64-w64-windows-gnu), -fms-extensions, and
 /// -flax-vector-conversions=none, because registers of MSVC are classes that do not convert into each other.
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Uses every public header of the library once, under whatever flags and macros a test sets, and checks what comes out
-// by laws that need no reference: a rotation keeps lengths, its inverse takes it back, a cache attends as one
-// call does. Nothing here is named by a word of macros.hpp.
+// Uses every public header of the library once, under the flags and macros of a test, and checks the results
+// by laws that need no reference: a rotation keeps lengths, its inverse restores the channels, a cache
+// attends as one call does. No name here is a word of macros.hpp.
 #ifdef ROPE_TEST_MACROS
 #include "macros.hpp"
 #endif
@@ -143,8 +143,8 @@ void use_attention() {
   ring.template append<Layout>(k, v, table);
   attention<Layout>(q, ring, out, table);
 
-  // Pages of 16 tokens, those of the rows in turns; then a part of the head turns, which one call and a cache
-  // of latents know too.
+  // Pages of 16 tokens, alternating between rows. Then a part of the head rotates, which one call and a cache
+  // of latents support too.
   constexpr Index page_size = 16, blocks = (tokens + page_size - 1) / page_size, pool = 2 * blocks;
   std::vector<T> key_pool(static_cast<std::size_t>(pool * page_size * kv_heads * head_dim)),
       value_pool = key_pool;
@@ -276,7 +276,8 @@ void use_tables() {
     expect(f.pairs() == 32, "a rule keeps the pairs");
 }
 
-/// A JSON value with the members that import_hugging_face asks for: an object of values, a number, a truth or a text.
+/// A JSON value with the members that import_hugging_face requires: an object of values, a number, a boolean
+/// or a string.
 class json_value {
  public:
   json_value(double number) : type_(type::number), number_(number) {}
@@ -322,7 +323,7 @@ class json_value {
   std::map<std::string, json_value> members_;
 };
 
-/// A GGUF file of a model whose first two layers have a base each.
+/// A GGUF file of a model whose first two layers have different bases.
 struct gguf_values {
   std::optional<double> number(const std::string& key) const {
     const std::map<std::string, double> numbers = {{"llama.context_length", 4096.0},
@@ -359,7 +360,7 @@ void use_models() {
   const model_tables<float> tables(config, 16);
 }
 
-/// Whether the call refuses what it is asked for as too large.
+/// Whether the call throws because the size is too large.
 template <class Call>
 bool too_large(const Call& call) {
   try {
@@ -372,8 +373,8 @@ bool too_large(const Call& call) {
   return false;
 }
 
-/// Numbers of 64 bits whose low 32 bits are small, and extents whose products are: with an Index of 32 bits,
-/// none of them may come out as what is left of it.
+/// 64-bit numbers whose low 32 bits are small, and extents whose products are: with a 32-bit Index, none of
+/// them may be truncated to these bits.
 [[maybe_unused]] void refuse_what_no_index_counts() {
   constexpr std::int64_t rows = (std::int64_t{1} << 32) + 8;
   const frequencies f(8);

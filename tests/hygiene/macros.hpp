@@ -2,9 +2,10 @@
 #ifndef ROPE_TESTS_HYGIENE_MACROS_HPP
 #define ROPE_TESTS_HYGIENE_MACROS_HPP
 
-/// Macros that other headers define before ours are read, as text that no compiler accepts: where our headers use
-/// such a word, they stop. Eigen and the standard library come first, because many of these words would stop them
-/// as well; a standard header that is missing below shows as an error inside of it.
+/// Macros that other headers define before those of the library are read, as text that no compiler accepts: a
+/// header of the library that uses such a word does not compile. Eigen and the standard library come first,
+/// because many of these words would stop them as well. A standard header that is missing below shows as an
+/// error inside it.
 
 #include <Eigen/Core>
 #include <algorithm>
@@ -154,7 +155,7 @@
 #define unix ROPE_GARBAGE
 #define linux ROPE_GARBAGE
 
-// Arduino: those that take arguments, and those that do not.
+// Arduino: macros with arguments, and macros without.
 #define F(text) ROPE_GARBAGE
 #define abs(x) ROPE_GARBAGE
 #define round(x) ROPE_GARBAGE
@@ -172,7 +173,7 @@
 #define HIGH ROPE_GARBAGE
 #define LOW ROPE_GARBAGE
 
-// Single letters that somebody's header takes: E for a unit matrix or Euler's number.
+// Single letters that other headers define: E for a unit matrix or Euler's number.
 #define E ROPE_GARBAGE
 
 #endif  // ROPE_TESTS_HYGIENE_MACROS_HPP

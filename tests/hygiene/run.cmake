@@ -1,5 +1,5 @@
-# Compiles FILE with FLAGS and the headers of INCLUDE_DIR as a vendored copy, and wants the compiler to say nothing.
-# With EXPECT it must stop instead, with a message that matches, in at most LINES lines.
+# Compiles FILE with FLAGS and the headers of INCLUDE_DIR as a vendored copy, and requires that the compiler
+# prints nothing. With EXPECT it must stop instead, with a message that matches, in at most LINES lines.
 cmake_minimum_required(VERSION 3.24)
 set(ENV{LC_ALL} C) # plain quotes in the messages
 

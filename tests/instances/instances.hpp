@@ -3,9 +3,10 @@
 #define ROPE_TESTS_INSTANCES_HPP
 
 /// The kernels that most tests call, so that the tests of a program share one compiled instance of each
-/// instead of compiling their own. The files beside this one define what is declared here; a test that calls
-/// anything else compiles it as always. So are the references of attention, its gradients and the block, and
-/// what stores operands: without optimisation they take longer than the kernels.
+/// instead of compiling their own. The files next to this one define the functions that are declared here. A
+/// test that calls anything else compiles it as usual. The references of attention, its gradients and the
+/// block, and the functions that store operands, are here too: without optimisation they take longer than the
+/// kernels.
 
 #include <rope/models.hpp>
 #include <rope/rope.hpp>
@@ -104,13 +105,13 @@
   ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, Eigen::bfloat16, float)
 #define ROPE_TEST_INSTANCES_OF_8_BIT_KEYS ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, std::int8_t, float)
 
-/// What is drawn, stored and read back, of one type of channels.
+/// Functions that draw, store and read back numbers of one channel type.
 #define ROPE_TEST_OPERANDS(declared, T)                                             \
   declared attention_call::tensor attention_call::random<T>(std::mt19937&, tensor); \
   declared std::vector<T> testing::stored<T, double>(const tensor<double>&, axes);  \
   declared testing::tensor<double> testing::loaded<T, double>(const std::vector<T>&, tensor<double>, axes);
 
-/// Tables, with all that fills them, and the numbers that tests draw.
+/// Tables, with all functions that fill them, and the numbers that tests draw.
 #define ROPE_TEST_TABLES(declared)                \
   declared class rope::number_array<double>;      \
   declared class rope::number_array<long double>; \
@@ -118,7 +119,7 @@
   declared class rope::frequency_table<float>;    \
   declared class rope::frequency_table<double>;
 
-/// What reads the files of models.
+/// Readers of model files.
 #define ROPE_TEST_IMPORTS(declared)                                                                        \
   declared class nlohmann::basic_json<>;                                                                   \
   declared nlohmann::json nlohmann::json::parse(const char*, const char*, parser_callback_t, bool, bool);  \
@@ -140,7 +141,7 @@ ROPE_TEST_INSTANCES_OF_8_BIT_KEYS
 
 }  // namespace rope::inline ROPE_ABI::detail
 
-#ifndef ROPE_TEST_DOUBLE_DOUBLE  // where they are other functions
+#ifndef ROPE_TEST_DOUBLE_DOUBLE  // on platforms where they are other functions
 extern template reference::tensor reference::attention<void>(const tensor&, const tensor&, const tensor&,
                                                              const attention_rule&, std::vector<double>*);
 extern template reference::attention_state reference::attend<void>(const wide_tensor&, const wide_tensor&,

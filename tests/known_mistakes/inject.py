@@ -61,11 +61,11 @@ TABLE_BEGIN, TABLE_END = "<!-- mistakes -->\n", "<!-- end -->\n"
 
 
 class Failure(Exception):
-    """What is wrong with a mistake or with this machine, in words."""
+    """The errors of a mistake or of this machine, in words."""
 
 
 def changed_since(commit, mistakes):
-    """The mistakes that a commit does not have as they are, or whose files differ from those of it."""
+    """The mistakes that differ from those of a commit, or whose files do."""
     def git(*arguments):
         code, said = run(["git", "-C", str(ROOT), *arguments])
         if code != 0:
@@ -80,7 +80,7 @@ def changed_since(commit, mistakes):
 
 
 def cases_in(text):
-    """The names of the test cases of a file; literals that stand side by side are one."""
+    """The names of the test cases of a file; adjacent literals are one."""
     found = re.findall(r'TEST_CASE\w*\(\s*("(?:[^"\\]|\\.)*"(?:\s*"(?:[^"\\]|\\.)*")*)', text)
     return {re.sub(r'"\s*"', "", name)[1:-1].replace('\\"', '"') for name in found}
 
@@ -131,7 +131,8 @@ class Workshop:
 
     def __init__(self, cxx, scratch, timeout):
         self.cxx, self.scratch, self.timeout = cxx, scratch, timeout
-        # A compiler refuses a precompiled header when a file it includes has another date, as in another checkout.
+        # A compiler rejects a precompiled header if a file it includes has another date, as in another
+        # checkout.
         self.precompiled = tempfile.TemporaryDirectory(dir=scratch)
         self.locks, self.guard = {}, threading.Lock()
         code, eigen = run(["pkg-config", "--cflags-only-I", "eigen3"]) if shutil.which("pkg-config") else (1, "")
@@ -149,7 +150,7 @@ class Workshop:
         self.catch3 = run(self.base + ["-fsyntax-only", str(probe)])[0] == 0
 
     def once(self, path, make):
-        """The file at `path`, made by the first who asks for it."""
+        """The file at `path`, made on the first request."""
         with self.guard:
             lock = self.locks.setdefault(path, threading.Lock())
         with lock:
@@ -166,7 +167,7 @@ class Workshop:
         part.rename(out)
 
     def first_header(self, flags):
-        """What every test includes and no mistake changes, precompiled."""
+        """The headers that every test includes and no mistake changes, precompiled."""
         folder = pathlib.Path(self.precompiled.name) / hashlib.sha256(repr(flags).encode()).hexdigest()[:12]
         folder.mkdir(exist_ok=True)
         first = folder / "first.hpp"
@@ -208,7 +209,7 @@ class Workshop:
             os.remove(file)
 
     def passes(self, mistake, program):
-        """Whether the case of a mistake passes, and what was seen."""
+        """Whether the case of a mistake passes, and its output."""
         escaped = re.sub(r"([,\[\]\\*~])", r"\\\1", mistake["case"])
         try:
             code, said = run([str(program), escaped + "*", "--rng-seed", "1"], self.timeout)
@@ -222,7 +223,7 @@ class Workshop:
         return False, f"signal {-code}" if code < 0 else failed.group(0) if failed else f"exit status {code}"
 
     def refused(self, mistake, headers):
-        """Whether a file of compile_fail/ is refused with the sentence that it expects."""
+        """Whether a file of compile_fail/ fails with the sentence that it expects."""
         file = TESTS / mistake["test"]
         expected = re.search(r"// EXPECT: (.*)", file.read_text(encoding="utf-8")).group(1)
         command = self.base + mistake.get("flags", []) + ["-fsyntax-only", "-DSHOULD_FAIL"]
@@ -232,7 +233,7 @@ class Workshop:
         return code != 0 and re.search(expected, said) is not None
 
     def without_a_word(self, mistake, headers):
-        """Whether the compiler, with the flags of a mistake, has nothing to say about its test."""
+        """Whether the compiler, with the flags of a mistake, prints nothing for its test."""
         command = [word for word in self.base if word != "-w"] + mistake.get("flags", []) + ["-fsyntax-only"]
         for folder in headers + [INCLUDE]:
             command += ["-I", str(folder)]
@@ -264,7 +265,7 @@ class Workshop:
         return True
 
     def state_of(self, mistake):
-        """A hash of all that decides what a test of the true headers says, but for libraries."""
+        """A hash of everything that decides the result of a test of the true headers, except libraries."""
         state = self.state.copy()
         for file in [mistake["test"]] + mistake.get("with", []):
             state.update((TESTS / file).read_bytes())
@@ -272,7 +273,7 @@ class Workshop:
         return state
 
     def caught(self, mistake):
-        """Whether the test notices the bug, and how. A bug that was caught is injected again when something changed."""
+        """Whether the test notices the bug, and how. A bug that was caught is injected again if something changed."""
         state = self.state_of(mistake)
         state.update(json.dumps(mistake, sort_keys=True).encode())
         known = self.scratch / ("caught_" + state.hexdigest()[:16])

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstddef>
 
-// Definitions in the program take the place of those of the C library, for the C++ library's calls as well.
+// Definitions in the program replace those of the C library, for the C++ library's calls as well.
 
 // NOLINTBEGIN(bugprone-reserved-identifier): glibc exports its allocator under these names
 extern "C" void* __libc_malloc(std::size_t);
@@ -22,7 +22,7 @@ namespace {
 std::atomic<long> count{0}, held{0};
 thread_local long allowed = -1;
 
-/// Counts an allocation and tells whether it is to succeed.
+/// Counts an allocation and returns whether it should succeed.
 bool allow() {
   ++count;
   if (allowed == 0) return false;

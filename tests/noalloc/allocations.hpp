@@ -4,14 +4,14 @@
 
 namespace testing {
 
-/// How often this process has asked for heap memory: malloc, calloc, realloc, aligned_alloc, posix_memalign
+/// How often this process has requested heap memory: malloc, calloc, realloc, aligned_alloc, posix_memalign
 /// and memalign, and so every operator new. The counter itself allocates nothing.
 long allocations();
 
 /// Bytes of heap memory that this process holds at present.
 long held_bytes();
 
-/// Lets that many more allocations of this thread succeed; every one after them fails, so that operator new
+/// Lets that many more allocations of this thread succeed. Every later one fails, so that operator new
 /// throws. Negative: none fails.
 void allow_allocations(long count);
 

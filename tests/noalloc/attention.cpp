@@ -45,8 +45,8 @@ class layer {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention allocates nothing once it is warm", "[noalloc]", float, double, Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("attention allocates nothing after its first call", "[noalloc]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
   const rope::Index head_dim = GENERATE(64, 128);
   layer<TestType> prefill(130, 130, head_dim), chunk(17, 200, head_dim), decode(1, 200, head_dim);
   for (layer<TestType>* one : {&prefill, &chunk, &decode}) {
@@ -112,11 +112,11 @@ TEST_CASE("no option makes attention allocate", "[noalloc]") {
   CHECK(one.attend(selected) == 0);
 }
 
-TEST_CASE("the first call on a thread takes its scratch memory from the heap, and the counter sees it",
+TEST_CASE("the first call on a thread allocates its scratch memory, and the counter detects it",
           "[noalloc]") {
   long first = 0, second = 0, smaller = 0;
   std::thread([&] {
-    // Both of so many queries that every instruction set takes the kernel for prefill.
+    // Both have enough queries that every instruction set uses the prefill kernel.
     layer<float> large(70, 70, 64), small(40, 70, 32);
     first = large.rotate_and_attend<rope::half_split>();
     second = large.rotate_and_attend<rope::half_split>();
@@ -127,13 +127,13 @@ TEST_CASE("the first call on a thread takes its scratch memory from the heap, an
   CHECK(smaller == 0);
 }
 
-TEMPLATE_TEST_CASE("a cache allocates when it is made and never again", "[noalloc]", float, Eigen::half) {
+TEMPLATE_TEST_CASE("a cache allocates only when it is made", "[noalloc]", float, Eigen::half) {
   std::vector<TestType> x(20 * 2 * 64, TestType(1)), q(8 * 64, TestType(1)), out(q.size());
   const auto tokens = rope::thd(x.data(), 20, 2, 64);
   std::vector<rope::kv_cache<TestType>> cache;
   cache.reserve(1);
-  // Keys, values; the positions, sizes, next positions, last counts and order of the rows; the next
-  // positions where tokens were evicted.
+  // Keys, values, the positions, sizes, next positions, last counts and order of the rows, and the next
+  // positions of rows with evicted tokens.
   CHECK(allocations_in([&] { cache.emplace_back(1, 40, 2, 64); }) == 8);
   const auto decode = [&] {
     cache[0].clear();

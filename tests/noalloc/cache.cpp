@@ -25,7 +25,7 @@ struct step {
   rope::head_view<T> out() { return rope::bshd(result.data(), 1, 1, 8, 64); }
 };
 
-/// Appends and attends until the cache holds 300 tokens, then counts one more step that is as large as the
+/// Appends and attends until the cache has 300 tokens, then counts one more step that is as large as the
 /// largest before it.
 template <class T, class Cache>
 long allocations_of_a_step(Cache cache, const rope::attention_options& options = {}) {
@@ -45,7 +45,7 @@ long allocations_of_a_step(Cache cache, const rope::attention_options& options =
 
 }  // namespace
 
-TEST_CASE("a decoding step through a warm cache allocates nothing", "[noalloc]") {
+TEST_CASE("a decoding step with a used cache allocates nothing", "[noalloc]") {
   using rope::key_storage;
   for (const key_storage storage : {key_storage::rotated, key_storage::raw}) {
     CHECK(allocations_of_a_step<float>(rope::kv_cache<float>(1, 300, 2, 64, 0, storage)) == 0);
@@ -63,7 +63,7 @@ TEST_CASE("a decoding step through a warm cache allocates nothing", "[noalloc]")
             key_storage::raw)) == 0);
 }
 
-TEST_CASE("a decoding step through a warm latent_cache allocates nothing", "[noalloc]") {
+TEST_CASE("a decoding step with a used latent_cache allocates nothing", "[noalloc]") {
   for (const rope::key_storage storage : {rope::key_storage::rotated, rope::key_storage::raw}) {
     step<float> token;
     const rope::frequency_table<float> table(rope::frequencies(16), 400);
@@ -83,7 +83,7 @@ TEST_CASE("a decoding step through a warm latent_cache allocates nothing", "[noa
   }
 }
 
-TEST_CASE("a decoding step of a warm block allocates nothing", "[noalloc]") {
+TEST_CASE("a decoding step of a used block allocates nothing", "[noalloc]") {
   const Index dim = 8 * 64;
   const std::vector<float> weights(static_cast<std::size_t>(dim * dim), 0.01f);
   using tokens = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -117,7 +117,7 @@ TEST_CASE("a decoding step of a warm block allocates nothing", "[noalloc]") {
   CHECK(allocations_in(decode) == 0);
 }
 
-TEST_CASE("a warm block of many tokens allocates nothing, forward or backward", "[noalloc]") {
+TEST_CASE("a used block of many tokens allocates nothing, forward or backward", "[noalloc]") {
   const Index dim = 8 * 64, count = 200;
   const std::vector<float> weights(static_cast<std::size_t>(dim * dim), 0.01f);
   using tokens = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -139,7 +139,7 @@ TEST_CASE("a warm block of many tokens allocates nothing, forward or backward", 
   CHECK(allocations_in(train) == 0);
 }
 
-TEST_CASE("a step at positions of the caller's allocates nothing either", "[noalloc]") {
+TEST_CASE("a step at positions of the caller allocates nothing either", "[noalloc]") {
   for (const rope::key_storage storage : {rope::key_storage::rotated, rope::key_storage::raw}) {
     step<float> token;
     const rope::frequency_table<float> table(rope::frequencies(64), 400);
@@ -155,12 +155,12 @@ TEST_CASE("a step at positions of the caller's allocates nothing either", "[noal
       --position;
     };
     for (int i = 0; i < 290; ++i) decode();
-    position = 399;  // sees all of them
+    position = 399;  // attends to all of them
     CHECK(allocations_in(decode) == 0);
   }
 }
 
-TEMPLATE_TEST_CASE("restoring, thinning and weighing a warm cache allocates nothing", "[noalloc]", float,
+TEMPLATE_TEST_CASE("restoring, evicting and weights of a used cache allocate nothing", "[noalloc]", float,
                    Eigen::half, std::int8_t) {
   const rope::frequency_table<float> table(rope::frequencies(64), 400);
   const std::vector<float> memory(100 * 2 * 64, 0.5f);
@@ -182,7 +182,7 @@ TEMPLATE_TEST_CASE("restoring, thinning and weighing a warm cache allocates noth
   CHECK(allocations_in(serve) == 0);
 }
 
-TEST_CASE("a decoding step through a warm cache of coordinates allocates nothing", "[noalloc]") {
+TEST_CASE("a decoding step with a used cache of coordinates allocates nothing", "[noalloc]") {
   const rope::frequencies schedule(64);
   const rope::frequencies on_axes = rope::on_axes(schedule, rope::contiguous_sections({8, 12, 12}));
   const rope::frequency_table<float> text(schedule, 400);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What is left of an object whose copy or assignment ran out of memory, and of one that was moved from.
+// The state of an object whose copy or assignment ran out of memory, and of one that was moved from.
 
 #include <rope/models.hpp>
 #include <rope/rope.hpp>
@@ -19,7 +19,7 @@ using rope::Index;
 
 namespace {
 
-/// Assigns `from` to a copy of `to`, with memory for one allocation, two, ... until it succeeds: whenever it
+/// Assigns `from` to a copy of `to`, with memory for one allocation, two, ... until it succeeds. Whenever it
 /// fails, `same(copy, to)` must hold.
 template <class T, class Same>
 void check_assignment(const T& to, const T& from, const Same& same) {
@@ -40,7 +40,7 @@ void check_assignment(const T& to, const T& from, const Same& same) {
   }
 }
 
-/// What a table tells of itself, and every entry.
+/// Everything that a table reports, and every entry.
 bool same_table(const rope::frequency_table<float>& a, const rope::frequency_table<float>& b) {
   if (a.rows() != b.rows() || a.pairs() != b.pairs() || a.first() != b.first() ||
       a.fingerprint() != b.fingerprint() || a.source() != b.source() ||
@@ -78,7 +78,7 @@ bool same_cache(const Cache& a, const Cache& b) {
 
 }  // namespace
 
-TEST_CASE("a table whose assignment fails is the table it was", "[noalloc]") {
+TEST_CASE("a table whose assignment fails does not change", "[noalloc]") {
   const auto tables = tables_of_every_kind();
   for (const auto& to : tables)
     for (const auto& from : tables) check_assignment(to, from, same_table);
@@ -121,7 +121,7 @@ TEST_CASE("frequencies that were moved from make no table", "[noalloc]") {
   });
 }
 
-TEST_CASE("tables of xPos whose assignment fails stay those of one growth", "[noalloc]") {
+TEST_CASE("tables of xPos whose assignment fails keep equal growths", "[noalloc]") {
   const rope::xpos<float> to(rope::frequencies(8), 5, {.center = 2}),
       from(rope::frequencies(16), 9, {.center = 4});
   check_assignment(to, from, [](const auto& a, const auto& b) {
@@ -170,7 +170,7 @@ TEST_CASE("the tables of a model whose assignment fails stay those of that model
   CHECK_THROWS_AS(tables.of_group(0), std::out_of_range);
 }
 
-TEST_CASE("a cache whose assignment fails is the cache it was", "[noalloc]") {
+TEST_CASE("a cache whose assignment fails does not change", "[noalloc]") {
   ones heads;
   rope::kv_cache<float> few(1, 4, 2, 8), many(1, 60, 2, 8);
   few.append(heads(1), heads(1));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Attention to everything that stores keys, copies of what holds memory, and calls that rotate, with memory for
-// no allocation, for one, two, ... until they succeed: as failing_calls.cpp.
+// Attention to every storage of keys, copies of objects that own memory, and calls that rotate, with memory
+// for no allocation, for one, two, ... until they succeed, as in failing_calls.cpp.
 
 #include <rope/rope.hpp>
 
@@ -20,7 +20,7 @@ using namespace rope;
 
 namespace {
 
-// Here, as names of the global namespace would shadow those of the headers.
+// Declared here, because names in the global namespace would shadow those of the headers.
 using testing::batch, testing::tokens, testing::heads, testing::kv_heads, testing::head_dim;
 using testing::check_making, testing::check_writing, testing::failures_of, testing::operands;
 
@@ -64,7 +64,7 @@ TEST_CASE("cached attention without scratch memory leaks nothing, and is right o
   check(kv_cache<std::int8_t>(batch, tokens, kv_heads, head_dim), {.products = product_precision::integers});
 }
 
-TEST_CASE("attention in products of bfloat16 that finds no scratch leaves none", "[noalloc]") {
+TEST_CASE("attention with bfloat16 products without scratch memory leaks nothing", "[noalloc]") {
   using testing::random_channels;
   const auto q = random_channels<Eigen::bfloat16>(batch * tokens * heads * head_dim, 1),
              k = random_channels<Eigen::bfloat16>(batch * tokens * kv_heads * head_dim, 2);
@@ -79,7 +79,7 @@ TEST_CASE("attention in products of bfloat16 that finds no scratch leaves none",
   });
 }
 
-TEST_CASE("attention to tokens on axes, to latents and to pages that finds no scratch leaves none",
+TEST_CASE("attention to tokens on axes, to latents and to pages without scratch memory leaks nothing",
           "[noalloc]") {
   operands x;
   const auto q = x.wide(x.q), out = x.wide(x.out), k = x.narrow(x.k), v = x.narrow(x.v);
@@ -134,7 +134,7 @@ TEST_CASE("attention to tokens on axes, to latents and to pages that finds no sc
   });
 }
 
-TEST_CASE("coordinates, the bias of pope keys and projected contexts that find no memory leave none",
+TEST_CASE("coordinates, the bias of pope keys and projected contexts without memory leak nothing",
           "[noalloc]") {
   const Eigen::ArrayXXi places = Eigen::ArrayXXi::Constant(7, 3, 5);
   const auto same_places = [](const token_coordinates& a, const token_coordinates& b) {
@@ -174,7 +174,7 @@ TEST_CASE("coordinates, the bias of pope keys and projected contexts that find n
   check_making([&] { return context; }, same_context);
 }
 
-TEST_CASE("a copy that finds no memory leaves nothing behind", "[noalloc]") {
+TEST_CASE("a copy without memory leaks nothing", "[noalloc]") {
   operands x;
   const auto k = x.narrow(x.k), v = x.narrow(x.v);
   const auto check = [](const auto& of) {
@@ -207,7 +207,7 @@ TEST_CASE("a copy that finds no memory leaves nothing behind", "[noalloc]") {
   check(latents);
 }
 
-TEST_CASE("positions of sounds, videos and grids that find no memory leave nothing behind", "[noalloc]") {
+TEST_CASE("positions of sounds, videos and grids without memory leak nothing", "[noalloc]") {
   const auto same_prompt = [](const auto& a, const auto& b) {
     return equal_all(a.coordinates, b.coordinates) && a.next == b.next;
   };

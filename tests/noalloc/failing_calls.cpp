@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Every class and every call that asks for memory, with memory for no allocation, for one, two, ... until it
-// succeeds: it throws std::bad_alloc, gives back all that it had, what it changes is as it was, and
-// the call that succeeds has the answer of one that never failed. Copies are in failing.cpp.
+// Every class and every call that allocates memory, with memory for no allocation, for one, two, ... until it
+// succeeds: it throws std::bad_alloc, frees all of its memory, does not change its arguments, and the call
+// that succeeds has the result of one that never failed. Copies are in failing.cpp.
 
 #include <rope/models.hpp>
 #include <rope/rope.hpp>
@@ -34,7 +34,7 @@ using namespace rope;
 
 namespace {
 
-// Here, as names of the global namespace would shadow those of the headers.
+// Declared here, because names in the global namespace would shadow those of the headers.
 using testing::batch, testing::tokens, testing::heads, testing::kv_heads, testing::head_dim;
 using testing::check_making, testing::check_writing, testing::failures_of, testing::operands,
     testing::same_table, testing::vectors_lose_memory;
@@ -58,7 +58,7 @@ bool same_stored(const quantized_view<T>& a, const quantized_view<T>& b) {
   return same;
 }
 
-/// What attention goes by.
+/// The operands of attention.
 template <class Cache>
 std::span<const std::int64_t> places(const Cache& cache, Index row) {
   if constexpr (requires { cache.order(row); })
@@ -67,7 +67,7 @@ std::span<const std::int64_t> places(const Cache& cache, Index row) {
     return cache.positions(row);
 }
 
-/// How many of `queries` newest tokens each row has, if a call of attention without counts may ask that.
+/// How many of the `queries` newest tokens each row has, if a call of attention without counts may use them.
 template <class Cache>
 std::optional<std::vector<Index>> counts_of_queries(const Cache& cache, Index queries) {
   try {
@@ -88,7 +88,7 @@ bool belongs_to(const Cache& cache, const frequency_table<float>& table) {
   }
 }
 
-/// What keys turn by, and what they are rebased to.
+/// The table of the keys, and the one to which they are rebased.
 const frequency_table<float>& table_of_keys() {
   static const frequency_table<float> table(frequencies(head_dim), 3 * tokens);
   return table;
@@ -98,7 +98,7 @@ const frequency_table<float>& other_table() {
   return table;
 }
 
-/// Whether two caches hold the same, at the same places, and go on in the same way.
+/// Whether two caches contain the same tokens at the same positions, and continue in the same way.
 template <class Cache>
 bool same_cache(const Cache& a, const Cache& b) {
   for (const auto* table : {&table_of_keys(), &other_table()})
@@ -118,7 +118,7 @@ bool same_cache(const Cache& a, const Cache& b) {
   return true;
 }
 
-/// Checks a call that changes a cache, or what `same(a, b)` compares.
+/// Checks a call that changes a cache, or the object that `same(a, b)` compares.
 ///
 /// \return  how many times it failed
 template <class Cache, class Call, class Same>
@@ -135,7 +135,7 @@ long check_changing(const Cache& cache, const Call& call) {
 }
 
 /// Two sequences in pages of a pool. The last 9 tokens of the first begin with one at the end of a page, so
-/// that later pages need more scratch than the first.
+/// that later pages need more scratch memory than the first.
 template <class C>
 struct paged {
   static constexpr Index pages = 11, page_size = 4;
@@ -149,7 +149,7 @@ struct paged {
   page_view<C> view() {
     return {{.keys = pool(keys, key_scales), .values = pool(values, value_scales)}, blocks, lengths, storage};
   }
-  /// The same with zeros for the newest tokens of each sequence.
+  /// The same pages with zeros for the newest tokens of each sequence.
   paged without_newest(Index count) const {
     paged result = *this;
     for (std::size_t s = 0; s < lengths.size(); ++s)
@@ -178,7 +178,7 @@ struct paged {
   }
 };
 
-/// Checks a call that writes the newest tokens to pages: where it fails, nothing but these may have changed.
+/// Checks a call that writes the newest tokens to pages: if it fails, only these may have changed.
 template <class C, class Call>
 long check_page_writes(const paged<C>& pages, Index newest, const Call& call) {
   paged<C> expected = pages, changed = pages;
@@ -193,8 +193,7 @@ long check_page_writes(const paged<C>& pages, Index newest, const Call& call) {
 
 }  // namespace
 
-TEST_CASE("a vector that finds no memory for an element leaves nothing behind, but with libc++ 14 and 15",
-          "[noalloc]") {
+TEST_CASE("a vector without memory for an element leaks nothing, except with libc++ 14 and 15", "[noalloc]") {
 #if defined(_LIBCPP_VERSION) && _LIBCPP_VERSION < 16000
   if (vectors_lose_memory())
     WARN("libc++ "
@@ -208,7 +207,7 @@ TEST_CASE("a vector that finds no memory for an element leaves nothing behind, b
 #endif
 }
 
-TEST_CASE("schedules that find no memory leave nothing behind", "[noalloc]") {
+TEST_CASE("schedules without memory leak nothing", "[noalloc]") {
   const std::vector<double> longer(8, 2.0), shorter(8, 1.0);
   const Eigen::ArrayXd given = Eigen::ArrayXd::Constant(8, 0.5);
   const Eigen::ArrayXXd directions = Eigen::ArrayXXd::Constant(8, 2, 0.25);
@@ -234,7 +233,7 @@ TEST_CASE("schedules that find no memory leave nothing behind", "[noalloc]") {
   check([] { return axial_blocks({8, 4, 4}); });
 }
 
-TEST_CASE("positions that find no memory leave nothing behind", "[noalloc]") {
+TEST_CASE("positions without memory leak nothing", "[noalloc]") {
   const auto same = [](const auto& a, const auto& b) { return (a == b).all(); };
   const auto same_prompt = [](const auto& a, const auto& b) {
     return (a.coordinates == b.coordinates).all() && a.next == b.next;
@@ -262,7 +261,7 @@ TEST_CASE("positions that find no memory leave nothing behind", "[noalloc]") {
                });
 }
 
-TEMPLATE_TEST_CASE("tables that find no memory leave nothing behind", "[noalloc]", float, double) {
+TEMPLATE_TEST_CASE("tables without memory leak nothing", "[noalloc]", float, double) {
   using S = TestType;
   const frequencies f(16);
   const Eigen::ArrayXXd angles = Eigen::ArrayXXd::Constant(9, 8, 0.5), cos = angles.cos(), sin = angles.sin();
@@ -292,8 +291,7 @@ TEMPLATE_TEST_CASE("tables that find no memory leave nothing behind", "[noalloc]
                });
 }
 
-TEST_CASE("heads that turn at an expression of positions are as they were if it finds no memory",
-          "[noalloc]") {
+TEST_CASE("heads rotated at an expression of positions do not change without memory", "[noalloc]") {
   operands x;
   const std::vector<float> before = x.q;
   const Eigen::ArrayXi ids = Eigen::ArrayXi::LinSpaced(tokens, 0, tokens - 1);
@@ -301,7 +299,7 @@ TEST_CASE("heads that turn at an expression of positions are as they were if it 
   CHECK(failures_of([&] { rotate<half_split>(operands::wide(x.q), x.table, ids + 1); }, unchanged) > 0);
 }
 
-TEST_CASE("attention that finds no scratch leaves none, and is right when it does", "[noalloc]") {
+TEST_CASE("attention without scratch memory leaks nothing, and is right once it has it", "[noalloc]") {
   operands x;
   const auto q = x.wide(x.q), out = x.wide(x.out), k = x.narrow(x.k), v = x.narrow(x.v);
   check_writing(x.out, [&] { attention(q, k, v, out); });
@@ -328,7 +326,7 @@ TEST_CASE("attention that finds no scratch leaves none, and is right when it doe
   check_writing(sums, [&] { attention_weight_sums<half_split>(q, integers, sums, x.table); });
 }
 
-TEST_CASE("gradients that find no scratch leave none, and are right when they do", "[noalloc]") {
+TEST_CASE("gradients without scratch memory leak nothing, and are right once they have it", "[noalloc]") {
   operands x;
   const auto q = x.wide(x.q), out = x.wide(x.out), k = x.narrow(x.k), v = x.narrow(x.v);
   attention<half_split>(q, k, v, out, x.table);
@@ -358,7 +356,7 @@ TEST_CASE("gradients that find no scratch leave none, and are right when they do
   });
 }
 
-TEST_CASE("caches that find no memory leave nothing behind", "[noalloc]") {
+TEST_CASE("caches without memory leak nothing", "[noalloc]") {
   const auto same = [](const auto& a, const auto& b) { return same_cache(a, b); };
   check_making([] { return kv_cache<float>(batch, 9, kv_heads, head_dim); }, same);
   check_making([] { return kv_cache<std::int8_t>(batch, 9, kv_heads, head_dim, token_axes{3}); }, same);
@@ -371,7 +369,7 @@ TEST_CASE("caches that find no memory leave nothing behind", "[noalloc]") {
       [](const auto& a, const auto& b) { return a.size() == b.size() && a.capacity() == b.capacity(); });
 }
 
-TEST_CASE("a cache whose change finds no memory is as it was", "[noalloc]") {
+TEST_CASE("a cache does not change if a call runs out of memory", "[noalloc]") {
   operands x;
   const frequency_table<float> other(frequencies(head_dim, 1e6), 3 * tokens);
   const auto k = x.narrow(x.k).token_range(0, 9), v = x.narrow(x.v).token_range(0, 9);
@@ -413,7 +411,7 @@ TEST_CASE("a cache whose change finds no memory is as it was", "[noalloc]") {
   check_changing(narrow, [&](auto& to) { to.template append<half_split>(k, v, x.table); });
 }
 
-TEST_CASE("a ring whose change finds no memory is as it was", "[noalloc]") {
+TEST_CASE("a ring does not change if a call runs out of memory", "[noalloc]") {
   operands x;
   const std::vector<int> counts = {9, 4}, parents = {1, 0}, twice = {1, 1};
   const auto check = [&](auto ring, const key_storage storage) {
@@ -445,7 +443,7 @@ TEST_CASE("a ring whose change finds no memory is as it was", "[noalloc]") {
   }
 }
 
-TEMPLATE_TEST_CASE("a latent_cache whose change finds no memory is as it was", "[noalloc]", float,
+TEMPLATE_TEST_CASE("a latent_cache does not change if a call runs out of memory", "[noalloc]", float,
                    Eigen::half) {
   constexpr Index latent_dim = 24;
   std::vector<float> latent_memory = testing::random_channels<float>(batch * tokens * latent_dim, 8),
@@ -490,8 +488,8 @@ TEMPLATE_TEST_CASE("a latent_cache whose change finds no memory is as it was", "
   check_changing(raw, [&](cache_type& to) { to.shift(1, 3, 4, batch_row{1}); });
 }
 
-TEMPLATE_TEST_CASE("pages and keys of the caller's whose change finds no memory are as they were",
-                   "[noalloc]", float, Eigen::half, std::int8_t) {
+TEMPLATE_TEST_CASE("pages and keys of the caller do not change if a call runs out of memory", "[noalloc]",
+                   float, Eigen::half, std::int8_t) {
   operands x;
   const auto k = x.narrow(x.k).token_range(0, 9), v = x.narrow(x.v).token_range(0, 9);
   const frequency_table<float>&table = table_of_keys(), &other = other_table();
@@ -536,7 +534,7 @@ TEMPLATE_TEST_CASE("pages and keys of the caller's whose change finds no memory 
   }
 }
 
-TEST_CASE("a cache on axes whose change finds no memory is as it was", "[noalloc]") {
+TEST_CASE("a cache on axes does not change if a call runs out of memory", "[noalloc]") {
   operands x;
   const frequencies f(head_dim);
   const auto k = x.narrow(x.k).token_range(0, 9), v = x.narrow(x.v).token_range(0, 9);
@@ -558,7 +556,7 @@ TEST_CASE("a cache on axes whose change finds no memory is as it was", "[noalloc
   check(ring_cache<float>(batch, {.sinks = 2, .window = 9, .chunk = 9}, kv_heads, head_dim, token_axes{3}));
 }
 
-TEST_CASE("a block that finds no memory leaves none, and is right when it does", "[noalloc]") {
+TEST_CASE("a block without memory leaks nothing, and is right once it has it", "[noalloc]") {
   using rows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const Index dim = 8 * 16;
   const std::vector<float> weights = testing::random_channels<float>(dim * dim, 6);
@@ -589,7 +587,8 @@ TEST_CASE("a block that finds no memory leaves none, and is right when it does",
   });
   kv_cache<float> cache(2, 30, 2, 16);
   block.forward(x.topRows(6), cache, out.topRows(6), table);
-  // Scratch of attention may be what is lacking, when the tokens are in the cache: then all of them are.
+  // The scratch memory of attention may be missing after the tokens are stored in the cache: then all of them
+  // are.
   kv_cache<float> expected = cache, changed = cache;
   block.forward(x, expected, out, table);
   const rows whole = out;
@@ -612,7 +611,7 @@ TEST_CASE("a block that finds no memory leaves none, and is right when it does",
 
 namespace {
 
-/// A GGUF file of a model whose layers have a base each.
+/// A GGUF file of a model whose layers have different bases.
 struct gguf_values {
   std::map<std::string, double> numbers_of = {{"llama.context_length", 4096.0},
                                               {"llama.block_count", 2.0},
@@ -634,7 +633,7 @@ struct gguf_values {
 
 }  // namespace
 
-TEST_CASE("models that find no memory leave nothing behind", "[noalloc]") {
+TEST_CASE("models without memory leak nothing", "[noalloc]") {
   const auto same = [](const model_rope& a, const model_rope& b) {
     return describe(a) == describe(b) && compare_models(a, b).empty();
   };

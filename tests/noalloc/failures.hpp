@@ -19,7 +19,7 @@
 
 namespace testing {
 
-/// Whether the C++ library loses the memory of a vector when the copy of an element fails in its constructor,
+/// Whether the C++ library leaks the memory of a vector if the copy of an element fails in its constructor,
 /// as libc++ 14 and 15 do (llvm/llvm-project issue 58392).
 inline bool vectors_lose_memory() {
   const std::vector<std::vector<double>> elements(1, std::vector<double>(8));
@@ -35,9 +35,9 @@ inline bool vectors_lose_memory() {
   return held_bytes() != before;
 }
 
-/// Calls `call` until it has the memory it needs; `unchanged()` must hold whenever it had not.
+/// Calls `call` until it has the memory it needs. `unchanged()` must hold after every failure.
 ///
-/// \param copied  bytes of the smallest vector that the call copies, which the C++ library may lose, or 0
+/// \param copied  bytes of the smallest vector that the call copies, which the C++ library may leak, or 0
 /// \return        how many times it failed
 template <class Call, class Unchanged>
 long failures_of(const Call& call, const Unchanged& unchanged, long copied = 0) {
@@ -64,10 +64,10 @@ long failures_of(const Call& call, const Unchanged& unchanged, long copied = 0) 
   }
 }
 
-/// The same of what makes a value and changes nothing: `same(a, b)` compares the values of two calls.
+/// The same for calls that return a value and change nothing: `same(a, b)` compares the values of two calls.
 template <class Make, class Same>
 void check_making(const Make& make, const Same& same, long copied = 0) {
-  const auto expected = make();  // the C++ library notes a thread's objects once
+  const auto expected = make();  // the C++ library registers a thread's objects once
   std::optional<std::decay_t<decltype(make())>> made;
   const long failures = failures_of([&] { made.emplace(make()); }, [&] { return !made.has_value(); }, copied);
   CHECK(failures > 0);
@@ -101,8 +101,8 @@ struct operands {
   }
 };
 
-/// Checks a call that writes `out`: it writes nothing when it fails, unless it is several calls, and answers
-/// what one with all the memory does.
+/// Checks a call that writes `out`: it writes nothing if it fails, unless it is several calls, and gives the
+/// result of a call with enough memory.
 template <class Call>
 void check_writing(std::vector<float>& out, const Call& call, bool several = false) {
   out.assign(out.size(), 7);

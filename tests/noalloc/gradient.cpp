@@ -9,7 +9,7 @@
 
 using testing::allocations_in;
 
-TEMPLATE_TEST_CASE("the backward passes allocate nothing once they are warm", "[noalloc]", float, double,
+TEMPLATE_TEST_CASE("the backward passes allocate nothing after their first call", "[noalloc]", float, double,
                    Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   const rope::Index queries = 130, keys = 150, head_dim = GENERATE(64, 128);

@@ -12,8 +12,8 @@
 
 using testing::allocations_in;
 
-TEST_CASE("the counter sees every way to the heap", "[noalloc]") {
-  void* volatile data = nullptr;  // volatile: or the compiler leaves out an allocation that nobody reads
+TEST_CASE("the counter detects every way to allocate", "[noalloc]") {
+  void* volatile data = nullptr;  // volatile: otherwise the compiler removes an allocation that nothing reads
   const auto used = [&](void* allocated) { data = allocated, std::free(data); };
   CHECK(allocations_in([&] { used(std::malloc(1)); }) == 1);
   CHECK(allocations_in([&] { used(std::calloc(1, 1)); }) == 1);
@@ -25,7 +25,7 @@ TEST_CASE("the counter sees every way to the heap", "[noalloc]") {
 
 namespace {
 
-/// All that one form of positions can be used for, in both directions, in place and out of place.
+/// All calls with one form of positions, in both directions, in place and out of place.
 template <class Layout, class T, class S, class P>
 long allocations_of(rope::head_view<T> x, rope::head_view<T> out, const rope::frequency_table<S>& table,
                     const P& positions) {
@@ -62,7 +62,7 @@ void check_all_forms() {
       CHECK(allocations_of<Layout>(x, out, table, row_ids) == 0);
       if constexpr (std::is_same_v<T, float> && std::is_same_v<S, float> &&
                     !std::is_same_v<Layout, user_layout>) {
-        // What finds a position knows neither the type of the channels nor that of the table.
+        // The code that reads a position depends neither on the channel type nor on that of the table.
         CHECK(allocations_of<Layout>(x, out, table, 11) == 0);
         CHECK(allocations_of<Layout>(x, out, table, shared_ids) == 0);
         CHECK(allocations_of<Layout>(x, out, table, matrix_ids) == 0);
@@ -85,7 +85,7 @@ TEMPLATE_TEST_CASE("rotate and unrotate allocate nothing in any form", "[noalloc
   check_all_forms<TestType, double>();
 }
 
-TEMPLATE_TEST_CASE("rotate allocates nothing for data that outgrows the cache", "[noalloc]", float,
+TEMPLATE_TEST_CASE("rotate allocates nothing for data larger than the caches", "[noalloc]", float,
                    Eigen::bfloat16) {
   const rope::frequency_table<float> table(rope::frequencies(128), 600);
   std::vector<TestType> memory(600 * 4 * 128, TestType(1)), other(memory.size());
@@ -94,7 +94,7 @@ TEMPLATE_TEST_CASE("rotate allocates nothing for data that outgrows the cache", 
   CHECK(allocations_of<rope::interleaved>(x, out, table, 0) == 0);
 }
 
-TEST_CASE("views and their windows allocate nothing", "[noalloc]") {
+TEST_CASE("views and their parts allocate nothing", "[noalloc]") {
   Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> matrix(3, 80);
   CHECK(allocations_in([&] { rope::thd(matrix, 2).channels(4, 8).head_range(1, 1).token_range(0, 2); }) == 0);
 }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr rope::Index tokens = 300, heads = 4, kv_heads = 2, head_dim = 64;
 
-/// Calls of everything that keeps scratch of whole inputs.
+/// Calls of every function that keeps scratch memory for whole inputs.
 template <class T>
 struct calls {
   static std::vector<T> numbers(rope::Index count) {
@@ -52,16 +52,16 @@ struct calls {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("release_scratch gives back all that a thread has kept, and calls go on as before",
+TEMPLATE_TEST_CASE("release_scratch frees all memory that a thread kept, and later calls work as before",
                    "[noalloc]", float, double, Eigen::half, Eigen::bfloat16) {
   calls<TestType> made;
-  made.all();  // what the C++ library notes of a thread's objects stays
+  made.all();  // the C++ library's record of a thread's objects stays
   rope::release_scratch();
   const long before = held_bytes();
   made.all();
   const long with_scratch = held_bytes(), kept = with_scratch - before;
   const auto d_k = made.d_k, out = made.out;
-  const long copies = held_bytes() - with_scratch;  // what malloc rounds them up by included
+  const long copies = held_bytes() - with_scratch;  // including the rounding of malloc
   rope::release_scratch();
   const long left = held_bytes() - before - copies;
   // The rotated copies of q and k are as large as q and k.
@@ -76,7 +76,7 @@ TEMPLATE_TEST_CASE("release_scratch gives back all that a thread has kept, and c
   CHECK(allocations_in([&] { made.all(); }) == 0);
 }
 
-TEST_CASE("the scratch of attention_gradient with a layout is what its description says", "[noalloc]") {
+TEST_CASE("the scratch memory of attention_gradient with a layout is as documented", "[noalloc]") {
   calls<float> made;
   const auto plain = [&] {
     rope::attention_gradient(testing::tape(made.many(made.q), made.few(made.k), made.few(made.v),
@@ -93,7 +93,7 @@ TEST_CASE("the scratch of attention_gradient with a layout is what its descripti
   CHECK(with - without < copies + 4096);
 }
 
-TEST_CASE("a thread releases its own scratch and no other's", "[noalloc]") {
+TEST_CASE("a thread releases only its own scratch memory", "[noalloc]") {
   calls<float> here, there;
   rope::release_scratch();
   here.all();
@@ -106,11 +106,11 @@ TEST_CASE("a thread releases its own scratch and no other's", "[noalloc]") {
     kept = held_bytes() - start;
     rope::release_scratch();
     after_release = held_bytes() - start;
-    there.all();  // given back when the thread ends
+    there.all();  // freed when the thread ends
   });
   other.join();
   CHECK(kept > 0);
   CHECK(after_release == 0);
-  CHECK(held_bytes() - mine < 4096);  // what the C library keeps of a thread
+  CHECK(held_bytes() - mine < 4096);  // memory of a thread that the C library keeps
   CHECK(allocations_in([&] { here.all(); }) == 0);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Built with -fno-exceptions -fno-rtti: the library computes as usual, and bad input aborts with its message
-// on stderr.
+// Built with -fno-exceptions -fno-rtti: the library computes as usual, and invalid input aborts with its
+// message on stderr.
 
 #include <cmath>
 #include <csignal>
@@ -61,14 +61,14 @@ bool near(A a, A b) {
   return std::abs(a - b) <= 8 * std::numeric_limits<A>::epsilon() / 2 * (1 + std::abs(b));
 }
 
-/// Whether `pair` is (x, y) turned by so many quarters of a turn.
+/// Whether `pair` is (x, y) rotated by so many quarter turns.
 bool turned(const float* pair, float x, float y, int quarters) {
   const float c[] = {1, 0, -1, 0};
   const float cos = c[quarters % 4], sin = c[(quarters + 3) % 4];
   return near(pair[0], x * cos - y * sin) && near(pair[1], y * cos + x * sin);
 }
 
-/// One pair that makes a quarter turn per position.
+/// One pair that rotates by a quarter turn per position.
 rope::frequencies quarter_turns() {
   return rope::frequencies::custom(Eigen::ArrayXd::Constant(1, std::acos(-1.0) / 2));
 }
@@ -121,8 +121,8 @@ void check_rotation() {
 }
 
 void check_attention() {
-  // Unrotated, the last query scores both keys alike. Rotated, it meets the key of its own position at score
-  // 1 and the one a quarter turn before at 0.
+  // Unrotated, the last query scores both keys equally. Rotated, its score is 1 with the key at its own
+  // position and 0 with the one a quarter turn before.
   const rope::frequency_table<float> table(quarter_turns(), 2);
   const std::vector<float> q = {0, 0, 1, 0}, k = {1, 0, 1, 0}, v = {0, 1};
   std::vector<float> out(2, -1);

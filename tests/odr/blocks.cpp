@@ -30,9 +30,9 @@ struct blocks {
     rope::rotate<rope::half_split>(keys, fading.keys());
     for (float& number : k) number /= 2;  // growth is below 2
 
-    // |q| |k| <= 2 head_dim, so a score, summed in any order, is off by 2 head_dim^2 u / sqrt(head_dim); a
-    // weight moves by twice what the scores do; exp and the sum over tokens round on their own; and all this
-    // happens in both files, to values of at most 1.
+    // |q| |k| <= 2 head_dim, so a score, summed in any order, has an error of 2 head_dim^2 u /
+    // sqrt(head_dim). A weight changes by twice that of the scores. exp and the sum over tokens round too.
+    // All this happens in both files, to values of at most 1.
     constexpr double score = 2 * head_dim * 6 * u, attention = 2 * 2 * (2 * score + 2 * tokens * u);
     cache.clear();
     cache.append<rope::half_split>(keys, values, table);
@@ -74,8 +74,8 @@ struct blocks {
     for (float& number : q) number /= model_dim;  // so that projected numbers are at most 1
     const Eigen::Map<const matrix> x(q.data(), tokens, model_dim);
     block.forward(x, 1, Eigen::Map<matrix>(out.data(), tokens, model_dim), table);
-    // A projected number is off by model_dim u, a score by twice that in every channel, and the output is a
-    // sum of model_dim attended numbers.
+    // The error of a projected number is model_dim u, that of a score twice that in every channel, and the
+    // output is a sum of model_dim attended numbers.
     constexpr double projected = model_dim * u, attended = attention + 4 * head_dim * projected;
     results.push_back(result_of("block", out, model_dim * attended));
     const rope::multi_head_gradients<float> gradients = {.x = {d_q.data(), tokens, model_dim}};

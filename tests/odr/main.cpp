@@ -56,7 +56,7 @@ void compare(const odr::part& a, const std::vector<odr::result>& x, const odr::p
 }  // namespace
 
 /// The library in several files of one program, differently compiled. Objects of all of them live in one
-/// heap; the results agree to rounding; types are shared exactly where code may be.
+/// heap, the results agree to rounding, and types are shared exactly if code may be.
 int main() {
   std::vector<odr::part*> parts;
   for (odr::part* part : odr::parts())

@@ -7,14 +7,14 @@
 
 /// A program of several files that use the library, each compiled in its own way: compiler, optimisation,
 /// instruction set, with and without exceptions. Every file is one `part`. Nothing here includes the library:
-/// main.cpp and what crosses it are the same whatever the library was compiled with.
+/// main.cpp and the types that cross it are the same for every way of compiling the library.
 
 namespace odr {
 
 struct result {
   std::string what;
   std::vector<double> numbers;
-  double bound;  // what two parts may differ by
+  double bound;  // the largest difference of two parts
 };
 
 class part {
@@ -22,16 +22,16 @@ class part {
   virtual ~part() = default;
   /// Makes objects of the library, which the part keeps.
   virtual void make() = 0;
-  /// Uses them, while other parts have theirs beside them in one heap.
+  /// Uses them, while other parts have theirs in the same heap.
   virtual std::vector<result> use() = 0;
   /// Destroys them.
   virtual void destroy() = 0;
-  /// Whether bad input is reported as the part was compiled to do.
+  /// Whether invalid input is reported as the part was compiled to do.
   virtual bool throws_if_it_may() = 0;
 
   std::string name;       // how the part was compiled
-  std::string processor;  // what it needs beside the baseline
-  std::string errors;     // what it does on bad input
+  std::string processor;  // the processor features it needs beyond the baseline
+  std::string errors;     // its behaviour on invalid input
   std::string type;       // the mangled name of a type of the library
 };
 

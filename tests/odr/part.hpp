@@ -10,8 +10,8 @@
 #include "odr.hpp"
 
 // A file of the program is compiled several times, each time with its name (ODR_PART) and the processor it
-// needs (ODR_PROCESSOR) given. What it has in common with the others is in an unnamed namespace here: an
-// inline function shared by two differently compiled files would break the rule under test.
+// needs (ODR_PROCESSOR). Its shared code is in an unnamed namespace here: an inline function shared by two
+// differently compiled files would break the rule under test.
 namespace {
 
 #if defined(__cpp_exceptions)
@@ -34,7 +34,7 @@ odr::result result_of(const char* what, const Numbers& x, double bound) {
   return {what, std::vector<double>(x.data(), x.data() + x.size()), bound};
 }
 
-/// A part that keeps Objects, which have change() and use().
+/// A part that stores Objects, which have change() and use().
 template <class Objects>
 class part_of final : public odr::part {
  public:

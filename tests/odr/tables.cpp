@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Everything of the library that owns memory, but for caches and blocks, which take long to compile.
+// Everything of the library that owns memory, except caches and blocks, which take long to compile.
 
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/scaling.hpp>

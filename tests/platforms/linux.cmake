@@ -1,4 +1,4 @@
-# Linux on the processor that the file that includes this one names, run by qemu-user: `triple`, `emulator`, `flags`.
+# Linux on the processor that the including file names, run by qemu-user: `triple`, `emulator`, `flags`.
 set(CMAKE_SYSTEM_NAME Linux)
 find_program(ROPE_CXX NAMES ${triple}-g++ ${triple}-g++-14 ${triple}-g++-13 ${triple}-g++-12 REQUIRED)
 find_program(ROPE_QEMU NAMES ${emulator} ${emulator}-static REQUIRED)

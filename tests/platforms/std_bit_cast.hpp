@@ -2,7 +2,7 @@
 #ifndef ROPE_TESTS_PLATFORMS_STD_BIT_CAST_HPP
 #define ROPE_TESTS_PLATFORMS_STD_BIT_CAST_HPP
 
-/// std::bit_cast for tests where the library, libc++ 13, has none. rope's headers do not need it.
+/// std::bit_cast for tests if the library, libc++ 13, has none. rope's headers do not need it.
 #include <bit>
 #if !defined(__cpp_lib_bit_cast)
 namespace std {

@@ -1,5 +1,5 @@
-# Windows: GCC of MinGW-w64 with threads of POSIX, run by wine. wine returns 0 where a thread crashes, so tests/CMakeLists.txt wants
-# to see the last line of a program.
+# Windows: GCC of MinGW-w64 with POSIX threads, run by wine. wine returns 0 if a thread crashes, so
+# tests/CMakeLists.txt requires the last line of a program.
 set(CMAKE_SYSTEM_NAME Windows)
 set(CMAKE_SYSTEM_PROCESSOR x86_64)
 set(CMAKE_CXX_COMPILER x86_64-w64-mingw32-g++-posix)

@@ -47,13 +47,14 @@ import numpy
 import torch
 
 COMMIT = "a59124e27ea9b5a3110495b2c6737c087c8e3bb0"
-VERSION = "4.57.0.dev0, October 2025"  # of the commit; its day was not noted
+VERSION = "4.57.0.dev0, October 2025"  # of the commit; its day was not recorded
 TOKENS = 400
 POSITIONS = (0, 1, 7, 63, 200, 399)
 
 # ------------------------------------------------------------------------------------------------ the families
 
-# A family has its config.json, with the keys of its released models, and mistakes that a program could make about it.
+# A family has its config.json, with the keys of its released models, and mistakes that a program could make
+# with it.
 
 SMALL = dict(hidden_size=64, intermediate_size=96, max_position_embeddings=512, num_attention_heads=4,
              num_hidden_layers=2, num_key_value_heads=2, vocab_size=96, use_cache=True, initializer_range=0.02,
@@ -210,7 +211,7 @@ class Anything:
 
 
 class Output(types.SimpleNamespace):
-    def __getattr__(self, name):  # what was not given
+    def __getattr__(self, name):  # not passed
         return None
 
 
@@ -220,7 +221,7 @@ class Logger:
 
 
 class Config:
-    """In the place of PreTrainedConfig."""
+    """Replaces PreTrainedConfig."""
 
     def __init__(self, **keys):
         defaults = dict(tie_word_embeddings=True, pad_token_id=None, output_attentions=False,
@@ -230,7 +231,7 @@ class Config:
 
 
 class Model(torch.nn.Module):
-    """In the place of PreTrainedModel."""
+    """Replaces PreTrainedModel."""
 
     def __init__(self, config):
         super().__init__()
@@ -241,7 +242,7 @@ class Model(torch.nn.Module):
 
 
 def plain(function=None, *rest, **keys):
-    """In the place of a decorator, with or without arguments."""
+    """Replaces a decorator, with or without arguments."""
     return function if callable(function) else plain
 
 
@@ -368,7 +369,7 @@ class Tiny:
         self.shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
 
     def logits(self, left_out=None):
-        """At POSITIONS. Queries and keys stay as they are in the rotation of that number."""
+        """At POSITIONS. Queries and keys are not rotated in the rotation of that number."""
         tokens = torch.tensor([[(7919 * i + 31 * i * i) % 96 for i in range(TOKENS)]])
         rotation, self.rotations = self.module.apply_rotary_pos_emb, 0
 
@@ -398,7 +399,7 @@ def record(family):
 
 
 def show_bites(family):
-    """How far a mistake moves the last logits, in units of their standard deviation."""
+    """The effect of a mistake on the last logits, in units of their standard deviation."""
     config, changes = FAMILIES[family]
     tiny = Tiny(config)
     right = tiny.logits()

@@ -17,8 +17,7 @@ struct caches {
   rope::ring_cache<float> ring;
 };
 
-/// A layout of the program's own, which every library compiles for itself: pair i = channels
-/// (i, 2 pairs - 1 - i).
+/// A user-defined layout, which every library compiles for itself: pair i = channels (i, 2 pairs - 1 - i).
 struct mirrored {
   static constexpr rope::Index first(rope::Index i, rope::Index) { return i; }
   static constexpr rope::Index second(rope::Index i, rope::Index pairs) { return 2 * pairs - 1 - i; }
@@ -27,10 +26,10 @@ struct mirrored {
 inline constexpr rope::Index tokens = 5, heads = 2, head_dim = 8;
 
 EXPORTED void append(caches& to, const std::vector<float>& k, const rope::frequency_table<float>& table);
-/// The outputs of all four caches, one behind the other.
+/// The outputs of all four caches, one after another.
 EXPORTED std::vector<float> attend(const caches& to, const std::vector<float>& q,
                                    const rope::frequency_table<float>& table);
-/// Whether a table in another layout than that of its keys is refused.
+/// Whether a table with another layout than that of its keys throws.
 EXPORTED bool refuses_another_layout(const caches& to, const rope::frequency_table<float>& table);
 
 }  // namespace decoder

@@ -38,7 +38,7 @@ int main() {
     rope::attention<mirrored>(all, all, all, out, table);
     if (!same_as(2)) return 1;
     if (!refuses_another_layout(written, table)) {
-      std::puts("keys met another layout than theirs");
+      std::puts("keys were read with another layout than theirs");
       return 1;
     }
   } catch (const std::exception& error) {

@@ -2,7 +2,8 @@
 #include <cstdio>
 #include <vector>
 
-// Six files have included rope_single.hpp, rope_rotation_single.hpp and rope_models_single.hpp, each in another order.
+// Six files have included rope_single.hpp, rope_rotation_single.hpp and rope_models_single.hpp, each in
+// another order.
 std::vector<float> single_rotation_single_models_single();
 std::vector<float> single_models_single_rotation_single();
 std::vector<float> rotation_single_single_models_single();
@@ -12,7 +13,7 @@ std::vector<float> models_single_rotation_single_single();
 
 int main() {
   const std::vector<float> first = single_rotation_single_models_single();
-  // Every value is a mean of 8, 9 and 10, the first token's is the first value itself.
+  // Every value is a mean of 8, 9 and 10. The first token's is the first value itself.
   bool right = first.size() == 24 && first[0] > 7.99f && first[0] < 8.01f;
   for (const float channel : first) right = right && channel > 7.99f && channel < 10.01f;
   for (const auto& other : {single_models_single_rotation_single(), rotation_single_single_models_single(),

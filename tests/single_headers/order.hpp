@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// What each file of this program does with the three single headers, which it has included in an order of its own.
+// The use of the three single headers in each file of this program, which includes them in its own order.
 #ifndef ROPE_TEST_SINGLE_HEADERS_ORDER_HPP
 #define ROPE_TEST_SINGLE_HEADERS_ORDER_HPP
 
 #include <vector>
 
-/// Queries that attend to a cache, as a model of one group says that its only layer rotates and attends.
+/// Queries that attend to a cache, with the rotation and options of the only layer of a model with one group.
 inline std::vector<float> attended() {
   const rope::model_facts facts = {.source = "test", .architecture = "one", .max_position = 8};
   rope::Index head_dim = 8, tokens = 3;

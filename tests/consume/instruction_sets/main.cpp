@@ -12,7 +12,7 @@ ROPE_FOR_EACH_INSTRUCTION_SET(DECLARE)
 
 namespace {
 
-// Channel 0 and 16 are pair 0, which turns by 3 radians; every set that runs here is tried.
+// Channels 0 and 16 are pair 0, which rotates by 3 radians. Every instruction set that runs here is tested.
 bool turns(void (*rotated)(float*, long)) {
   std::vector<float> x(32);
   x[0] = 1;
