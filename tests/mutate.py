@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Changes the headers one small mistake at a time, and sees whether a test notices.
+"""Makes one small mistake at a time in the headers, and checks whether a test notices.
 
     tests/mutate.py               70 mutants of each module, drawn from a seed
     tests/mutate.py --module tables --count 100
@@ -9,19 +9,18 @@
     tests/mutate.py --check       compiles nothing: every survivor that mutants.json explains can still be made
 
 Other options: --seed N, --tests N (files that are tried for a mutant, at most), --cxx COMPILER, --jobs N,
---timeout SECONDS of processor for one file of tests, --scratch FOLDER, which is kept: what was decided is not decided again
-until a header or a test changes. --native compiles for this processor: code for wider registers is seen with it, and code for
-narrower ones without it.
+--timeout SECONDS of processor time for one file of tests, --scratch FOLDER, which is kept: results are used again until a
+header or a test changes. --native compiles for this processor: it tests code for wider registers, and a run without it code
+for narrower ones.
 
 A mutant is one exchanged operator, comparison, sign, constant or bound (std::min for std::max) in code, or one
-statement of control that is left out. Texts of errors, comments, preprocessor lines and assertions of the
-compiler are left alone. Files are tried in this order until one fails: the test that mirrors the header, those
-that include it, those of headers that include it, the laws of its module. A mutant that does not compile is not
-counted.
+removed control statement. Texts of errors, comments, preprocessor lines and static assertions are not changed.
+Files are tried in this order until one fails: the test that mirrors the header, those that include it, those of
+headers that include it, the laws of its module. A mutant that does not compile is not counted.
 
 mutants.json explains the mutants that no test can notice, or that are not worth one: objects with `header`,
-`find` and `inject`, the lines before and after, and `why`. The last line counts; the exit status is 1 if a
-mutant survived that is not explained there.
+`find` and `inject`, the lines before and after, and `why`. The last line has the counts. The exit status is 1 if
+a mutant survived that is not explained there.
 """
 
 import argparse

@@ -7,19 +7,18 @@
 
     tests/mutate_many.py --suite tables    all mutants are made, those of this module run its tests
 
-Other options: --seed N, --jobs N, --cxx CLANG, --scratch FOLDER (kept; what was decided is not decided again until a
-header or a test changes), --alone N (seconds for judging, one by one as mutate.py does, what cannot be
-switched in a running program; 0: as long as it takes), --native (for this processor, as mutate.py).
+Other options: --seed N, --jobs N, --cxx CLANG, --scratch FOLDER (kept: results are used again until a header or a
+test changes), --alone N (seconds for mutants that cannot be switched in a running program, which are judged one by
+one as mutate.py does; 0: no limit), --native (for this processor, as in mutate.py).
 
 The tests are built once, with switches in a copy of the headers (support/mutants.hpp), and run once to see which
-test case reaches which mutant; what runs long is compiled again with -O1. Then each mutant runs the test cases that
-reach it until one fails. Where a switch does not compile, or no test reaches it while the program runs (a constant
-that the compiler evaluates, code that is not compiled here), mutate.py judges the mutant alone, and so it does what
-survived and is not explained. In `a && b && c` a switch makes (a || b) && c of the first operator where mutate.py
-makes a || (b && c).
+test case reaches which mutant. Slow tests are compiled again with -O1. Then each mutant runs the test cases that
+reach it until one fails. mutate.py judges a mutant alone if its switch does not compile, if no test reaches it at run
+time (a constant that the compiler evaluates, code that is not compiled here), or if it survived without an
+explanation. In `a && b && c` a switch of the first operator makes (a || b) && c, and mutate.py makes a || (b && c).
 
-mutants.json explains survivors, as for mutate.py. The last line counts; the exit status is 1 if a mutant survived
-that is not explained there.
+mutants.json explains survivors, as for mutate.py. The last line has the counts. The exit status is 1 if a mutant
+survived that is not explained there.
 """
 
 import argparse

@@ -4,7 +4,7 @@
 
 A line counts as reached when any instance of its template runs it, a branch (one way out of a condition) when any
 instance takes it. Conditions that an instance decides while it is compiled have no branches there. Returns that no
-program compiles have no counter and would be in neither number, so they are counted apart.
+program compiles have no counter and would be in neither number, so they are counted separately.
 
     tests/coverage/report.py --profiles build/coverage/tests/coverage --headers include/rope --missing \\
         build/coverage/tests/rope_tests ...

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Known mistakes that must never come back: injects them one by one, and sees that a test catches each.
+"""Known mistakes that must never come back: injects them one by one, and tests that a test catches each.
 
     tests/known_mistakes/inject.py                    every mistake
     tests/known_mistakes/inject.py --only TEXT        those whose name contains TEXT; may be repeated
@@ -10,32 +10,32 @@
                                              table in README.md is that of the mistakes
     tests/known_mistakes/inject.py --table            writes that table
 
-Other options: --minutes M, after which no other mistake is begun and the last line counts what was left,
+Other options: --minutes M (no other mistake is begun after that, and the last line counts the rest),
 --cxx COMPILER (clang++ or g++), --jobs N, --timeout SECONDS for one run of a test, --scratch FOLDER. The folder
-is kept: until a header, a test or a mistake changes, a second run does not inject again what
-was caught, nor test the true headers again. Remove it, or name another, for a run from nothing.
+is kept: until a header, a test or a mistake changes, a second run neither injects again the mistakes that were
+caught, nor tests the true headers again. Remove it, or name another, for a complete run.
 
-It needs Python 3, Eigen (pkg-config, or /usr/include/eigen3) and Catch2 2.13 or 3; the headers of the tree are
-only read: a injected one lies in the scratch folder, which is searched before include/.
+It needs Python 3, Eigen (pkg-config, or /usr/include/eigen3) and Catch2 2.13 or 3. The headers of the tree are
+only read: a header with a bug is in the scratch folder, which is searched before include/.
 
 mistakes.json is a list of objects:
 
     name      what is prevented
-    reports   where it is told of: "project#number", or "here", in an earlier state of this library; empty where
-              a guarantee would end and no report is known
-    test      the file below tests/ that holds it
+    reports   where it was reported: "project#number", or "here", in an earlier state of this library; empty if
+              it would break a guarantee and no report is known
+    test      the file below tests/ that catches it
     case      the test case in it; TEMPLATE_TEST_CASEs by their common name
-    with      more files below tests/, to compile and link; of a warning, those that the test includes
+    with      more files below tests/, to compile and link; for a warning, those that the test includes
     flags     more flags of the compiler and linker
     header    the header below include/ in which the bug is injected
     find      the text to be replaced, which occurs there exactly once
     inject    the bug
     by        how the test notices: "run" (the case fails, or crashes), "compile" (the test no longer compiles),
               "refusal" (the test, a file of compile_fail/, is compiled though it must not be) or "warning"
-              (the compiler, with the flags, no longer takes the test without a word); else "run"
-    gate      instead of case, header, find and inject: what holds a rule that no header can break
+              (the compiler, with the flags, prints something for the test); default "run"
+    gate      instead of case, header, find and inject: the check of a rule that no header can break
 
-The last line counts; the exit status is 1 if a bug was not caught or could not be injected.
+The last line has the counts. The exit status is 1 if a bug was not caught or could not be injected.
 """
 
 import argparse

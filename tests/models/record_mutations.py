@@ -5,13 +5,13 @@
 
 In the root of the repository; needs g++, Eigen, Catch2 2 and nlohmann's JSON, as the tests do. One program checks all mutants:
 it is built with copies of the tables of records that are not constexpr, changes each field of each record in turn, and asks the
-table-driven tests about it: laws/records.test.cpp with its recorded files, laws/probes.test.cpp with plain files and one key
-more. Of a field with named values every other one is tried, of another field one. A field that a record leaves to its default is
-counted apart: its change says that an architecture does something that nothing about it mentions. A change that breaks a rule of
-detail/record_rules.hpp is noticed by every compiler, for then the tables do not compile.
+table-driven tests about it: laws/records.test.cpp with its recorded files, laws/probes.test.cpp with plain files and one
+additional key. For a field with named values every other value is tried, for another field one. Changes of a field that a record
+leaves at its default are counted separately: they claim something about an architecture that its record does not mention. A change
+that breaks a rule of detail/record_rules.hpp is noticed by every compiler, because then the tables do not compile.
 
-The list has a line "format architecture field" for each change to ask about; without it all are. What goes unnoticed is written to
-`unnoticed` in the folder, so that it can be the list of the next run: of all changes, those take minutes, and most of them are noticed.
+The list has a line "format architecture field" for each change to test. Without a list all are tested. Unnoticed changes are written
+to `unnoticed` in the folder, which can be the list of the next run: a run over all changes takes minutes, and most are noticed.
 
 Exits with 1 if a field can change unnoticed. Deterministic.
 """

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes ../recorded/models/transformers_classes.json: what the configuration classes of Hugging Face transformers make of themselves.
+"""Writes ../recorded/models/transformers_classes.json: the files that the configuration classes of Hugging Face transformers write.
 
     python3 tests/models/reference_classes.py [file to write]
 
 Needs an installed transformers, or its folder src in PYTHONPATH; PyTorch is not needed. Of every class that the library can
 choose by model_type, and that has rope_parameters once it is made without arguments, it stores the file that the class writes,
-without the keys that have nothing to do with attention, and what the class itself says of its rotation: the base, the rule and
-the share of the channels, per layer type where the dictionary is nested, and the type of every layer. Which two channels are a
-pair, and what scores are multiplied by, is in the modeling files: see reference_records.py and recorded/models/hugging_face.json.
+without the keys that have nothing to do with attention, and the values of the class for its rotation: the base, the rule and
+the share of the channels, per layer type if the dictionary is nested, and the type of every layer. Which two channels form a
+pair, and the scale of scores, is in the modeling files: see reference_records.py and recorded/models/hugging_face.json.
 
 laws/reference_classes.test.cpp imports each of these files and compares. Deterministic: nothing depends on time or machine.
 """

@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
-"""Writes ../recorded/models/transformers_layers.json: what the layers of Hugging Face transformers hand to attention.
+"""Writes ../recorded/models/transformers_layers.json: the arguments of attention in the layers of Hugging Face transformers.
 
-    python3 tests/models/reference_layers.py SOURCE [model_type ...]    prints what some classes answer, if they are named
+    python3 tests/models/reference_layers.py SOURCE [model_type ...]    prints the records of the named classes
 
-SOURCE is the folder src of huggingface/transformers; PyTorch is needed, 1.13 is enough, and nothing else of theirs. The configuration
-and modeling files of each class of text run as they are, in float64; what stands in for the rest of the package is in this file.
-Projections answer +1 and -1 in turn, whatever they are asked: every norm leaves such heads as they are, a rotation leaves their
-length as it is, and what multiplies queries or keys is seen in it. What is neither rotation nor attention (experts, recurrent layers)
-passes its input on. Of each call of attention the script stores what the class hands to it: scale, soft cap, window of the mask,
-sinks, whether queries were turned before, by how much they grow with their position; and of each rotation the first two and the last
-of its frequencies, their sum, and the attention factor.
+SOURCE is the folder src of huggingface/transformers; it needs PyTorch (1.13 is enough), and nothing else of the package. The configuration
+and modeling files of each class of text run unchanged, in float64. This file has replacements for the rest of the package.
+Projections return alternating +1 and -1 for any input: a norm does not change such heads, a rotation does not change their length,
+and a factor of queries or keys shows in it. Modules other than rotation and attention (experts, recurrent layers) return their input.
+For each call of attention the script stores the arguments: scale, softcap, window of the mask, sinks, whether queries were rotated
+before, and how they grow with their position. For each rotation it stores the first two and the last frequencies, their sum, and the
+attention factor.
 
-Each class is asked: the file that it writes of itself (transformers_classes.json, of at most LAYERS layers), its own schedules
-(SCHEDULES), and the probes of probes.json that PROBES names. Of a probe only those classes are stored that answer otherwise than to
-the file without the keys of the probe; the names of the others are in "as_before". laws/reference_layers.test.cpp imports the same
-files and compares.
+Each class runs with the file that it writes (transformers_classes.json, with at most LAYERS layers), with schedules (SCHEDULES), and
+with the probes of probes.json that PROBES names. For a probe only the classes are stored whose records differ from those without the
+keys of the probe. The names of the others are in "as_before". laws/reference_layers.test.cpp imports these files and compares.
 """
 import contextlib
 import copy

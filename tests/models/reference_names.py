@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What llama.cpp calls each architecture of Hugging Face, and whether its conversion permutes the rows of queries and keys.
+"""The name of each architecture of Hugging Face in llama.cpp, and whether its conversion permutes the rows of queries and keys.
 
     python3 tests/models/reference_names.py llama.cpp "llama.cpp, commit COMMIT of DATE"
 
 Reads conversion/*.py and gguf-py/gguf/constants.py of a checkout as text and writes recorded/models/names.json. A model whose rows
-are permuted is half_split in one format and interleaved in the other. Converters of vision and sound are passed over.
+are permuted is half_split in one format and interleaved in the other. Converters of vision and sound are skipped.
 """
 import ast
 import json

@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
-"""What the sources of Hugging Face transformers and llama.cpp say of each architecture, beside the recorded answers.
+"""Compares the sources of Hugging Face transformers and llama.cpp with the recorded answers of each architecture.
 
     python3 tests/models/reference_records.py transformers/src/transformers/models
     python3 tests/models/reference_records.py llama.cpp/src
 
-Reads the sources as text, so that neither PyTorch nor a compiler is needed; where `import transformers` works, the folder may be
-left out. Of transformers it reads the layout (rotate_half and its kin), the default base, head_dim and partial_rotary_factor of
-each model folder; of llama.cpp the rope type of each architecture, and which keys its loader reads, beside probes.json. Every recorded file of an architecture must agree; for one
-without a record a line for recorded/models/*.json is printed, with the answers that were found. Exits with 1 where one disagrees.
+Reads the sources as text, so that neither PyTorch nor a compiler is needed. If `import transformers` works, the folder may be
+omitted. From transformers it reads the layout (rotate_half and the like), the default base, head_dim and partial_rotary_factor of
+each model folder. From llama.cpp it reads the rope type of each architecture and the keys that its loader reads, and compares the
+keys with probes.json. Every recorded file of an architecture must agree. For one without a record it prints a line for
+recorded/models/*.json, with the answers that it found. Exits with 1 if one disagrees.
 
 How the stored records were made: the rotation of each class of transformers of 2026-08-19 was applied to unit vectors at two
-positions in float64, and bases and scales were read from its configuration and attention classes; of llama.cpp of 2026-08-22
-src/models/*.cpp were read. Records of 2026-11-22 (layouts, layers, windows and scales of families that had none) follow what was
-noted from those sources then, those of models with code of their own what their "source" names. This script was run on
-2026-11-25 on transformers c49429ed1f of 2026-08-16 and llama.cpp 7077abbe1 of 2026-08-17, in which dots3note and granite_swa have
-no loader. What disagrees there with transformers is no error of a record: classes that fill in dictionaries by themselves (laguna,
-mellum, mimo_v2_flash, zaya), and files with several classes, of which the text has another one (voxtral_realtime, pe_audio and its
-kin, qwen3_omni_moe_talker). reference_layers.py runs the classes and reads no text.
+positions in float64, and bases and scales were read from its configuration and attention classes. For llama.cpp, src/models/*.cpp
+of 2026-08-22 were read. Records of 2026-11-22 (layouts, layers, windows and scales of families that had none) follow notes taken
+from those sources, and those of models with their own code follow their "source". This script was run on 2026-11-25 on
+transformers c49429ed1f of 2026-08-16 and llama.cpp 7077abbe1 of 2026-08-17, in which dots3note and granite_swa have no loader. The
+remaining differences from transformers are not errors of records: classes that complete dictionaries themselves (laguna, mellum,
+mimo_v2_flash, zaya), and files with several classes, where the text model has another one (voxtral_realtime, pe_audio and the like,
+qwen3_omni_moe_talker). reference_layers.py runs the classes and reads no text.
 """
 import importlib.util
 import json

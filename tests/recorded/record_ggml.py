@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Records what the rotation of ggml computes, by its own C code, compiled as it is.
+"""Records the results of the rotation of ggml, by its own C code, compiled unchanged.
 
     python3 tests/recorded/record_ggml.py SOURCE     writes ggml_schedules.json, ggml_tables.json, ggml_layouts.json here
 
-SOURCE is a clone of ggml-org/ggml, whose HEAD is recorded. Cut out of src/ggml-cpu/ops.cpp and src/ggml.c and compiled:
+SOURCE is a clone of ggml-org/ggml, whose HEAD is recorded. These parts of src/ggml-cpu/ops.cpp and src/ggml.c are compiled:
 rope_yarn_ramp, rope_yarn, ggml_rope_cache_init, ggml_mrope_cache_init, rotate_pairs, ggml_compute_forward_rope_flt and
-ggml_rope_yarn_corr_dims. Schedules and tables are of the same text read in double (float as double, 0.1f as 0.1, cosf as
-cos): in float its angles are off by some 1e-5. Layouts are of the text as it is, in float.
+ggml_rope_yarn_corr_dims. Schedules and tables are computed by this text in double (float as double, 0.1f as 0.1, cosf as
+cos): in float its angles have errors of about 1e-5. Layouts are computed by the unchanged text, in float.
 
-Needs python3 and a C++ compiler (CXX, else c++).
+Needs python3 and a C++ compiler (CXX, otherwise c++).
 """
 import datetime
 import json

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 """Records the logits of tiny models of many families, made by the modeling code of Hugging Face transformers itself.
 
-    python3 tests/recorded/record_logits.py SOURCE            writes logits/<family>.json beside this file
+    python3 tests/recorded/record_logits.py SOURCE            writes logits/<family>.json next to this file
     python3 tests/recorded/record_logits.py SOURCE --bites    shows how far each detail moves the logits
 
-SOURCE is the folder src of huggingface/transformers. The files checked in were made of its commit
+SOURCE is the folder src of huggingface/transformers. The recorded files were made from its commit
 a59124e27ea9b5a3110495b2c6737c087c8e3bb0 (4.57.0.dev0, October 2025), every file from that commit, on PyTorch 1.13.
-Commit d6a6c82680cba9c51decdacac6dd6315ea4a766a (5.0.0.dev0, December 2025; its configurations need one more stand-in)
-gives the same logits to 12 digits but for olmo3: there YaRN also turns the layers that slide, which keep the plain
-frequencies in 4.57.
+Commit d6a6c82680cba9c51decdacac6dd6315ea4a766a (5.0.0.dev0, December 2025; its configurations need one more replacement)
+gives the same logits to 12 digits except for olmo3: there YaRN also applies to the layers with a window, which keep the
+plain frequencies in 4.57.
 
 The whole forward of each family's own ...ForCausalLM runs: models/<x>/modeling_<x>.py, models/<x>/configuration_<x>.py,
-modeling_rope_utils.py and activations.py are executed as they are, but in float64: torch.float32 and torch.float are
-read as torch.float64, and .float() as .double(), so that norms, softmax and angles are float64 too. What stands in for
-the rest of the package is in this file: PreTrainedConfig and PreTrainedModel (attributes; tied embeddings), the two
+modeling_rope_utils.py and activations.py are executed unchanged, but in float64: torch.float32 and torch.float are
+read as torch.float64, and .float() as .double(), so that norms, softmax and angles are float64 too. This file has replacements
+for the rest of the package: PreTrainedConfig and PreTrainedModel (attributes; tied embeddings), the two
 masks (a key is visible when 0 <= query - key, and < window in a sliding layer), outputs, decorators that do nothing,
 logging. Caches, kernels, generation and other implementations of attention are not needed.
 
@@ -29,7 +29,7 @@ and is, all of them exact in bfloat16 and in half,
     1 + floor(k / 8) / 2^6  in weights of norms (one-dimensional, norm in the name),
                             but k / 2^9 in those of the Gemma families, which multiply by 1 + weight
     k / 2^9                 in biases
-so that logits spread over some 5, and scores of attention by 1 or 2: it is neither uniform nor a choice of one key.
+so that logits spread over about 5, and scores by 1 or 2: attention is then neither uniform nor on a single key.
 Tied matrices are one tensor, the embedding. Token i is (7919 i + 31 i^2) mod 96.
 """
 import argparse
