@@ -399,17 +399,17 @@ TEMPLATE_TEST_CASE("with a table, gradients are rotated back", "[attention]", fl
   const long shorter = std::max(queries, 25L);
   rule.key_counts = {keys, shorter};
   const auto check = [&](const auto& query_table, const auto& key_table, auto gradient) {
-    inputs turned = in;
+    inputs rotated = in;
     auto q = stored<T>(in.x.q), k = stored<T>(in.x.k);
     const std::vector<std::int64_t> starts = {keys - queries, shorter - queries};
     rope::rotate<half_split>(view(q, in.x.q), query_table, rope::row_starts{starts});
     rope::rotate<half_split>(view(k, in.x.k), key_table);
-    turned.x.q = attention_call::loaded(q, in.x.q);
-    turned.x.k = attention_call::loaded(k, in.x.k);
+    rotated.x.q = attention_call::loaded(q, in.x.q);
+    rotated.x.k = attention_call::loaded(k, in.x.k);
     const tensor out = stored_output<T>(
-        reference::attend(wide_tensor(turned.x.q), wide_tensor(turned.x.k), wide_tensor(turned.x.v), rule)
+        reference::attend(wide_tensor(rotated.x.q), wide_tensor(rotated.x.k), wide_tensor(rotated.x.v), rule)
             .out);
-    results expected = gradients<T>(turned, out, rule);
+    results expected = gradients<T>(rotated, out, rule);
     auto d_q = stored<T>(expected.q), d_k = stored<T>(expected.k);
     rope::rotate_gradient<half_split>(view(d_q, expected.q), query_table, rope::row_starts{starts});
     rope::rotate_gradient<half_split>(view(d_k, expected.k), key_table);
@@ -551,9 +551,9 @@ TEMPLATE_TEST_CASE("a NaN reaches only the query and key pairs that are visible"
     const auto of_key = [&](const results& got) {
       const auto sees_bad_key = [&](long i) { return sees(i, bad_key); };
       unreached(got.q, exact.q, exact.q_size, sees_bad_key);
-      const auto seen_beside = [&](long j) { return testing::abs(j - bad_key) < 20; };
-      unreached(got.k, exact.k, exact.k_size, seen_beside);
-      unreached(got.v, exact.v, exact.v_size, seen_beside);
+      const auto visible_pair = [&](long j) { return testing::abs(j - bad_key) < 20; };
+      unreached(got.k, exact.k, exact.k_size, visible_pair);
+      unreached(got.v, exact.v, exact.v_size, visible_pair);
       reached(got.q, bad_key - (keys - queries));
       reached(got.k, bad_key);
     };

@@ -103,27 +103,27 @@ TEST_CASE("segments must cover the tokens in order", "[attention]") {
   const rope::detail::attention_shape one = {1, 3, 5, 4, 8};
   const list queries = {0, 1, 3}, keys = {0, 2, 5}, short_keys = {0, 5}, wrong_end = {0, 1, 4},
              falling = {0, 4, 3}, position(3, 0);
-  const auto says = [&](const rope::attention_options& options, const std::string& rule) {
+  const auto reports = [&](const rope::attention_options& options, const std::string& rule) {
     return refused(options, rule, one);
   };
   CHECK_NOTHROW(
       rope::detail::check_options("attention", {.query_offsets = queries, .key_offsets = keys}, one));
-  CHECK(says({.query_offsets = queries}, "key_offsets must begin with 0 and end with 5, got 0 and 3"));
-  CHECK(says({.key_offsets = keys}, "key_offsets need as many query_offsets, got 3 and none"));
-  CHECK(says({.query_offsets = queries, .key_offsets = short_keys},
-             "query_offsets and key_offsets must have the same"));
-  CHECK(says({.query_offsets = wrong_end, .key_offsets = keys},
-             "query_offsets must begin with 0 and end with 3, got 0 and 4"));
-  CHECK(says({.query_offsets = falling, .key_offsets = keys},
-             "query_offsets must not decrease, got 3 after 4"));
+  CHECK(reports({.query_offsets = queries}, "key_offsets must begin with 0 and end with 5, got 0 and 3"));
+  CHECK(reports({.key_offsets = keys}, "key_offsets need as many query_offsets, got 3 and none"));
+  CHECK(reports({.query_offsets = queries, .key_offsets = short_keys},
+                "query_offsets and key_offsets must have the same"));
+  CHECK(reports({.query_offsets = wrong_end, .key_offsets = keys},
+                "query_offsets must begin with 0 and end with 3, got 0 and 4"));
+  CHECK(reports({.query_offsets = falling, .key_offsets = keys},
+                "query_offsets must not decrease, got 3 after 4"));
   const list counts = {3};
-  CHECK(
-      says({.query_positions = position, .query_offsets = queries, .key_offsets = keys},
-           "query_offsets set the positions, which start again in every segment, got 3 query_positions and 0 "
-           "key_positions; give key_ranges = segment_ranges(offsets, causal) instead of query_offsets"));
-  CHECK(says({.key_counts = counts, .query_offsets = queries, .key_offsets = keys},
-             "query_offsets are for segments without padding, got 0 query_counts and 1 key_counts; where "
-             "segments are padded, give key_ranges = segment_ranges(offsets, causal, lengths) instead"));
+  CHECK(reports(
+      {.query_positions = position, .query_offsets = queries, .key_offsets = keys},
+      "query_offsets set the positions, which start again in every segment, got 3 query_positions and 0 "
+      "key_positions; give key_ranges = segment_ranges(offsets, causal) instead of query_offsets"));
+  CHECK(reports({.key_counts = counts, .query_offsets = queries, .key_offsets = keys},
+                "query_offsets are for segments without padding, got 0 query_counts and 1 key_counts; where "
+                "segments are padded, give key_ranges = segment_ranges(offsets, causal, lengths) instead"));
   CHECK(
       refused({.query_offsets = queries, .key_offsets = keys},
               "query_offsets are for a batch of 1, got a batch of 2; where rows are packed, give key_ranges "

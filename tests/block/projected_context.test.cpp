@@ -57,8 +57,8 @@ TEMPLATE_TEST_CASE("cross-attention to a projected context has the bits of cross
       CHECK(still.tokens() == keys);
       check([&] { block.cross(x, still, out, threads); }, [&] { block.cross(x, context, batch, expected); });
 
-      const projected_context<T> turned = block.project_context(context, batch, table.at_channel(1), 11);
-      check([&] { block.cross(x, turned, out, table.at_channel(1), 50); },
+      const projected_context<T> rotated = block.project_context(context, batch, table.at_channel(1), 11);
+      check([&] { block.cross(x, rotated, out, table.at_channel(1), 50); },
             [&] { block.cross(x, context, batch, expected, table.at_channel(1), 50, 11); });
       // The keys differ from unrotated ones, and so does the output.
       const rows_of<T> with_rotation = out;
@@ -119,7 +119,7 @@ TEST_CASE("arguments that do not fit a projected context throw before anything i
   const rows_of<double> before = rows_of<double>::Constant(batch * 3, 10, -77);
   rows_of<double> out = before;
   const auto still = block.project_context(context, batch);
-  const auto turned = block.project_context(context, batch, table);
+  const auto rotated = block.project_context(context, batch, table);
   const std::vector<int> offsets = {0, 3}, key_offsets = {0, 20, keys};
   const auto in_segments = block.project_context(context, batch, table, segments{key_offsets});
   const auto refused = [&](const auto& call, const char* text) {
@@ -127,20 +127,20 @@ TEST_CASE("arguments that do not fit a projected context throw before anything i
   };
   refused([&] { narrow.cross(x, still, out); }, "= [3, 6, 6], got [2, 6, 6]");
   refused([&] { block.cross(x, still, out, table); }, "got a table, and keys that are not rotated");
-  refused([&] { block.cross(x, turned, out); }, "got none, and keys that are rotated");
-  refused([&] { block.cross(x, turned, out, faster); }, "got another one than that of its keys");
-  refused([&] { block.cross(x, turned, out, table.at_channel(0), segments{offsets}); },
+  refused([&] { block.cross(x, rotated, out); }, "got none, and keys that are rotated");
+  refused([&] { block.cross(x, rotated, out, faster); }, "got another one than that of its keys");
+  refused([&] { block.cross(x, rotated, out, table.at_channel(0), segments{offsets}); },
           "queries and keys must have the same segments, got 1 and 0");
-  refused([&] { in_pairs.cross(x, turned, out, table); }, "got another one than that of its keys");
+  refused([&] { in_pairs.cross(x, rotated, out, table); }, "got another one than that of its keys");
   refused([&] { block.cross(x, in_segments, out, table); },
           "queries and keys must have the same segments, got 0 and 2");
   refused([&] { block.cross(x, in_segments, out, table, segments{offsets}); },
           "queries and keys must have the same segments, got 1 and 2");
-  refused([&] { block.cross(wide, turned, out, table); }, "the columns of x and model_dim must be equal");
+  refused([&] { block.cross(wide, rotated, out, table); }, "the columns of x and model_dim must be equal");
   refused([&] { block.cross(odd, still, out.topRows(5)); }, "the rows of x must be a multiple of batch");
   refused([&] { static_cast<void>(block.project_context(wide, batch)); },
           "the columns of the keys' tokens and context_dim must be equal");
-  CHECK(throws_saying<std::out_of_range>([&] { block.cross(x, turned, out, table, 58); }, "position 60"));
+  CHECK(throws_saying<std::out_of_range>([&] { block.cross(x, rotated, out, table, 58); }, "position 60"));
   CHECK(throws_saying<std::out_of_range>(
       [&] { static_cast<void>(block.project_context(context, batch, table, 20)); }, "position 60"));
   CHECK(out == before);

@@ -55,7 +55,7 @@ class history {
     attention<Layout>(now.queries(), cache_, now.output(), table_, {.window = window, .softcap = m_.softcap},
                       now.counts);
     const double bound =
-        reference::decoder_bound<T, C>(m_, capacity, turns_, cache_.storage() == key_storage::rotated);
+        reference::decoder_bound<T, C>(m_, capacity, rotations_, cache_.storage() == key_storage::rotated);
     CHECK(
         now.worst(
             bound, added,
@@ -65,7 +65,7 @@ class history {
   void shift(std::size_t b, std::size_t first, std::size_t last, long long delta) {
     for (std::size_t t = first; t < last; ++t) rows_[b][t].position += delta;
     cache_.template shift<Layout>(index(first), index(last - first), delta, table_, batch_row{index(b)});
-    ++turns_;
+    ++rotations_;
   }
   void remove(std::size_t b, std::size_t first, std::size_t last) {
     rows_[b].erase(rows_[b].begin() + static_cast<long>(first), rows_[b].begin() + static_cast<long>(last));
@@ -108,7 +108,7 @@ class history {
   frequency_table<entry<T>> table_;
   kv_cache<C> cache_;
   rows rows_;
-  long turns_ = 0;
+  long rotations_ = 0;
 };
 
 /// A decoder that appends, rolls back, drops and shifts tokens at random.

@@ -94,23 +94,24 @@ TEMPLATE_TEST_CASE("error messages of a cache name the class of the cache and it
   const rope::frequency_table<float> table(rope::frequencies(dim), 8), other(rope::frequencies(dim, 5e5), 8);
   const int counts[] = {2, 1, 2};
   cache.template append<rope::half_split>(x, x, table, counts);
-  const auto says = [](const char* function, const auto& call) {
+  const auto reports = [](const char* function, const auto& call) {
     return throws_saying<std::logic_error>(call, std::string(name_of<TestType>) + function + ":");
   };
-  CHECK(says("::size", [&] { cache.size(); }));
-  CHECK(says("::size", [&] { cache.size(3); }));
-  CHECK(says("::positions", [&] { cache.positions(-1); }));
-  CHECK(says("::truncate", [&] { cache.truncate(3, rope::batch_row{0}); }));
-  CHECK(says("::remove", [&] { cache.remove(0, 3, rope::batch_row{0}); }));
-  CHECK(says("::shift", [&] { cache.shift(0, 1, 1); }));
-  CHECK(says("::shift", [&] { cache.template shift<rope::half_split>(0, 3, 1, table, rope::batch_row{0}); }));
-  CHECK(says("::copy_row", [&] { cache.copy_row(0, 3); }));
-  CHECK(says("::reorder", [&] { cache.reorder(std::vector<int>{0, 1, 3}); }));
-  CHECK(says("::keys", [&] { cache.keys(); }));
-  CHECK(says("::keys", [&] { cache.keys(3); }));
-  CHECK(says("::values", [&] { cache.values(); }));
-  CHECK(says("::values", [&] { cache.values(3); }));
-  CHECK(says("", [&] { cache.template check_table<rope::half_split>(other); }));
+  CHECK(reports("::size", [&] { cache.size(); }));
+  CHECK(reports("::size", [&] { cache.size(3); }));
+  CHECK(reports("::positions", [&] { cache.positions(-1); }));
+  CHECK(reports("::truncate", [&] { cache.truncate(3, rope::batch_row{0}); }));
+  CHECK(reports("::remove", [&] { cache.remove(0, 3, rope::batch_row{0}); }));
+  CHECK(reports("::shift", [&] { cache.shift(0, 1, 1); }));
+  CHECK(reports("::shift",
+                [&] { cache.template shift<rope::half_split>(0, 3, 1, table, rope::batch_row{0}); }));
+  CHECK(reports("::copy_row", [&] { cache.copy_row(0, 3); }));
+  CHECK(reports("::reorder", [&] { cache.reorder(std::vector<int>{0, 1, 3}); }));
+  CHECK(reports("::keys", [&] { cache.keys(); }));
+  CHECK(reports("::keys", [&] { cache.keys(3); }));
+  CHECK(reports("::values", [&] { cache.values(); }));
+  CHECK(reports("::values", [&] { cache.values(3); }));
+  CHECK(reports("", [&] { cache.template check_table<rope::half_split>(other); }));
   const auto no_positions = rope::frequency_table<float>(rope::frequencies(dim), Eigen::ArrayXd::Zero(8));
-  CHECK(says("::rebase", [&] { cache.template rebase<rope::half_split>(table, no_positions); }));
+  CHECK(reports("::rebase", [&] { cache.template rebase<rope::half_split>(table, no_positions); }));
 }

@@ -462,11 +462,11 @@ TEMPLATE_TEST_CASE("a 16-bit cache rounds float keys and values once", "[cache]"
   const rope::frequency_table<float> table(rope::frequencies(4), 20);
   rotated.template append<rope::interleaved>(view(k, tokens.keys), view(v, tokens.values), table);
 
-  auto turned = k;  // rotated in float, then rounded
-  rope::rotate<rope::interleaved>(view(turned, tokens.keys), table);
+  auto rotated_k = k;  // rotated in float, then rounded
+  rope::rotate<rope::interleaved>(view(rotated_k, tokens.keys), table);
   bool same = true;
   const tensor plain = contents(given.keys()), after = contents(rotated.keys());
-  const tensor once = loaded(turned, tokens.keys), values = contents(rotated.values());
+  const tensor once = loaded(rotated_k, tokens.keys), values = contents(rotated.values());
   const auto rounded = [](double x) {
     return static_cast<double>(static_cast<TestType>(static_cast<float>(x)));
   };

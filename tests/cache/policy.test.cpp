@@ -76,14 +76,14 @@ TEST_CASE("raw storage keeps keys unrotated, rotated storage keeps them rotated"
   const std::vector<float> memory = testing::random_channels<float>(3 * 2 * 4, 11);
   const head_view<const float> k = bshd(memory.data(), 1, 3, 2, 4);
   const frequency_table<> table(frequencies(4), 8);
-  std::vector<float> turned = memory;
-  rotate<half_split>(bshd(turned.data(), 1, 3, 2, 4), table);
+  std::vector<float> rotated_k = memory;
+  rotate<half_split>(bshd(rotated_k.data(), 1, 3, 2, 4), table);
 
   kv_cache<float> raw(1, 4, 2, 4, 0, key_storage::raw), rotated(1, 4, 2, 4);
   raw.append(k, k);
   rotated.append<half_split>(k, k, table);
   CHECK(testing::same_heads(raw.keys(), k));
-  CHECK(testing::same_heads(rotated.keys(), bshd(turned.data(), 1, 3, 2, 4)));
+  CHECK(testing::same_heads(rotated.keys(), bshd(rotated_k.data(), 1, 3, 2, 4)));
   CHECK(raw.storage() == key_storage::raw);
   CHECK(rotated.storage() == key_storage::rotated);
 
@@ -92,7 +92,7 @@ TEST_CASE("raw storage keeps keys unrotated, rotated storage keeps them rotated"
   raw_ring.append(k, k);
   rotated_ring.append<half_split>(k, k, table);
   CHECK(testing::same_heads(raw_ring.keys(0), k));
-  CHECK(testing::same_heads(rotated_ring.keys(0), bshd(turned.data(), 1, 3, 2, 4)));
+  CHECK(testing::same_heads(rotated_ring.keys(0), bshd(rotated_k.data(), 1, 3, 2, 4)));
 }
 
 TEST_CASE("one row changes alone, and every_row changes all", "[cache]") {

@@ -226,7 +226,7 @@ TEST_CASE("tokens that do not fit a ring throw and it does not change", "[cache]
 TEST_CASE("a ring rotates a key by its position in the sequence, not by its slot", "[cache]") {
   const frequency_table<> table(frequencies(2, 50.0), 40);
   ring_cache<float> cache(2, {.sinks = 1, .window = 3}, 1, 2);
-  std::vector<float> turned;
+  std::vector<float> rotated_keys;
   for (std::int64_t n = 0; n < 9; n += 3) {
     const numbered tokens(n, 3);
     cache.append<interleaved>(tokens.keys(), tokens.values(), table);

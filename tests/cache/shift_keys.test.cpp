@@ -115,8 +115,8 @@ TEST_CASE("a page shared by two sequences rotates once, and only if its keys hav
       [&] { shift_keys<half_split>(shared, {.sequence = 0, .first = 5, .count = 1}, 1, other); },
       "a page that is written must belong to one sequence; page 0"));
   CHECK_NOTHROW(shift_keys<half_split>(shared, {.sequence = 0, .first = 8, .count = 2}, 0, other));
-  const std::vector<int> turned_about = {2, 0, 3, 0, 2, -1};
-  const page_view<float> mixed({.keys = x.pages.keys(), .values = x.pages.values()}, turned_about, lengths);
+  const std::vector<int> reversed = {2, 0, 3, 0, 2, -1};
+  const page_view<float> mixed({.keys = x.pages.keys(), .values = x.pages.values()}, reversed, lengths);
   CHECK(throws_saying<std::invalid_argument>([&] { rebase_keys<half_split>(mixed, table, other); },
                                              "the keys of a page have one position each; page 0"));
   CHECK(x.pool == before);

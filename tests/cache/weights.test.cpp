@@ -276,9 +276,9 @@ TEST_CASE("weights of a latent_cache compare queries with latents and their rota
       {batch, asking, tokens, heads, 1}, how,
       [&](Index b, Index i, Index h) {
         auto head = head_of(queries, b, i, h);
-        const auto turned = weight_reference::rotated({head.begin() + latent, head.end()},
-                                                      double(tokens - asking + i), base_of_weights);
-        std::copy(turned.begin(), turned.end(), head.begin() + latent);
+        const auto rotated_part = weight_reference::rotated({head.begin() + latent, head.end()},
+                                                            double(tokens - asking + i), base_of_weights);
+        std::copy(rotated_part.begin(), rotated_part.end(), head.begin() + latent);
         return head;
       },
       [&](Index b, Index, Index j, Index kv) { return head_of(cache.keys(b), 0, j, kv); },

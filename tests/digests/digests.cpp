@@ -212,14 +212,14 @@ std::uint64_t rotation() {
     const frequency_table<float> table(frequencies(2 * pairs), 9);
     const Index head_dim = 2 * pairs + 3, count = 2 * 9 * 3 * head_dim;
     const auto x = channels<T>(count, 11);
-    const auto turn = [&](auto layout) {
+    const auto add_rotations = [&](auto layout) {
       std::vector<T> out(x.size());
       rope::rotate_to<decltype(layout)>(rope::bshd(x.data(), 2, 9, 3, head_dim),
                                         rope::bshd(out.data(), 2, 9, 3, head_dim), table);
       d.add_all(out);
     };
-    turn(interleaved{});
-    turn(half_split{});
+    add_rotations(interleaved{});
+    add_rotations(half_split{});
   }
   return d.value();
 }

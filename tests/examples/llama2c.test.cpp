@@ -34,10 +34,10 @@ std::vector<float> weights_of(const std::string& name, std::size_t rows, std::si
   const testing::tiny_weight weight(name, columns > 0 ? 2 : 1, false);
   const std::size_t count = rows * (columns > 0 ? columns : 1);
   std::vector<float> values(count);
-  const bool turns = name.find("q_proj") != std::string::npos || name.find("k_proj") != std::string::npos;
+  const bool permuted = name.find("q_proj") != std::string::npos || name.find("k_proj") != std::string::npos;
   for (std::size_t i = 0; i < count; ++i) {
     std::size_t from = i;
-    if (turns) {  // heads of 16 channels: row 2 p + s of one is row p + 8 s of the other
+    if (permuted) {  // heads of 16 channels: row 2 p + s of one is row p + 8 s of the other
       const std::size_t row = i / columns, channel = row % 16;
       from = (row - channel + channel / 2 + 8 * (channel % 2)) * columns + i % columns;
     }

@@ -26,11 +26,12 @@ class tiny_weight {
  public:
   tiny_weight(const std::string& name, std::size_t dimensions, bool of_gemma) {
     for (const char c : name) seed_ = (seed_ ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-    const auto says = [&name](const char* part) { return name.find(part) != std::string::npos; };
-    const bool embeds = says("embed_tokens") || says("embed_in") || says("lm_head") || says("embed_out");
-    const bool of_heads =
-        says("q_proj") || says("k_proj") || says("v_proj") || says("qkv_proj") || says("query_key_value");
-    norm_ = dimensions == 1 && says("norm") && name.ends_with(".weight") && !of_gemma;
+    const auto contains = [&name](const char* part) { return name.find(part) != std::string::npos; };
+    const bool embeds =
+        contains("embed_tokens") || contains("embed_in") || contains("lm_head") || contains("embed_out");
+    const bool of_heads = contains("q_proj") || contains("k_proj") || contains("v_proj") ||
+                          contains("qkv_proj") || contains("query_key_value");
+    norm_ = dimensions == 1 && contains("norm") && name.ends_with(".weight") && !of_gemma;
     unit_ = dimensions == 1 ? 1.0 / 512 : embeds ? 1.0 / 64 : of_heads ? 1.0 / 256 : 1.0 / 512;
   }
   double operator()(std::uint64_t i) const {

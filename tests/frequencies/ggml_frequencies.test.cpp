@@ -41,8 +41,9 @@ wide magnitude_of(const ggml_rope_parameters& p) {
 std::vector<wide> angles_of_ggml(const ggml_rope_parameters& p, const std::array<wide, 4>& position) {
   const wide d = static_cast<wide>(p.n_dims), base = p.freq_base, scale = p.freq_scale;
   const wide step = testing::pow(base, -2 / d);
-  const auto bound = [&](double turns) {
-    return d * testing::log(static_cast<wide>(p.n_ctx_orig) / (2 * testing::pi * static_cast<wide>(turns))) /
+  const auto bound = [&](double rotations) {
+    return d *
+           testing::log(static_cast<wide>(p.n_ctx_orig) / (2 * testing::pi * static_cast<wide>(rotations))) /
            (2 * testing::log(base));
   };
   const Index t = p.sections[0], h = p.sections[1], w = p.sections[2], sum = t + h + w + p.sections[3];
@@ -72,16 +73,16 @@ std::vector<wide> angles_of_ggml(const ggml_rope_parameters& p, const std::array
         axis = sector < t ? 0 : sector < t + h ? 1 : sector < t + h + w ? 2 : 3;
     }
     const wide own = theta[axis] / (p.freq_factors.empty() ? 1 : p.freq_factors[static_cast<std::size_t>(i)]);
-    wide turned = scale * own;
+    wide rotated = scale * own;
     if (p.ext_factor != 0) {
       const wide low = (std::max)(wide(0), testing::floor(bound(p.beta_fast)));
       const wide high = (std::min)(d - 1, testing::ceil(bound(p.beta_slow)));
       const wide passed = (static_cast<wide>(i) - low) / (std::max)(wide(0.001), high - low);
       const wide share =
           (1 - (std::min)(wide(1), (std::max)(wide(0), passed))) * static_cast<wide>(p.ext_factor);
-      turned = turned * (1 - share) + own * share;
+      rotated = rotated * (1 - share) + own * share;
     }
-    result.push_back(turned);
+    result.push_back(rotated);
     for (wide& angle : theta) angle *= step;
   }
   return result;
@@ -269,7 +270,7 @@ TEST_CASE("a divisor of 1e30 stops the rotation of its pair", "[frequencies][ggm
 TEST_CASE("invalid arguments of ggml throw by name", "[frequencies][ggml]") {
   const ggml_rope_parameters yarn = {
       .n_dims = 8, .n_ctx_orig = 64, .freq_scale = 0.5, .ext_factor = 1, .beta_fast = 32, .beta_slow = 1};
-  const auto says = [&](auto change, const auto&... parts) {
+  const auto reports = [&](auto change, const auto&... parts) {
     ggml_rope_parameters p = yarn;
     change(p);
     return throws_saying<std::invalid_argument>([&] { ggml_frequencies(p); }, "ggml_frequencies: ", parts...);
@@ -277,44 +278,47 @@ TEST_CASE("invalid arguments of ggml throw by name", "[frequencies][ggml]") {
   constexpr double inf = std::numeric_limits<double>::infinity();
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
   for (const Index n_dims : {Index{0}, Index{-2}, Index{7}, Index{1} << 31})
-    CHECK(says([n_dims](auto& p) { p.n_dims = n_dims; },
-               "n_dims must be even, positive and below 2^31, got " + std::to_string(n_dims)));
+    CHECK(reports([n_dims](auto& p) { p.n_dims = n_dims; },
+                  "n_dims must be even, positive and below 2^31, got " + std::to_string(n_dims)));
   for (const double bad : {0.0, -1.0, inf, nan}) {
-    CHECK(says([bad](auto& p) { p.freq_base = bad; }, "freq_base must be finite and positive, got "));
-    CHECK(says([bad](auto& p) { p.attn_factor = bad; }, "attn_factor must be finite and positive, got "));
-    CHECK(says([bad](auto& p) { p.freq_scale = bad; }, "freq_scale must be "));
-    CHECK(says([bad](auto& p) { p.beta_fast = bad; }, "beta_fast and beta_slow must be finite and positive",
-               "32 and 1 in llama.cpp"));
-    CHECK(says([bad](auto& p) { p.beta_slow = bad; }, "beta_fast and beta_slow must be finite and positive"));
+    CHECK(reports([bad](auto& p) { p.freq_base = bad; }, "freq_base must be finite and positive, got "));
+    CHECK(reports([bad](auto& p) { p.attn_factor = bad; }, "attn_factor must be finite and positive, got "));
+    CHECK(reports([bad](auto& p) { p.freq_scale = bad; }, "freq_scale must be "));
+    CHECK(reports([bad](auto& p) { p.beta_fast = bad; },
+                  "beta_fast and beta_slow must be finite and positive", "32 and 1 in llama.cpp"));
+    CHECK(reports([bad](auto& p) { p.beta_slow = bad; },
+                  "beta_fast and beta_slow must be finite and positive"));
   }
-  CHECK(says([](auto& p) { p.freq_scale = 0; }, "write 1 for no scaling, got 0"));
-  CHECK(says([](auto& p) { p.freq_scale = -2; }, "must be positive if ext_factor is not 0, got -2"));
-  CHECK(says([](auto& p) { p.freq_scale = 1e5; }, "1 + 0.1 ln(1 / freq_scale) must be positive", "100000"));
+  CHECK(reports([](auto& p) { p.freq_scale = 0; }, "write 1 for no scaling, got 0"));
+  CHECK(reports([](auto& p) { p.freq_scale = -2; }, "must be positive if ext_factor is not 0, got -2"));
+  CHECK(
+      reports([](auto& p) { p.freq_scale = 1e5; }, "1 + 0.1 ln(1 / freq_scale) must be positive", "100000"));
   for (const double bad : {inf, nan})
-    CHECK(says([bad](auto& p) { p.ext_factor = bad; }, "ext_factor must be finite, got "));
+    CHECK(reports([bad](auto& p) { p.ext_factor = bad; }, "ext_factor must be finite, got "));
   for (const Index bad : {Index{0}, Index{-1}})
-    CHECK(says([bad](auto& p) { p.n_ctx_orig = bad; }, "n_ctx_orig must be positive if ext_factor is not 0"));
-  CHECK(says([](auto& p) { p.freq_factors = {1, 1, 1}; }, "a value for each of 4 pairs", "got 3"));
+    CHECK(reports([bad](auto& p) { p.n_ctx_orig = bad; },
+                  "n_ctx_orig must be positive if ext_factor is not 0"));
+  CHECK(reports([](auto& p) { p.freq_factors = {1, 1, 1}; }, "a value for each of 4 pairs", "got 3"));
   for (const double bad : {0.0, inf, nan})
-    CHECK(says(
+    CHECK(reports(
         [bad](auto& p) {
           p.freq_factors = {1, 1, bad, 1};
         },
         "a value of freq_factors must be finite and not 0; write 1e30 to stop a pair, got "));
-  CHECK(says(
+  CHECK(reports(
       [](auto& p) {
         p.sections = {1, 1, 1, 1};
       },
       "normal and neox have one axis", "got sections of 4 pairs"));
-  CHECK(says([](auto& p) { p.mode = ggml_rope_type::mrope; }, "one of the first three sections",
-             "got 0, 0, 0, 0"));
-  CHECK(says(
+  CHECK(reports([](auto& p) { p.mode = ggml_rope_type::mrope; }, "one of the first three sections",
+                "got 0, 0, 0, 0"));
+  CHECK(reports(
       [](auto& p) {
         p.mode = ggml_rope_type::vision;
         p.sections = {0, 0, 0, 4};
       },
       "one of the first three sections", "got 0, 0, 0, 4"));
-  CHECK(says(
+  CHECK(reports(
       [](auto& p) {
         p.mode = ggml_rope_type::imrope;
         p.sections = {2, -1, 2, 1};

@@ -18,7 +18,7 @@ namespace {
 using namespace rope;
 using namespace testing;
 
-constexpr double turn = 2 * std::numbers::pi;
+constexpr double full_turn = 2 * std::numbers::pi;
 
 /// The ratio of each pair of a schedule to the same pair of the original one.
 double kept(const frequencies& scaled, const frequencies& original, Index i) {
@@ -117,10 +117,10 @@ TEST_CASE("resonance_scaling rounds wavelengths to whole tokens", "[frequencies]
   const frequencies f(8, 1e4, resonance_scaling{});
   CHECK(lists(f, 0, "1.047198 0.0997331 0.01000507 0.001000029", 7));
   const double tokens[] = {6, 63, 628, 6283};
-  for (Index i = 0; i < 4; ++i) CHECK(rounds_to(f.inv_freq()(i, 0), turn / tokens[i], 15));
+  for (Index i = 0; i < 4; ++i) CHECK(rounds_to(f.inv_freq()(i, 0), full_turn / tokens[i], 15));
   const frequencies wide(128, 5e5, resonance_scaling{});
   for (Index i = 0; i < 64; ++i) {
-    const double wavelength = turn / wide.inv_freq()(i, 0);
+    const double wavelength = full_turn / wide.inv_freq()(i, 0);
     CHECK(rounds_to(wavelength, std::round(wavelength), 15));
   }
 }
@@ -130,7 +130,7 @@ TEST_CASE("resonance_scaling rounds a wavelength between two tokens to the even 
   for (const auto& [wavelength, rounded] : {std::pair(2.5, 2.0), std::pair(3.5, 4.0), std::pair(8.5, 8.0),
                                             std::pair(2.75, 3.0), std::pair(0.75, 1.0)}) {
     const frequencies f(8, 1e4, last_wavelength{wavelength}, resonance_scaling{});
-    CHECK(rounds_to(f.inv_freq()(3, 0), turn / rounded, 15));
+    CHECK(rounds_to(f.inv_freq()(3, 0), full_turn / rounded, 15));
   }
 }
 

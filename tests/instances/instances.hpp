@@ -49,11 +49,11 @@
 #define ROPE_TEST_NORM_TURNS(S, A)       \
   ROPE_TEST_NORM_TURN(interleaved, S, A) \
   ROPE_TEST_NORM_TURN(half_split, S, A)
-#define ROPE_TEST_ATTENTION(T, turn, C)                                                                \
-  ROPE_TEST_EXTERN template void attend_block(const attention_call<T, turn, C>&, const query_block&);  \
-  ROPE_TEST_EXTERN template void attend_split(const attention_call<T, turn, C>&,                       \
-                                              const decode_results<arithmetic<T>>&, const key_split&); \
-  ROPE_TEST_EXTERN template void attend(const attention_call<T, turn, C>&, const rope::this_thread&);
+#define ROPE_TEST_ATTENTION(T, rotation, C)                                                               \
+  ROPE_TEST_EXTERN template void attend_block(const attention_call<T, rotation, C>&, const query_block&); \
+  ROPE_TEST_EXTERN template void attend_split(const attention_call<T, rotation, C>&,                      \
+                                              const decode_results<arithmetic<T>>&, const key_split&);    \
+  ROPE_TEST_EXTERN template void attend(const attention_call<T, rotation, C>&, const rope::this_thread&);
 #define ROPE_TEST_GRADIENT(T)                                                                        \
   ROPE_TEST_EXTERN template void add_gradients_of_block(                                             \
       const attention_tape<T>&, const visibility&, Index, Index, Index, Index, const bias_gradient&, \

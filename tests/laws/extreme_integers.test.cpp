@@ -209,9 +209,9 @@ TEST_CASE("extreme position maps stay between 0 and the position", "[library][ex
       std::int64_t distance(std::int64_t, std::int64_t) const { return value; }
     } const own{a};
     ids at;
-    const bool met = accepted([&] { at = key_positions(own, p, k, 1); });
-    REQUIRE(met == (k >= 0 && k <= p && (a >= 0 ? p >= least + a : p <= most + a)));
-    if (met) REQUIRE(at == ids{p - a});
+    const bool valid = accepted([&] { at = key_positions(own, p, k, 1); });
+    REQUIRE(valid == (k >= 0 && k <= p && (a >= 0 ? p >= least + a : p <= most + a)));
+    if (valid) REQUIRE(at == ids{p - a});
   }
 }
 

@@ -125,12 +125,12 @@ TEST_CASE("an mdspan of any strides is copied by its own indices, and stored bac
   const auto copy = rope::staged<"bshd">(span_of_strides<const float, 4>(x.data(), {B, S, H, D}));
   CHECK(counts(copy.view(), x));
   // The same numbers with channels slowest, in two memory orders.
-  std::vector<float> turned(x.size(), -1), gaps(2 * x.size(), -1);
-  const span_of_strides<float, 4> channels_slowest(turned.data(), {D, B, S, H}),
+  std::vector<float> rotated(x.size(), -1), gaps(2 * x.size(), -1);
+  const span_of_strides<float, 4> channels_slowest(rotated.data(), {D, B, S, H}),
       spaced(gaps.data(), {B, S, H, D}, {2, 2 * B, 2 * B * S, 2 * B * S * H});
   copy.store(spaced);
   for (std::size_t d = 0; d < D; ++d)
-    for (std::size_t t = 0; t < B * S * H; ++t) turned[d * (B * S * H) + t] = x[t * D + d];
+    for (std::size_t t = 0; t < B * S * H; ++t) rotated[d * (B * S * H) + t] = x[t * D + d];
   CHECK(counts(std::as_const(copy).view(), x));
   CHECK(counts(rope::staged<"dbsh">(channels_slowest).view(), x));
   CHECK(counts(rope::staged<"bshd">(spaced).view(), x));
@@ -149,9 +149,9 @@ TEST_CASE("an mdspan of any strides is copied by its own indices, and stored bac
   const rope::frequency_table<> table(rope::frequencies(Index(D)), 32);
   auto s = rope::staged<"bshd">(spaced);
   rope::rotate<rope::half_split>(s.view(), table);
-  s.store(span_of_strides<float, 4>(turned.data(), {B, S, H, D}));
+  s.store(span_of_strides<float, 4>(rotated.data(), {B, S, H, D}));
   rope::rotate<rope::half_split>(rope::bshd(x.data(), B, S, H, D), table);
-  CHECK(turned == x);
+  CHECK(rotated == x);
 
   const std::vector<float> before = gaps;
   CHECK(throws_saying<std::invalid_argument>(

@@ -207,12 +207,12 @@ TEST_CASE("the description of a model without rotating layers names its other po
         "  longest context         512 tokens\n"
         "  heads                   12 for queries, 12 for keys\n"
         "  rotation                none in any layer: this model has learned positions\n");
-  const auto turning = import_hugging_face(
+  const auto rotating = import_hugging_face(
       json{{"model_type", "nomic_bert"}, {"hidden_size", 768}, {"num_attention_heads", 12}});
   const std::vector<std::string> differences = {
       "positions are encoded by learned positions in GGUF and by rotation in Hugging Face"};
-  CHECK(compare_models(bert, turning) == differences);
-  CHECK(compare_models(turning, bert).size() == 1);
+  CHECK(compare_models(bert, rotating) == differences);
+  CHECK(compare_models(rotating, bert).size() == 1);
   CHECK(compare_models(bert, bert).empty());
 }
 

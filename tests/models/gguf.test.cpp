@@ -474,13 +474,13 @@ TEST_CASE("the values that llama.cpp assumes for absent keys have warnings", "[m
                           const std::string& what, const json& value) {
     json keys = {{".attention.key_length", 128}, {".block_count", 8}};
     keys.update(more);
-    const auto says = [&](const json& file) {
+    const auto reports = [&](const json& file) {
       return has_warning(import_gguf(gguf(architecture, file)).warnings,
                          architecture + key + " is not given; assumed " + what + ", as llama.cpp does");
     };
     json given = keys;
     given[key] = value;
-    return says(keys) && !says(given);
+    return reports(keys) && !reports(given);
   };
   const json none = json::object(), window = {{".attention.sliding_window", 64}};
   CHECK(assumed("llama", none, ".rope.freq_base", "10000", 5e5));
@@ -534,14 +534,14 @@ TEST_CASE("unused keys have warnings", "[models][gguf]") {
 TEST_CASE("malformed metadata throws with the name of the key", "[models][gguf]") {
   struct malformed {
     testing::gguf_file file;
-    std::vector<const char*> says;
+    std::vector<const char*> reports;
   };
   const json yarn = {{".rope.scaling.type", "yarn"}, {".rope.scaling.factor", 4}};
   const auto with_yarn = [&](json more) {
     more.update(yarn);
     return small(more);
   };
-  for (const auto& [file, says] : std::vector<malformed>{
+  for (const auto& [file, reports] : std::vector<malformed>{
            {{json::object()}, {"general.architecture", "missing"}},
            {gguf("novel", json::object()),
             {"general.architecture", "novel", "layout", "see include/rope/models/README.md"}},
@@ -608,7 +608,7 @@ TEST_CASE("malformed metadata throws with the name of the key", "[models][gguf]"
     }
     CAPTURE(text);
     CHECK(text.find("rope::import_gguf: ") == 0);
-    for (const char* part : says) {
+    for (const char* part : reports) {
       CAPTURE(part);
       CHECK(text.find(part) != std::string::npos);
     }

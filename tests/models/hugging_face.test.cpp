@@ -659,11 +659,11 @@ TEST_CASE("a key without effect is reported by its name", "[models][import]") {
 TEST_CASE("a default of the class is reported by the name of its key", "[models][import]") {
   const auto assumed = [](const char* architecture, const char* key, const json& value) {
     const json file = {{"model_type", architecture}, {"hidden_size", 64}, {"num_attention_heads", 4}};
-    const auto says = [&](const json& config) {
+    const auto reports = [&](const json& config) {
       return has_warning(import_hugging_face(config).warnings, std::string(key) + " is not given; assumed ",
                          std::string(", the default of ") + architecture);
     };
-    return says(file) && !says(changed(file, {{key, value}}));
+    return reports(file) && !reports(changed(file, {{key, value}}));
   };
   CHECK(assumed("qwen3", "head_dim", 16));
   CHECK(assumed("glm4", "partial_rotary_factor", 0.25));
@@ -681,11 +681,11 @@ TEST_CASE("a default of the class that makes layers differ is reported by the na
                            const std::string& what, const json& value) {
     json file = changed(small_of_8, more);
     file["model_type"] = architecture;
-    const auto says = [&](const json& config) {
+    const auto reports = [&](const json& config) {
       return has_warning(import_hugging_face(config).warnings,
                          key + " is not given; assumed " + what + ", the default of " + architecture);
     };
-    return says(file) && !says(changed(file, {{key, value}}));
+    return reports(file) && !reports(changed(file, {{key, value}}));
   };
   json types = json::array();
   for (int i = 0; i < 8; ++i) types.push_back(i % 2 == 0 ? "sliding_attention" : "full_attention");
@@ -914,7 +914,7 @@ TEST_CASE("an unknown architecture with windows and scaling throws", "[models][i
 TEST_CASE("every malformed config throws with the name of the key", "[models][import]") {
   struct malformed {
     json changes;
-    std::vector<const char*> says;
+    std::vector<const char*> reports;
   };
   const auto rope = [](json keys) { return json{{"rope_scaling", std::move(keys)}}; };
   const auto yarn = [&](const json& changes) {
@@ -1050,7 +1050,7 @@ TEST_CASE("every malformed config throws with the name of the key", "[models][im
        {"rope_scaling.mscale_all_dim", "softmax multiplier", "inf"}},
   };
   CHECK(table.size() >= 40);
-  for (const auto& [changes, says] : table) {
+  for (const auto& [changes, reports] : table) {
     CAPTURE(changes.dump());
     std::string text;
     try {
@@ -1060,7 +1060,7 @@ TEST_CASE("every malformed config throws with the name of the key", "[models][im
     }
     CAPTURE(text);
     CHECK(text.find("rope::") == 0);
-    for (const char* part : says) {
+    for (const char* part : reports) {
       CAPTURE(part);
       CHECK(text.find(part) != std::string::npos);
     }
@@ -1089,8 +1089,8 @@ TEST_CASE("a config without rotation imports if that is requested", "[models][im
         "no positions");
   // A model that rotates is equal with and without the option.
   const json llama = testing::config("llama_3_8b");
-  const auto turning = import_hugging_face(llama, {.without_rope = rope::model_without_rope::describe});
-  CHECK(rope::describe(turning) == rope::describe(import_hugging_face(llama)));
+  const auto rotating = import_hugging_face(llama, {.without_rope = rope::model_without_rope::describe});
+  CHECK(rope::describe(rotating) == rope::describe(import_hugging_face(llama)));
 }
 
 TEST_CASE("the work of importing a config is bounded", "[models][import]") {

@@ -202,7 +202,7 @@ TEST_CASE("unknown values of a layer and invalid calls throw before anything is 
                           const std::string& text) {
     const model_tables tables(model, -4, 16);
     heads x(head_dim);
-    const auto says = [&](const auto& call) {
+    const auto reports = [&](const auto& call) {
       try {
         call();
       } catch (const std::exception& error) {
@@ -210,8 +210,8 @@ TEST_CASE("unknown values of a layer and invalid calls throw before anything is 
       }
       return false;
     };
-    const bool both = says([&] { rotate_layer(tables, layer, x.q(), x.k(), start); }) &&
-                      says([&] { rotate_layer(tables, layer, x.q(), start); });
+    const bool both = reports([&] { rotate_layer(tables, layer, x.q(), x.k(), start); }) &&
+                      reports([&] { rotate_layer(tables, layer, x.q(), start); });
     return both && x == heads(head_dim);
   };
   const rope::model_rope llama = import("llama_3_1_8b");
@@ -234,10 +234,10 @@ TEST_CASE("unknown values of a layer and invalid calls throw before anything is 
   const json v4 = {{"model_type", "deepseek_v4"},
                    {"num_hidden_layers", 2},
                    {"layer_types", {"sliding_attention", "compressed_sparse_attention"}}};
-  const rope::model_rope turned = rope::import_hugging_face(v4);
-  CHECK(turned.keys_are_values);
+  const rope::model_rope rotated = rope::import_hugging_face(v4);
+  CHECK(rotated.keys_are_values);
   CHECK_FALSE(llama.keys_are_values);
-  parts = testing::model_parts(turned);
+  parts = testing::model_parts(rotated);
   parts.sink_logits = false;
   CHECK(refused(parts.model(), 0, 512, 0, "rotate_layer: layer 0 also un-rotates the output of attention"));
 

@@ -62,7 +62,7 @@ bool near(A a, A b) {
 }
 
 /// Whether `pair` is (x, y) rotated by so many quarter turns.
-bool turned(const float* pair, float x, float y, int quarters) {
+bool rotated(const float* pair, float x, float y, int quarters) {
   const float c[] = {1, 0, -1, 0};
   const float cos = c[quarters % 4], sin = c[(quarters + 3) % 4];
   return near(pair[0], x * cos - y * sin) && near(pair[1], y * cos + x * sin);
@@ -100,19 +100,20 @@ void check_rotation() {
   std::vector<float> x = {1, 2, 9, 1, 2, 9, 1, 2, 9, 1, 2, 9}, y(12);
   const auto view = rope::bshd(x.data(), 2, 2, 1, 3), out = rope::bshd(y.data(), 2, 2, 1, 3);
   rope::rotate_to<rope::interleaved>(view, out, table, 1);
-  check(turned(&y[0], 1, 2, 1) && turned(&y[3], 1, 2, 2) && turned(&y[6], 1, 2, 1), "rotation from a start");
+  check(rotated(&y[0], 1, 2, 1) && rotated(&y[3], 1, 2, 2) && rotated(&y[6], 1, 2, 1),
+        "rotation from a start");
   check(y[2] == 9 && y[11] == 9, "channels outside the rotary window are copied");
   const int ids[] = {3, 0, 2, 5}, starts[] = {4, 6}, offsets[] = {0, 1, 2};
   rope::rotate_to<rope::half_split>(view, out, table, std::span<const int>(ids));
-  check(turned(&y[0], 1, 2, 3) && y[3] == 1 && turned(&y[6], 1, 2, 2) && turned(&y[9], 1, 2, 5),
+  check(rotated(&y[0], 1, 2, 3) && y[3] == 1 && rotated(&y[6], 1, 2, 2) && rotated(&y[9], 1, 2, 5),
         "rotation by ids");
   rope::rotate_to<rope::half_split>(view, out, table, rope::row_starts<int>{starts});
-  check(turned(&y[3], 1, 2, 5) && turned(&y[9], 1, 2, 7), "rotation by the starts of rows");
+  check(rotated(&y[3], 1, 2, 5) && rotated(&y[9], 1, 2, 7), "rotation by the starts of rows");
   rope::rotate_to<rope::half_split>(rope::thd(x.data(), 2, 1, 3), rope::thd(y.data(), 2, 1, 3), table,
                                     rope::segments<int>{offsets, starts});
-  check(turned(&y[0], 1, 2, 4) && turned(&y[3], 1, 2, 6), "rotation by segments");
+  check(rotated(&y[0], 1, 2, 4) && rotated(&y[3], 1, 2, 6), "rotation by segments");
   rope::rotate<rope::interleaved>(view, table, 3);
-  check(turned(&x[0], 1, 2, 3), "rotation in place");
+  check(rotated(&x[0], 1, 2, 3), "rotation in place");
   rope::unrotate<rope::interleaved>(view, table, 3);
   check(near(x[0], 1.0f) && near(x[1], 2.0f) && near(x[3], 1.0f), "unrotate takes rotation back");
   check(view.channels(1, 2).at(1, 0, 0) == &x[7] &&

@@ -297,8 +297,8 @@ TEST_CASE("proportional, resonance and clipped schedules follow their formulas",
                          : number(0);
             }) <= one_rounding);
     CHECK(worst_error({p.dim, p.base, rope::resonance_scaling{}}, [&](Index i) {
-            const number turn = number(2) * pi();
-            return turn / of(mpfr_rint, turn / p[i]);
+            const number full_turn = number(2) * pi();
+            return full_turn / of(mpfr_rint, full_turn / p[i]);
           }) <= one_rounding);
     for (const Index low_count : {2, 3, 20, 100}) {
       const Index pairs = p.dim / 2, n = (std::min)(low_count, pairs);

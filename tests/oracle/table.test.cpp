@@ -60,7 +60,7 @@ real two_pi() {
   return pi * real(2.0);
 }
 
-real fraction_of_a_turn(phase p) {
+real fraction_of_full_turn(phase p) {
   real turn(0.0);
   for (const std::uint64_t word : {p.turn.hi, p.turn.mid, p.turn.lo}) {
     mpfr_mul_2ui(turn.get(), turn.get(), 64, MPFR_RNDN);
@@ -356,8 +356,8 @@ TEST_CASE("phase_of is the exact product over two pi, rounded to 2^-192 full tur
   testing::random random(seed);
   const auto check = [&](double inv_freq, double coordinate) {
     CAPTURE(inv_freq, coordinate);
-    real difference =
-        real(inv_freq) * real(coordinate) / turn - fraction_of_a_turn(rope::phase_of(inv_freq, coordinate));
+    real difference = real(inv_freq) * real(coordinate) / turn -
+                      fraction_of_full_turn(rope::phase_of(inv_freq, coordinate));
     real whole;
     mpfr_round(whole.get(), difference.get());
     mpfr_sub(difference.get(), difference.get(), whole.get(), MPFR_RNDN);
@@ -381,7 +381,7 @@ TEST_CASE("cos and sin of a phase are as accurate as documented", "[oracle]") {
   testing::random random(seed);
   double of_float = 0, of_double = 0;
   const auto include = [&](phase p) {
-    const exact_pair exact(fraction_of_a_turn(p) * unit);
+    const exact_pair exact(fraction_of_full_turn(p) * unit);
     const rope::cos_sin wide = rope::cos_sin_of<double>(p), narrow = rope::cos_sin_of<float>(p);
     of_double = std::max(
         {of_double, error_in_ulp<double>(wide.cos, exact.cos), error_in_ulp<double>(wide.sin, exact.sin)});

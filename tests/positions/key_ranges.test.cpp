@@ -79,30 +79,30 @@ TEST_CASE("segments attend to themselves, and padding neither attends nor is att
 }
 
 TEST_CASE("invalid ranges throw with the value", "[positions]") {
-  const auto says = [](const auto& make, const char* rule) {
+  const auto reports = [](const auto& make, const char* rule) {
     return throws_saying<std::invalid_argument>(make, rule);
   };
-  CHECK(says([] { static_cast<void>(rope::chunk_ranges(0, {.queries = 1, .keys = 1})); },
-             "chunk_ranges: chunk must be positive, got 0"));
-  CHECK(says([] { static_cast<void>(rope::block_causal_ranges(-3, {.queries = 1, .keys = 1})); },
-             "block_causal_ranges: block must be positive, got -3"));
-  CHECK(says([] { static_cast<void>(rope::prefix_ranges(4, {.queries = 1, .keys = 3})); },
-             "prefix_ranges: prefix must be in [0, keys = 3], got 4"));
-  CHECK(says([] { static_cast<void>(rope::prefix_ranges(-1, {.queries = 1, .keys = 3})); }, "got -1"));
-  CHECK(says([] { static_cast<void>(rope::prefix_ranges(0, {.queries = 4, .keys = 3})); },
-             "queries are the newest tokens of a row, so they must be in [0, keys = 3], got 4"));
-  CHECK(says([] { static_cast<void>(rope::chunk_ranges(1, {.queries = -1, .keys = 3})); }, "got -1"));
+  CHECK(reports([] { static_cast<void>(rope::chunk_ranges(0, {.queries = 1, .keys = 1})); },
+                "chunk_ranges: chunk must be positive, got 0"));
+  CHECK(reports([] { static_cast<void>(rope::block_causal_ranges(-3, {.queries = 1, .keys = 1})); },
+                "block_causal_ranges: block must be positive, got -3"));
+  CHECK(reports([] { static_cast<void>(rope::prefix_ranges(4, {.queries = 1, .keys = 3})); },
+                "prefix_ranges: prefix must be in [0, keys = 3], got 4"));
+  CHECK(reports([] { static_cast<void>(rope::prefix_ranges(-1, {.queries = 1, .keys = 3})); }, "got -1"));
+  CHECK(reports([] { static_cast<void>(rope::prefix_ranges(0, {.queries = 4, .keys = 3})); },
+                "queries are the newest tokens of a row, so they must be in [0, keys = 3], got 4"));
+  CHECK(reports([] { static_cast<void>(rope::chunk_ranges(1, {.queries = -1, .keys = 3})); }, "got -1"));
   const std::vector<int> none, fits = {0, 2, 5}, late = {1, 5}, falling = {0, 3, 2}, one = {2},
                                long_one = {3, 3}, negative = {-1, 3};
-  CHECK(says([&] { static_cast<void>(rope::segment_ranges(none, true)); },
-             "segment_ranges: offsets must begin"));
-  CHECK(says([&] { static_cast<void>(rope::segment_ranges(late, true)); }, "must begin with 0"));
-  CHECK(says([&] { static_cast<void>(rope::segment_ranges(falling, true)); },
-             "must not decrease, got 2 after 3"));
-  CHECK(says([&] { static_cast<void>(rope::segment_ranges(fits, true, one)); },
-             "lengths must be empty or one per segment, 2, got 1"));
-  CHECK(says([&] { static_cast<void>(rope::segment_ranges(fits, true, long_one)); },
-             "the length of segment 0 must be in [0, 2], got 3"));
-  CHECK(says([&] { static_cast<void>(rope::segment_ranges(fits, true, negative)); },
-             "the length of segment 0 must be in [0, 2], got -1"));
+  CHECK(reports([&] { static_cast<void>(rope::segment_ranges(none, true)); },
+                "segment_ranges: offsets must begin"));
+  CHECK(reports([&] { static_cast<void>(rope::segment_ranges(late, true)); }, "must begin with 0"));
+  CHECK(reports([&] { static_cast<void>(rope::segment_ranges(falling, true)); },
+                "must not decrease, got 2 after 3"));
+  CHECK(reports([&] { static_cast<void>(rope::segment_ranges(fits, true, one)); },
+                "lengths must be empty or one per segment, 2, got 1"));
+  CHECK(reports([&] { static_cast<void>(rope::segment_ranges(fits, true, long_one)); },
+                "the length of segment 0 must be in [0, 2], got 3"));
+  CHECK(reports([&] { static_cast<void>(rope::segment_ranges(fits, true, negative)); },
+                "the length of segment 0 must be in [0, 2], got -1"));
 }

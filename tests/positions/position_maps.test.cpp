@@ -49,8 +49,8 @@ double dot(const std::vector<double>& q, const std::vector<double>& k) {
 }
 
 /// `head` rotated to `position`.
-std::vector<double> turned(std::vector<double> head, const frequency_table<double>& table,
-                           std::int64_t position) {
+std::vector<double> rotated(std::vector<double> head, const frequency_table<double>& table,
+                            std::int64_t position) {
   rotate<interleaved>(thd(head.data(), 1, 1, static_cast<Index>(head.size())), table, position);
   return head;
 }
@@ -153,7 +153,7 @@ TEST_CASE("both ways to rotate under a rule give the score of its distance", "[p
   const dual_chunk chunks{.chunk_size = 32, .local_size = 8};
   double worst = 0;
   const auto compare = [&](std::int64_t distance, std::int64_t query, std::int64_t key) {
-    const double score = dot(turned(q, table, query), turned(k, table, key));
+    const double score = dot(rotated(q, table, query), rotated(k, table, key));
     worst = (std::max)(
         worst, testing::abs(score - static_cast<double>(score_at(q.data(), k.data(), distance, schedule))));
   };

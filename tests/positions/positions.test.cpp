@@ -263,14 +263,14 @@ TEST_CASE("a start that leads out of the table is reported with the last positio
       "got positions 9223372036854775806 to 9223372036854775807 (start 9223372036854775806, 4 tokens)"));
   // A single position is reported alone.
   std::vector<float> x(4);
-  std::string said;
+  std::string message;
   try {
     rope::rotate<rope::half_split>(rope::thd(x.data(), 1, 1, 4),
                                    rope::frequency_table<float>(rope::frequencies(4), 5), 7);
   } catch (const std::out_of_range& error) {
-    said = error.what();
+    message = error.what();
   }
-  CHECK(said ==
+  CHECK(message ==
         "rope::rotate: position 7 is outside the table's [0, 5); the table has 5 rows, make it with "
         "frequency_table(frequencies, 8)");
 }

@@ -47,9 +47,9 @@ TEMPLATE_LIST_TEST_CASE("the gradient with respect to the heads rotates back and
                                       head_dim - rotary_dim));
         });
         // In place, as one of a pair, on threads, and in scalars: the same bits.
-        const auto again = [&](auto turn) {
+        const auto again = [&](auto call) {
           const std::vector<T> before = in.now;
-          turn();
+          call();
           CHECK(testing::same_heads(x, y));
           CHECK(in.untouched_outside(x));
           in.now = before;

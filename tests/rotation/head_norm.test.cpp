@@ -75,11 +75,11 @@ std::vector<wide> normed(const head_view<const T>& x, const head_norm<W>& norm, 
 /// The largest error of `after` in units of the allowed error. `table` may be null: then nothing rotates.
 template <class Layout, class T, class W, class PositionOf>
 wide worst(const head_view<const T>& before, const head_view<const T>& after, const head_norm<W>& norm,
-           const frequencies* turns, Index first, PositionOf position_of) {
+           const frequencies* rotation, Index first, PositionOf position_of) {
   std::vector<double> inv_freq;
-  if (turns != nullptr)
-    for (Index i = 0; i < turns->pairs(); ++i) inv_freq.push_back(turns->inv_freq()(i, 0));
-  const wide m = turns != nullptr ? static_cast<wide>(turns->attention_factor()) : 1;
+  if (rotation != nullptr)
+    for (Index i = 0; i < rotation->pairs(); ++i) inv_freq.push_back(rotation->inv_freq()(i, 0));
+  const wide m = rotation != nullptr ? static_cast<wide>(rotation->attention_factor()) : 1;
   const wide by_norm =
       norm_bound<T>(norm.mean_over == norm_mean::token ? before.heads * before.head_dim : before.head_dim);
   wide most = 0;
@@ -168,8 +168,8 @@ TEMPLATE_LIST_TEST_CASE("a normalised and rotated head follows the formulas with
   using T = typename TestType::channel;
   using S = typename TestType::entry;
   const Index B = 2, L = 4, H = 3, D = 40, first = 8;
-  const frequencies turns = frequencies::custom(frequencies(24).inv_freq(), 1.25);
-  const frequency_table<S> table(turns, -20, 60);
+  const frequencies rotation = frequencies::custom(frequencies(24).inv_freq(), 1.25);
+  const frequency_table<S> table(rotation, -20, 60);
   const std::vector<T> before = testing::random_channels<T>(B * L * H * D, 21);
   const std::vector<float> weight = weights_of<float>(D, 22);
   const head_norm<float> norm = {.weight = weight, .epsilon = 1e-5, .offset = 1};
@@ -180,15 +180,15 @@ TEMPLATE_LIST_TEST_CASE("a normalised and rotated head follows the formulas with
     const auto view = rope::bshd(x.data(), B, L, H, D);
     rope::normalize_and_rotate<Layout>(view, norm, table.at_channel(first), ids);
     const auto position_of = [&](Index b, Index t) { return ids[static_cast<std::size_t>(b * L + t)]; };
-    CHECK(worst<Layout, T>(rope::bshd(before.data(), B, L, H, D), view, norm, &turns, first, position_of) <=
-          1);
+    CHECK(worst<Layout, T>(rope::bshd(before.data(), B, L, H, D), view, norm, &rotation, first,
+                           position_of) <= 1);
     // The norm is that of the whole head, not of the rotated channels, and comes before the rotation.
     std::vector<T> other = before;
     const auto wrong = rope::bshd(other.data(), B, L, H, D);
     rope::rotate<Layout>(wrong, table.at_channel(first), ids);
     rope::normalize_heads(wrong, norm);
-    CHECK(worst<Layout, T>(rope::bshd(before.data(), B, L, H, D), wrong, norm, &turns, first, position_of) >
-          100);
+    CHECK(worst<Layout, T>(rope::bshd(before.data(), B, L, H, D), wrong, norm, &rotation, first,
+                           position_of) > 100);
   });
 }
 

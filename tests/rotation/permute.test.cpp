@@ -140,24 +140,24 @@ TEST_CASE("permute_channels without a rotary_dim takes the whole head", "[rotati
 TEST_CASE("heads and rotated channels that do not fit throw and no row moves", "[rotation][permute]") {
   const matrix before = matrix::Random(24, 3);
   matrix x = before;
-  const auto says = [&](const char* text, Index heads, Index rotary_dim = 0, Index first = 0) {
+  const auto reports = [&](const char* text, Index heads, Index rotary_dim = 0, Index first = 0) {
     const bool thrown = throws_saying<std::invalid_argument>(
         [&] { permute_rows<interleaved, half_split>(x, heads, rotary_dim, first); },
         std::string("rope::permute_rows: ") + text);
     return thrown && x == before;
   };
-  CHECK(says("heads must be positive and divide the 24 rows, got 0", 0));
-  CHECK(says("heads must be positive and divide the 24 rows, got -2", -2));
-  CHECK(says("heads must be positive and divide the 24 rows, got 5", 5));
-  CHECK(says("heads must be positive and divide the 24 rows, got 48", 48));
-  CHECK(says("first must be in [0, head_dim = 12], got -1", 2, 4, -1));
-  CHECK(says("first must be in [0, head_dim = 12], got 13", 2, 4, 13));
-  CHECK(says("rotary_dim must be even, positive and at most head_dim = 12, got 14", 2, 14));
-  CHECK(says("rotary_dim must be even, positive and at most head_dim = 8, got 10", 2, 10, 4));
-  CHECK(says("rotary_dim must be even, positive and at most head_dim = 12, got 5", 2, 5));
-  CHECK(says("rotary_dim must be even, positive and at most head_dim = 12, got -4", 2, -4));
-  CHECK(says("rotary_dim must be even, positive and at most head_dim = 3, got 3", 8));
-  CHECK(says("rotary_dim must be even, positive and at most head_dim = 0, got 0", 2, 0, 12));
+  CHECK(reports("heads must be positive and divide the 24 rows, got 0", 0));
+  CHECK(reports("heads must be positive and divide the 24 rows, got -2", -2));
+  CHECK(reports("heads must be positive and divide the 24 rows, got 5", 5));
+  CHECK(reports("heads must be positive and divide the 24 rows, got 48", 48));
+  CHECK(reports("first must be in [0, head_dim = 12], got -1", 2, 4, -1));
+  CHECK(reports("first must be in [0, head_dim = 12], got 13", 2, 4, 13));
+  CHECK(reports("rotary_dim must be even, positive and at most head_dim = 12, got 14", 2, 14));
+  CHECK(reports("rotary_dim must be even, positive and at most head_dim = 8, got 10", 2, 10, 4));
+  CHECK(reports("rotary_dim must be even, positive and at most head_dim = 12, got 5", 2, 5));
+  CHECK(reports("rotary_dim must be even, positive and at most head_dim = 12, got -4", 2, -4));
+  CHECK(reports("rotary_dim must be even, positive and at most head_dim = 3, got 3", 8));
+  CHECK(reports("rotary_dim must be even, positive and at most head_dim = 0, got 0", 2, 0, 12));
 
   std::vector<float> heads = {0, 1, 2, 3, 4, 5, 6};
   const std::vector<float> heads_before = heads;

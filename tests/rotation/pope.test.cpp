@@ -201,9 +201,9 @@ TEST_CASE("a pope score depends only on the distance and the bias", "[rotation][
 }
 
 TEST_CASE("phases outside [-2 pi, 0] count as the nearest one inside", "[rotation][pope]") {
-  constexpr double turn = 2 * 3.14159265358979323846;
-  const pope_bias outside(Eigen::Array<double, 1, 4>(0.5, -100, -turn, -1)),
-      inside(Eigen::Array<double, 1, 4>(0, -turn, -turn, -1));
+  constexpr double full_turn = 2 * 3.14159265358979323846;
+  const pope_bias outside(Eigen::Array<double, 1, 4>(0.5, -100, -full_turn, -1)),
+      inside(Eigen::Array<double, 1, 4>(0, -full_turn, -full_turn, -1));
   for (Index i = 0; i < 4; ++i) {
     CHECK(outside.head(0)[i].cos == inside.head(0)[i].cos);
     CHECK(outside.head(0)[i].sin == inside.head(0)[i].sin);

@@ -120,12 +120,12 @@ setting draw(Dice& d, long longest = 300, const most& limits = {}) {
         o.query_positions = s.query_positions;
       }
       {
-        const long rows = d.one_in(2) ? 1 : batch, kind = d.up_to(2), turn = d.up_to(keys),
+        const long rows = d.one_in(2) ? 1 : batch, kind = d.up_to(2), offset = d.up_to(keys),
                    start = d.up_to(9) - 3;
         for (long i = 0; i < rows; ++i)
           for (long j = 0; j < keys; ++j)
             s.key_positions.push_back(kind == 0   ? start + i + j
-                                      : kind == 1 ? (j + turn) % std::max(1L, keys) + start
+                                      : kind == 1 ? (j + offset) % std::max(1L, keys) + start
                                                   : d.up_to(2 * keys));
         o.key_positions = s.key_positions;
       }

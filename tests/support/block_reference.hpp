@@ -67,8 +67,8 @@ struct block {
 using sees_key = std::function<bool(std::size_t, std::size_t)>;
 
 /// Heads of x after the norm and the rotation: a list of [heads] of [head_dim] per token.
-inline matrix turned_heads(const block& m, const matrix& x, const list& norm,
-                           const std::vector<long long>& positions) {
+inline matrix rotated_heads(const block& m, const matrix& x, const list& norm,
+                            const std::vector<long long>& positions) {
   matrix y = x;
   for (std::size_t t = 0; t < x.rows; ++t)
     for (std::size_t h = 0; h < x.cols / m.head_dim; ++h) {
@@ -95,8 +95,8 @@ inline matrix forward(const block& m, const matrix& x, const matrix& context,
                       const std::vector<long long>& query_positions,
                       const std::vector<long long>& key_positions, const sees_key& sees,
                       std::size_t row = 0) {
-  const matrix q = turned_heads(m, m.q(x), m.q_norm, query_positions),
-               k = turned_heads(m, m.k(context), m.k_norm, key_positions), v = m.v(context);
+  const matrix q = rotated_heads(m, m.q(x), m.q_norm, query_positions),
+               k = rotated_heads(m, m.k(context), m.k_norm, key_positions), v = m.v(context);
   matrix attended{x.rows, m.heads * m.value_dim, list(x.rows * m.heads * m.value_dim)};
   for (std::size_t i = 0; i < x.rows; ++i)
     for (std::size_t h = 0; h < m.heads; ++h) {

@@ -99,7 +99,7 @@ std::vector<testing::wide> attend(const model& m, const std::vector<double>& q, 
 /// type: a query and a raw key to T, a rotated key to C after each rotation. A 16-bit type then adds its own
 /// unit of roundoff to e.
 template <class T, class C>
-double decoder_bound(const model& m, std::size_t keys, long turns, bool rotated_storage) {
+double decoder_bound(const model& m, std::size_t keys, long rotations, bool rotated_storage) {
   using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
   const auto factor = static_cast<double>(m.attention_factor);
   const auto dim = static_cast<long>(m.dim), n = static_cast<long>(keys);
@@ -110,11 +110,11 @@ double decoder_bound(const model& m, std::size_t keys, long turns, bool rotated_
     using X = decltype(type);
     return tolerance::is_16_bit<X> ? static_cast<double>(tolerance::unit_roundoff<X>()) : 0.0;
   };
-  const double turned = static_cast<double>(turns);
-  const double key_error = rotated_storage ? (1 + turned) * narrow(C{}) : narrow(T{});
+  const double times = static_cast<double>(rotations);
+  const double key_error = rotated_storage ? (1 + times) * narrow(C{}) : narrow(T{});
   const double largest_score = 2 * factor * factor * testing::sqrt(static_cast<double>(m.dim));
   return attention_bound<arithmetic>(head, key, value, {.softcap = m.softcap}) +
-         2 * 1.02 * largest_score * ((8.4 + 4.2 * turned) * u + narrow(T{}) + key_error);
+         2 * 1.02 * largest_score * ((8.4 + 4.2 * times) * u + narrow(T{}) + key_error);
 }
 
 }  // namespace reference

@@ -84,8 +84,8 @@ bool has_frequencies(const Frequencies& f, Index pairs, Expected expected) {
 /// YaRN: the frequency of pair i, after Peng et al. 2023, arXiv:2309.00071, with bounds rounded outwards.
 inline testing::wide yarn(testing::wide base, Index i, Index d, testing::wide s,
                           testing::wide original_length) {
-  const auto pair_of = [&](testing::wide turns) {
-    return static_cast<testing::wide>(d) * testing::log(original_length / (turns * (2 * testing::pi))) /
+  const auto pair_of = [&](testing::wide rotations) {
+    return static_cast<testing::wide>(d) * testing::log(original_length / (rotations * (2 * testing::pi))) /
            (2 * testing::log(base));
   };
   const testing::wide low = testing::floor(pair_of(32)), high = testing::ceil(pair_of(1));

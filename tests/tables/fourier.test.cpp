@@ -85,16 +85,16 @@ TEST_CASE("the identity mixture is RoPE without the dropped frequencies", "[tabl
   std::vector<float> x = testing::random_channels<float>(4 * 2 * 2 * pairs, testing::seed());
   const std::vector<float> before = x;
   rotate<half_split>(thd(x.data(), 4, 2, 2 * pairs), table);
-  bool same = true, turned = false;
+  bool same = true, rotated = false;
   for (std::size_t d = 0; d < x.size(); ++d) {
     const auto pair = static_cast<Index>(d) % pairs;
     if (pair >= kept.pairs())
       same = same && testing::same_bits(&x[d], &before[d], 1);
     else
-      turned = turned || x[d] != before[d];
+      rotated = rotated || x[d] != before[d];
   }
   CHECK(same);
-  CHECK(turned);
+  CHECK(rotated);
 }
 
 TEST_CASE("an entry is the mixture of its cosines or sines", "[tables][fourier]") {

@@ -127,7 +127,7 @@ TEST_CASE("angles of positions give the table of the positions", "[tables][given
 }
 
 // rotations [rows, 2], ranges [3]: einsum('..., f -> ... f') and rearrange('... r f -> ... (r f)').
-TEST_CASE("learned rotations turn every pair of their range", "[tables][given_table]") {
+TEST_CASE("learned rotations rotate every pair of their range", "[tables][given_table]") {
   const matrix rotations = random_angles(20, 2, -8, 8);
   const Eigen::Array3d ranges(1.0, 3.7, -1e-3);
   const auto table = table_of_angles<double>(rotations, ranges);
@@ -390,11 +390,11 @@ TEST_CASE("unrotate inverts every pair of any entries", "[tables][given_table]")
     for (const auto& view : {bshd(rotated.data(), 1, tokens, heads, head_dim),
                              bhsd(rotated.data(), 1, heads, tokens, head_dim)}) {
       rotate<Layout>(view, table, 100);
-      const std::vector<T> turned = rotated;
+      const std::vector<T> image_memory = rotated;
       unrotate<Layout>(view, table, 100);
       head_view<const T> source = view, image = view;
       source.data = before.data();
-      image.data = turned.data();
+      image.data = image_memory.data();
       double worst = 0;
       for (Index t = 0; t < tokens; ++t)
         for (Index h = 0; h < heads; ++h)
@@ -443,9 +443,9 @@ TEST_CASE("a row of given entries is the identity only if its entries are", "[ta
   rotate<half_split>(thd(x.data() + 12, 1, 1, 6), table, 0);
   CHECK(testing::same_bits(x, before));
   // Position 0 rotates if the given row rotates.
-  const auto turned = table_of_angles(matrix::Constant(1, 1, 1.0), table_form::half_width);
+  const auto one_radian = table_of_angles(matrix::Constant(1, 1, 1.0), table_form::half_width);
   std::vector<double> y = {1, 0};
-  rotate<half_split>(thd(y.data(), 1, 1, 2), turned);
+  rotate<half_split>(thd(y.data(), 1, 1, 2), one_radian);
   CHECK(y[0] < 0.6);
   // With an m, no angle is the identity.
   CHECK(!table_of_angles(matrix::Zero(1, 1), table_form::half_width, 0, 1.5).is_identity(0));

@@ -290,14 +290,15 @@ TEST_CASE("attention uses the positions of the options", "[tables]") {
   const tensor got = attention_call::output_of<double>(x, axes::bshd, [&](auto q, auto k, auto v, auto out) {
     rope::attention<half_split>(q, k, v, out, tables, options);
   });
-  operands turned = x;
+  operands rotated_operands = x;
   auto q = attention_call::stored<double>(x.q), k = attention_call::stored<double>(x.k);
   rope::rotate<half_split>(attention_call::view(q, x.q), tables.queries(), queries);
   rope::rotate<half_split>(attention_call::view(k, x.k), tables.keys(), keys);
-  turned.q = attention_call::loaded(q, x.q);
-  turned.k = attention_call::loaded(k, x.k);
+  rotated_operands.q = attention_call::loaded(q, x.q);
+  rotated_operands.k = attention_call::loaded(k, x.k);
   const tensor expected = attention_call::output_of<double>(
-      turned, axes::bshd, [&](auto a, auto b, auto c, auto out) { rope::attention(a, b, c, out, options); });
+      rotated_operands, axes::bshd,
+      [&](auto a, auto b, auto c, auto out) { rope::attention(a, b, c, out, options); });
   CHECK(got.values == expected.values);
   CHECK(expected.largest() > 0);
 }

@@ -175,11 +175,11 @@ TEST_CASE("tiles that are hidden from all queries are skipped, whichever rule hi
       bias[at] = mask[at] ? 0.f : -std::numeric_limits<float>::infinity();
     }
   const std::vector<std::int64_t> offsets = {0, 256, 512, 768, 1024};
-  const attention_options said[] = {
+  const attention_options equal_options[] = {
       {.query_offsets = offsets},
       {.causal = false, .mask = score_matrix(static_cast<const bool*>(mask.get()), 1, 1, tokens, tokens)},
       {.causal = false, .bias = score_matrix(static_cast<const float*>(bias.data()), 1, 1, tokens, tokens)}};
-  for (const attention_options& options : said) {
+  for (const attention_options& options : equal_options) {
     const detail::visibility rules(options, {1, tokens, tokens, 1, 8});
     for (Index first = 0; first < tokens; first += 128) {
       std::vector<Index> visible;
@@ -203,14 +203,14 @@ TEST_CASE("equal visibility gives equal bits, whichever options describe it", "[
     for (Index j = 0; j < keys; ++j) gap.push_back(j + (j >= 1300 ? 400 : 0) - (j >= 2000 ? 1 : 0));
     for (Index i = 0; i < queries; ++i) late.push_back(gap[static_cast<std::size_t>(keys - queries + i)]);
     const std::vector<float> logits = {0.5f, -1.f, 2.f, 0.f};
-    const attention_options said[] = {
+    const attention_options equal_options[] = {
         {},
         {.window = 700, .sink_logits = logits},
         {.window = 1100, .sinks = 5},
         {.causal = false, .window = 130},
         {.query_positions = late, .key_positions = gap},
         {.window = 900, .sinks = 3, .sink_logits = logits, .query_positions = late, .key_positions = gap}};
-    for (const attention_options& options : said) {
+    for (const attention_options& options : equal_options) {
       const detail::visibility rules(options, {2, queries, keys, query_heads, 40});
       std::unique_ptr<bool[]> mask(new bool[static_cast<std::size_t>(queries * keys)]);
       std::vector<float> bias;
@@ -247,10 +247,10 @@ TEST_CASE("equal visibility gives equal bits, whichever options describe it", "[
       }
       // The rule applied to one key after another, not to ranges.
       if (!options.key_positions.empty()) {
-        std::vector<std::int64_t> turned = gap;
-        std::rotate(turned.begin(), turned.begin() + 1, turned.end());
+        std::vector<std::int64_t> rotated = gap;
+        std::rotate(rotated.begin(), rotated.begin() + 1, rotated.end());
         attention_options by_key = options;
-        by_key.key_positions = turned;
+        by_key.key_positions = rotated;
         const detail::visibility scattered(by_key, {2, queries, keys, query_heads, 40});
         CHECK_FALSE(scattered.in_ranges());
         Index differ = 0;

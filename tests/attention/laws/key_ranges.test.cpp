@@ -229,7 +229,7 @@ TEST_CASE("invalid ranges throw and nothing is written", "[attention]") {
   features::dice dice(76);
   const attention_call::extents e = {2, 3, 5, 2, 1, 4, 4};
   const operands x = attention_call::random_operands<float>(dice.generator(), e);
-  const auto says = [&](const rope::attention_options& options, const char* rule, const char* got) {
+  const auto reports = [&](const rope::attention_options& options, const char* rule, const char* got) {
     bool written = false;
     attention_call::output_of<float>(x, testing::axes::bshd, [&](auto q, auto k, auto v, auto out) {
       CHECK(testing::throws_saying<std::invalid_argument>([&] { rope::attention(q, k, v, out, options); },
@@ -243,14 +243,14 @@ TEST_CASE("invalid ranges throw and nothing is written", "[attention]") {
       negative = {{0, 1}, {-1, 2}, {0, 0}}, short_of = {{0, 1}, {0, 2}, {1, -1}},
       beyond = {{0, 1}, {2, 4}, {0, 0}},
       huge = {{2, std::numeric_limits<rope::Index>::max()}, {0, 0}, {0, 0}};
-  says({.key_ranges = four}, "key_ranges must be empty or have length 3 or 6", "got 4");
-  says({.key_ranges = negative}, "key_ranges must lie within the 5 keys of the call",
-       "got {first = -1, count = 2} for query 1");
-  says({.key_ranges = short_of}, "within the 5 keys", "got {first = 1, count = -1} for query 2");
-  says({.key_ranges = beyond}, "within the 5 keys", "got {first = 2, count = 4} for query 1");
-  says({.key_ranges = huge}, "within the 5 keys", "for query 0");
-  says({.window = 2, .key_ranges = fits}, "so window and sinks must be 0", "got 2 and 0");
-  says({.sinks = 1, .key_ranges = fits}, "so window and sinks must be 0", "got 0 and 1");
+  reports({.key_ranges = four}, "key_ranges must be empty or have length 3 or 6", "got 4");
+  reports({.key_ranges = negative}, "key_ranges must lie within the 5 keys of the call",
+          "got {first = -1, count = 2} for query 1");
+  reports({.key_ranges = short_of}, "within the 5 keys", "got {first = 1, count = -1} for query 2");
+  reports({.key_ranges = beyond}, "within the 5 keys", "got {first = 2, count = 4} for query 1");
+  reports({.key_ranges = huge}, "within the 5 keys", "for query 0");
+  reports({.window = 2, .key_ranges = fits}, "so window and sinks must be 0", "got 2 and 0");
+  reports({.sinks = 1, .key_ranges = fits}, "so window and sinks must be 0", "got 0 and 1");
   attention_call::output_of<float>(x, testing::axes::bshd, [&](auto q, auto k, auto v, auto out) {
     const rope::xpos<float> tables(rope::frequencies(4), 16, {.center = 8});
     CHECK(testing::throws_saying<std::invalid_argument>(

@@ -25,14 +25,14 @@ struct places {
   std::vector<std::atomic<Index>> tiles = std::vector<std::atomic<Index>>(std::size_t(4 * tasks));
 };
 
-/// So large that parallel_tasks uses every thread.
+/// Large enough for parallel_tasks to use every thread.
 constexpr double work = 0x1p30;
 
 }  // namespace
 
-TEST_CASE("tasks visit a tile in their order", "[attention]") {
+TEST_CASE("tasks process a tile in their order", "[attention]") {
   testing::random numbers(testing::seed());
-  // A task skips some tiles, at either end and in between, and takes its time over others.
+  // A task skips some tiles, at both ends and in between, and spends a long time on others.
   std::vector<std::vector<bool>> visits{std::size_t(tasks), std::vector<bool>(std::size_t(tiles))};
   for (auto& task : visits)
     for (std::size_t tile = 0; tile < task.size(); ++tile) task[tile] = numbers.unit() < 0.6;
@@ -40,7 +40,7 @@ TEST_CASE("tasks visit a tile in their order", "[attention]") {
     for (const Index threads : {1, 2, 3, 8}) {
       CAPTURE(step, threads);
       places at;
-      // Tasks of one remainder share sums.
+      // Tasks with the same remainder share sums.
       std::vector<std::vector<Index>> visitors(std::size_t(step * tiles));
       std::atomic<Index> meetings = 0;
       std::vector<std::atomic<int>> inside(std::size_t(step * tiles));
@@ -69,7 +69,7 @@ TEST_CASE("tasks visit a tile in their order", "[attention]") {
     }
 }
 
-TEST_CASE("nobody waits for a task that ended early", "[attention]") {
+TEST_CASE("no task waits for one that ended early", "[attention]") {
   places at;
   const auto leave = [&](Index task) {
     sum_order order(at.tiles.data(), task);

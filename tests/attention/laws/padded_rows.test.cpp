@@ -297,7 +297,7 @@ TEST_CASE("counts that leave a row more queries than keys throw", "[attention]")
   const list shorter = {5, 3}, ids = {0, 1, 2, 3, 4, 5, 6, 7};
   const auto refused = [&](const attention_options& options, bool rotates, const char* text) {
     CAPTURE(text, rotates);
-    const auto says = [&](const char* function, const auto& call) {
+    const auto reports = [&](const char* function, const auto& call) {
       CHECK(testing::throws_saying<std::invalid_argument>(call, std::string(function) + ": " + text));
     };
     const auto plain_call = [&] { attention(x.q_view(), x.k_view(), x.v_view(), result, options); };
@@ -311,13 +311,13 @@ TEST_CASE("counts that leave a row more queries than keys throw", "[attention]")
     if (rotates)
       CHECK_NOTHROW(plain_call());
     else
-      says("rope::attention", plain_call);
+      reports("rope::attention", plain_call);
     std::fill(out.begin(), out.end(), -77.0f);
-    says("rope::attention",
-         [&] { attention<half_split>(x.q_view(), x.k_view(), x.v_view(), result, table, options); });
-    says("rope::attention",
-         [&] { attention_weights<half_split>(x.q_view(), x.k_view(), weights, table, options); });
-    says("rope::attention_gradient", [&] { d(table, options); });
+    reports("rope::attention",
+            [&] { attention<half_split>(x.q_view(), x.k_view(), x.v_view(), result, table, options); });
+    reports("rope::attention",
+            [&] { attention_weights<half_split>(x.q_view(), x.k_view(), weights, table, options); });
+    reports("rope::attention_gradient", [&] { d(table, options); });
     CHECK(out == std::vector<float>(out.size(), -77.0f));
   };
   const char* silent =

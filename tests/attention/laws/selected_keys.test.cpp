@@ -201,7 +201,7 @@ TEST_CASE("invalid lists throw and nothing is written", "[attention]") {
   const attention_call::extents e = {2, 3, 5, 4, 2, 4, 4};
   const operands x = attention_call::random_operands<float>(dice.generator(), e);
   std::vector<int> list(60, -1);
-  const auto says = [&](const rope::attention_options& options, const char* rule, const char* got) {
+  const auto reports = [&](const rope::attention_options& options, const char* rule, const char* got) {
     bool written = false;
     attention_call::output_of<float>(x, testing::axes::bshd, [&](auto q, auto k, auto v, auto out) {
       CHECK(testing::throws_saying<std::invalid_argument>([&] { rope::attention(q, k, v, out, options); },
@@ -211,21 +211,23 @@ TEST_CASE("invalid lists throw and nothing is written", "[attention]") {
     });
     CHECK(!written);
   };
-  says({.selected = {list.data(), {.queries = 4, .keys = 5}}}, "selected must have 3 or 6 queries", "got 4");
-  says({.selected = {list.data(), {.queries = 3, .key_heads = 4, .keys = 5}}},
-       "selected must have 1 list for each query or 2, one for each key head", "got 4");
-  says({.dropout = 0.5, .selected = {list.data(), {.queries = 3, .keys = 5}}},
-       "selected keys have no dropout; give a mask of the same keys", "got 0.5");
+  reports({.selected = {list.data(), {.queries = 4, .keys = 5}}}, "selected must have 3 or 6 queries",
+          "got 4");
+  reports({.selected = {list.data(), {.queries = 3, .key_heads = 4, .keys = 5}}},
+          "selected must have 1 list for each query or 2, one for each key head", "got 4");
+  reports({.dropout = 0.5, .selected = {list.data(), {.queries = 3, .keys = 5}}},
+          "selected keys have no dropout; give a mask of the same keys", "got 0.5");
   list[5] = 5;
-  says({.selected = {list.data(), {.queries = 3, .keys = 5}}},
-       "selected keys must be in [0, 5), or -1 where a list ends", "got 5 for query 1 of row 0");
+  reports({.selected = {list.data(), {.queries = 3, .keys = 5}}},
+          "selected keys must be in [0, 5), or -1 where a list ends", "got 5 for query 1 of row 0");
   list[5] = -2;
-  says({.selected = {list.data(), {.queries = 3, .keys = 5}}}, "or -1 where a list ends",
-       "got -2 for query 1");
+  reports({.selected = {list.data(), {.queries = 3, .keys = 5}}}, "or -1 where a list ends",
+          "got -2 for query 1");
   list[5] = 4;
   const std::vector<std::int64_t> counts = {5, 4}, queries = {1, 3};
-  says({.query_counts = queries, .key_counts = counts, .selected = {list.data(), {.queries = 3, .keys = 5}}},
-       "selected keys must be in [0, 4)", "got 4 for query 1 of row 1");
+  reports(
+      {.query_counts = queries, .key_counts = counts, .selected = {list.data(), {.queries = 3, .keys = 5}}},
+      "selected keys must be in [0, 4)", "got 4 for query 1 of row 1");
   const tensor kept = attend_to<float>(
       x, {.query_counts = std::vector<std::int64_t>{1, 1},
           .key_counts = counts,

@@ -22,7 +22,7 @@ using testing::throws_saying;
 namespace {
 
 const frequencies text_schedule(6, 50.0), on_three = on_axes(text_schedule, contiguous_sections({1, 1, 1}));
-const std::vector<std::vector<prompt_run>> turns = {
+const std::vector<std::vector<prompt_run>> messages = {
     {text_run{2}, vision_run{1, 2, 3}}, {text_run{1}}, {vision_run{2, 2, 1}, text_run{1}}, {text_run{1}}};
 
 }  // namespace
@@ -33,7 +33,7 @@ TEST_CASE("alternating text and images through a block with caches give the outp
     const random_block<double> memory(kind, 901);
     testing::random numbers(902);
     std::vector<prompt_run> all;
-    for (const auto& runs : turns) all.insert(all.end(), runs.begin(), runs.end());
+    for (const auto& runs : messages) all.insert(all.end(), runs.begin(), runs.end());
     const auto prompt = qwen_vl_positions(all);
     const Index count = prompt.coordinates.rows();
     const rows_of<double> x = testing::random_rows<double>(numbers, count, kind.model_dim, 1);
@@ -44,7 +44,7 @@ TEST_CASE("alternating text and images through a block with caches give the outp
     const auto check = [&](auto cache, bool by_positions) {
       out.setConstant(-77);
       Index first = 0;
-      for (const auto& runs : turns) {
+      for (const auto& runs : messages) {
         const auto now = qwen_vl_positions(runs, cache.next_positions()[0]);
         const Index tokens = now.coordinates.rows();
         rows_of<double> result(tokens, kind.out_dim);

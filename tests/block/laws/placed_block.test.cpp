@@ -32,12 +32,12 @@ struct whole_head {
 
   static Index outside(Index channel) { return channel < place ? channel : channel + rotary_dim; }
   static Index first(Index i, Index /*pairs*/) {
-    constexpr Index turning = rotary_dim / 2;
-    return i < turning ? place + Layout::first(i, turning) : outside(2 * (i - turning));
+    constexpr Index pairs = rotary_dim / 2;
+    return i < pairs ? place + Layout::first(i, pairs) : outside(2 * (i - pairs));
   }
   static Index second(Index i, Index /*pairs*/) {
-    constexpr Index turning = rotary_dim / 2;
-    return i < turning ? place + Layout::second(i, turning) : outside(2 * (i - turning) + 1);
+    constexpr Index pairs = rotary_dim / 2;
+    return i < pairs ? place + Layout::second(i, pairs) : outside(2 * (i - pairs) + 1);
   }
 };
 

@@ -234,7 +234,7 @@ TEST_CASE("invalid positions throw and nothing is written", "[cache]") {
   const auto at = [&](const auto& given, std::vector<Index> counts = {}) {
     return [&raw, &added, given, counts] { raw.append_at(added, added, given, counts); };
   };
-  const auto turned = [&](const auto& given, std::vector<Index> counts = {}) {
+  const auto appending = [&](const auto& given, std::vector<Index> counts = {}) {
     return [&, given, counts] { rotated.append_at<half_split>(added, added, table, given, counts); };
   };
   const std::int64_t limit = std::int64_t{1} << 53;
@@ -254,12 +254,12 @@ TEST_CASE("invalid positions throw and nothing is written", "[cache]") {
     small.append(old.token_range(0, 1), old.token_range(0, 1));
     small.append_at(added, added, 7);
   });
-  refused(range, "::append_at: position 10 is outside the table's [0, 10)", turned(positions{0, 9, 10}));
+  refused(range, "::append_at: position 10 is outside the table's [0, 10)", appending(positions{0, 9, 10}));
   refused(range, "::append_at: position -1 is outside the table's [0, 10)",
-          turned(positions{0, 1, 2, 3, 4, -1}));
+          appending(positions{0, 1, 2, 3, 4, -1}));
   refused(range, "::append_at: position 12 is outside the table's [0, 10)",
-          turned(positions{0, 1, 2, 12, 4, 5}));
-  refused(range, "::append_at: position 10 is outside the table's [0, 10)", turned(8));
+          appending(positions{0, 1, 2, 12, 4, 5}));
+  refused(range, "::append_at: position 10 is outside the table's [0, 10)", appending(8));
   refused(invalid, "::append_at: this cache rotates its keys, give the layout and the table",
           [&] { rotated.append_at(added, added, 3); });
   refused(invalid, "::append_at: raw keys are rotated when they are read",
@@ -270,7 +270,7 @@ TEST_CASE("invalid positions throw and nothing is written", "[cache]") {
           [&] { rotated.append_at<interleaved>(added, added, table, 3); });
 
   // Tokens beyond the count of a row may have any position.
-  turned(positions{9, limit + 1, (std::numeric_limits<std::int64_t>::min)(), 0, 1, 2}, {1, 3})();
+  appending(positions{9, limit + 1, (std::numeric_limits<std::int64_t>::min)(), 0, 1, 2}, {1, 3})();
   at(positions{-limit, limit, 0})();
   CHECK(rotated.size(0) == 2);
   CHECK(raw.next_positions()[0] == limit + 1);

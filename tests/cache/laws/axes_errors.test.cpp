@@ -372,20 +372,20 @@ TEST_CASE("keys rotated with a table of positions are text", "[cache]") {
   // The keys of row 0 were given as already rotated to positions 0 and 1, and one was rotated to 2 by the
   // cache.
   auto memory = testing::random_tensor<float>(1, 3, kv_heads, head_dim, 0);
-  const auto turned = view(memory);
+  const auto rotated = view(memory);
   for (Index t = 0; t < 3; ++t)
     for (Index h = 0; h < kv_heads; ++h)
-      std::copy_n(x.keys(3).at(0, t < 2 ? t : 0, h), head_dim, turned.at(0, t, h));
-  rotate<half_split>(turned.token_range(2, 1), text, 2);
-  unrotate<half_split>(turned, text);
-  rotate<half_split>(turned, longer);
+      std::copy_n(x.keys(3).at(0, t < 2 ? t : 0, h), head_dim, rotated.at(0, t, h));
+  rotate<half_split>(rotated.token_range(2, 1), text, 2);
+  unrotate<half_split>(rotated, text);
+  rotate<half_split>(rotated, longer);
   const auto rebased = cache.keys(0);
   testing::wide worst = 0;
   for (Index t = 0; t < 3; ++t)
     for (Index h = 0; h < kv_heads; ++h)
       for (Index d = 0; d < head_dim; ++d)
         worst =
-            (std::max)(worst, testing::abs(testing::wide(rebased.at(0, t, h)[d]) - turned.at(0, t, h)[d]));
+            (std::max)(worst, testing::abs(testing::wide(rebased.at(0, t, h)[d]) - rotated.at(0, t, h)[d]));
   // Four rotations of pairs shorter than 1.5.
   CHECK(worst <= 4 * tolerance::rotation_bound<float>(1.5L));
 }

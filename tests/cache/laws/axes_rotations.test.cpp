@@ -21,17 +21,17 @@ using namespace rope;
 namespace {
 
 constexpr Index heads = 4, kv_heads = 2, head_dim = 40, value_dim = 12, most = 96;
-using turn = std::vector<prompt_run>;
+using message = std::vector<prompt_run>;
 
 /// The messages of a user and of a model, image by image and token by token.
-const std::vector<turn> conversation = {{text_run{3}, vision_run{1, 3, 5}, text_run{4}},
-                                        {text_run{1}},
-                                        {text_run{1}},
-                                        {text_run{2}, vision_run{3, 2, 2, 4}, text_run{1}},
-                                        {text_run{1}},
-                                        {vision_run{1, 4, 2}},
-                                        {text_run{1}},
-                                        {text_run{7}}};
+const std::vector<message> conversation = {{text_run{3}, vision_run{1, 3, 5}, text_run{4}},
+                                           {text_run{1}},
+                                           {text_run{1}},
+                                           {text_run{2}, vision_run{3, 2, 2, 4}, text_run{1}},
+                                           {text_run{1}},
+                                           {vision_run{1, 4, 2}},
+                                           {text_run{1}},
+                                           {text_run{7}}};
 
 /// How the pairs of a model with rotary_dim 32 are assigned to (time, height, width).
 struct family {
@@ -47,9 +47,9 @@ std::vector<family> families() {
            contiguous_sections({4, 6, 6})}};
 }
 
-turn all_of(const std::vector<turn>& turns) {
-  turn all;
-  for (const turn& t : turns) all.insert(all.end(), t.begin(), t.end());
+message all_of(const std::vector<message>& messages) {
+  message all;
+  for (const message& t : messages) all.insert(all.end(), t.begin(), t.end());
   return all;
 }
 
@@ -132,7 +132,7 @@ TEMPLATE_LIST_TEST_CASE("alternating text and images have the keys and outputs o
         CAPTURE(model.name, testing::name_of<Layout>, static_cast<int>(form));
         kv_cache<T> cache(2, most, kv_heads, head_dim, token_axes{3}, value_dim);
         output<T> out(2), same_keys(2);
-        for (const turn& runs : conversation) {
+        for (const message& runs : conversation) {
           const auto now = qwen_vl_positions(runs, cache.next_positions()[1]);
           const Index first = cache.size(), count = now.coordinates.rows();
           const bool only_text = runs.size() == 1 && std::holds_alternative<text_run>(runs[0]);
@@ -147,9 +147,9 @@ TEMPLATE_LIST_TEST_CASE("alternating text and images have the keys and outputs o
           // The same call with the keys of the prompt.
           const frequency_table<S> queries_of_prompt(f, prompt.coordinates.middleRows(first, count));
           std::vector<T> q = x.q;
-          const auto turned = bshd(q.data(), 2, most, heads, head_dim).token_range(first, count);
-          rotate<Layout>(turned, queries_of_prompt);
-          attention(turned, rotated_keys.token_range(0, first + count),
+          const auto rotated_queries = bshd(q.data(), 2, most, heads, head_dim).token_range(first, count);
+          rotate<Layout>(rotated_queries, queries_of_prompt);
+          attention(rotated_queries, rotated_keys.token_range(0, first + count),
                     x.values().token_range(0, first + count), same_keys.view().token_range(first, count));
         }
         REQUIRE(cache.size() == size);
@@ -181,7 +181,7 @@ TEST_CASE("raw keys on axes give the results of one prompt", "[cache]") {
                           x.values().token_range(0, size), at_once.view().token_range(0, size),
                           frequency_table<>(f, prompt.coordinates));
     kv_cache<float> cache(2, most, kv_heads, head_dim, token_axes{3}, value_dim, key_storage::raw);
-    for (const turn& runs : conversation) {
+    for (const message& runs : conversation) {
       const auto now = qwen_vl_positions(runs, cache.next_positions()[0]);
       const Index first = cache.size(), count = now.coordinates.rows();
       const auto k = x.keys().token_range(first, count), v = x.values().token_range(first, count);
@@ -210,7 +210,7 @@ TEST_CASE("rows of a padded batch continue at their own coordinates", "[cache]")
   const family model = families()[1];
   const frequencies f = on_axes(model.schedule, model.axes);
   const frequency_table<> text(model.schedule, 200);
-  const std::vector<turn> prompts = {
+  const std::vector<message> prompts = {
       {text_run{2}, vision_run{1, 4, 4}, text_run{3}}, {text_run{9}}, {vision_run{3, 2, 3, 7}, text_run{1}}};
   const Index width = 21, steps = 5;
   Eigen::ArrayXXd coordinates = Eigen::ArrayXXd::Constant(3 * width, 3, 77);  // 77: of padding
@@ -237,7 +237,7 @@ TEST_CASE("rows of a padded batch continue at their own coordinates", "[cache]")
       attention<half_split>(x.queries().token_range(at, 1), cache, out.view().token_range(at, 1), of_step);
     }
     for (Index b = 0; b < 3; ++b) {
-      turn alone = prompts[static_cast<std::size_t>(b)];
+      message alone = prompts[static_cast<std::size_t>(b)];
       alone.push_back(text_run{steps});
       const auto prompt = qwen_vl_positions(alone);
       const Index count = counts[static_cast<std::size_t>(b)], size = count + steps;

@@ -55,7 +55,7 @@ template <class T>
 struct token {
   std::vector<double> at;  // [axes]
   std::vector<T> q, k, v;
-  long turns = 0;  // shifts and rebases since it was rotated
+  long rotations = 0;  // shifts and rebases since it was rotated
 };
 template <class T>
 using row = std::vector<token<T>>;
@@ -145,7 +145,7 @@ class machine {
       if (next(b) != std::floor(next(b))) return false;
     return true;
   }
-  Index room() const {
+  Index free_slots() const {
     std::size_t most = 0;
     for (const auto& r : rows_) most = (std::max)(most, r.size());
     return capacity - static_cast<Index>(most);
@@ -205,7 +205,7 @@ class machine {
   }
 
   void append_text() {
-    const Index count = (std::min)(room(), up_to(3));
+    const Index count = (std::min)(free_slots(), up_to(3));
     std::vector<double> start;
     for (Index b = 0; b < batch_; ++b) start.push_back(next(b));
     const bool was_whole = whole(), by_positions = !raw_ && model_.has_text && up_to(1) == 0;
@@ -230,7 +230,7 @@ class machine {
   }
   void append_text_at() {
     if (!model_.has_text && !raw_) return;
-    const Index count = (std::min)(room(), up_to(2));
+    const Index count = (std::min)(free_slots(), up_to(2));
     std::vector<int> ids;
     for (Index i = 0; i < batch_ * count; ++i) ids.push_back(static_cast<int>(up_to(200)) - 100);
     const added a =
@@ -243,7 +243,7 @@ class machine {
     take();
   }
   void append_coordinates() {
-    const Index count = (std::min)(room(), up_to(4));
+    const Index count = (std::min)(free_slots(), up_to(4));
     const double unit = up_to(3) == 0 ? 0.25 : 1.0;
     const bool shared = up_to(1) == 0;
     Axes c(batch_ * count, axes_);
@@ -260,7 +260,7 @@ class machine {
     take();
   }
   void append_image() {
-    if (axes_ != 3 || batch_ > 1 || !whole() || room() < 7) return;
+    if (axes_ != 3 || batch_ > 1 || !whole() || free_slots() < 7) return;
     const auto runs = std::vector<prompt_run>{text_run{1}, vision_run{1, 2, 3}};
     const auto prompt = qwen_vl_positions(runs, cache_.next_positions()[0]);
     const added a =
@@ -311,7 +311,7 @@ class machine {
     change(which, [&](row<T>& r) {
       for (Index t = first; t < first + count; ++t) {
         for (double& c : r[at(t)].at) c += double(delta);
-        if (delta != 0) ++r[at(t)].turns;
+        if (delta != 0) ++r[at(t)].rotations;
       }
     });
   }
@@ -327,7 +327,7 @@ class machine {
     cache_.template rebase<half_split>(from.at_channel(first_), to.at_channel(first_));
     if (to.source() == table_source::coordinates) images_ = true;
     for (auto& r : rows_)
-      for (auto& t : r) ++t.turns;
+      for (auto& t : r) ++t.rotations;
   }
   void reorder() {
     std::vector<int> parents;
@@ -396,7 +396,7 @@ class machine {
       const double u = static_cast<double>(tolerance::unit_roundoff<T>());
       for (Index t = 0; t < size; ++t) {
         const auto is = cache_.keys(b).token_range(t, 1), expected = view(std::as_const(k)).token_range(t, 1);
-        if (r[at(t)].turns == 0 || raw_) {
+        if (r[at(t)].rotations == 0 || raw_) {
           CHECK(testing::same_heads(is, expected));
           continue;
         }
@@ -407,7 +407,7 @@ class machine {
           for (Index d = 0; d < head_dim; ++d)
             worst = (std::max)(worst, double(std::abs(is.at(0, 0, h)[d] - expected.at(0, 0, h)[d])));
         });
-        CHECK(worst <= 4.2 * 1.42 * 1.14 * u * double(2 + 2 * r[at(t)].turns));
+        CHECK(worst <= 4.2 * 1.42 * 1.14 * u * double(2 + 2 * r[at(t)].rotations));
       }
     }
   }
@@ -416,11 +416,11 @@ class machine {
   void attend() {
     Index most = 0;
     std::vector<int> counts;
-    long turns = 0;
+    long rotations = 0;
     for (const auto& r : rows_) {
       counts.push_back(static_cast<int>(up_to((std::min)(Index{6}, static_cast<Index>(r.size())))));
       most = (std::max)(most, Index{counts.back()});
-      for (const auto& t : r) turns = (std::max)(turns, t.turns);
+      for (const auto& t : r) rotations = (std::max)(rotations, t.rotations);
     }
     const Index queries = most + up_to(1);
     testing::tensor<T> q(batch_, queries, heads, head_dim), out(batch_, queries, heads, value_dim);
@@ -461,7 +461,7 @@ class machine {
       }
       const tables table = axes_table(coordinates(r));
       attention<half_split>(view(qq), view(k), view(v), view(expected), table.at_channel(first_), options);
-      const double bound = reference::decoder_bound<T, T>(bounds(), at(size), turns, !raw_) +
+      const double bound = reference::decoder_bound<T, T>(bounds(), at(size), rotations, !raw_) +
                            reference::decoder_bound<T, T>(bounds(), at(size), 0, !raw_);
       double worst = 0;
       testing::for_each_head(view(expected), [&](Index, Index t, Index h) {

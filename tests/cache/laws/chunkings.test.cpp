@@ -84,7 +84,7 @@ TEMPLATE_TEST_CASE("prefill, chunks and single tokens give the same attention in
     // A rotated channel has at most magnitude sqrt(2) factor, for keys and for queries.
     for (const auto& [name, frequencies] : schedules()) {
       const rope::frequency_table<float> table(frequencies, tokens);
-      const double turned = 2.05 * frequencies.attention_factor() * frequencies.attention_factor();
+      const double rotated = 2.05 * frequencies.attention_factor() * frequencies.attention_factor();
       for (const Index window : {0, 4})
         for (const Index sinks : {0, 2})
           for (const auto storage : {rope::key_storage::rotated, rope::key_storage::raw}) {
@@ -93,7 +93,7 @@ TEMPLATE_TEST_CASE("prefill, chunks and single tokens give the same attention in
             // Keys and queries have the same bits in both cases, so each output is within the bound of the
             // same exact value.
             reference::attention_rule rule = {.window = window};
-            rule.scale = turned * static_cast<double>(reference::scale_of(dim, rule));
+            rule.scale = rotated * static_cast<double>(reference::scale_of(dim, rule));
             const double bound = reference::attention_bound<float>(x.q, x.k, x.v, rule);
             const tensor whole = decoded<Layout, C>(x, {tokens}, table, storage, options);
             for (const auto& chunks : chunkings) {

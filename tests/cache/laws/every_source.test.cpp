@@ -39,7 +39,7 @@ constexpr Index batch = 2, tokens = 37, heads = 4, kv_heads = 2, head_dim = 24, 
 constexpr double base = 50;
 
 /// The rotated channels: [first, first + 2 * pairs), by positions or by (time, height, width).
-struct turning {
+struct rotated_channels {
   Index first, pairs;
   bool on_axes;
 };
@@ -81,7 +81,7 @@ std::vector<double> coordinates(bool on_axes) {
 long axis_of(long pair, bool on_axes) { return !on_axes || pair < 2 ? 0 : pair < 3 ? 1 : 2; }
 
 template <class Layout>
-tensor turned(const tensor& x, const sequences& all, const turning& what) {
+tensor rotated_heads(const tensor& x, const sequences& all, const rotated_channels& what) {
   tensor result = x;
   for (long b = 0; b < x.batch; ++b)
     for (long t = 0; t < x.tokens; ++t)
@@ -117,7 +117,7 @@ double variance_of_storing(double channel, double largest) {
 }
 /// The error of a rotated channel is at most 2.75 u times the length of its pair (tests/README.md). The bound
 /// uses the length of the head.
-constexpr double variance_of_turning = 2.75 * 2.75 / 3;
+constexpr double variance_of_rotation = 2.75 * 2.75 / 3;
 
 struct answer {
   tensor out;
@@ -126,8 +126,8 @@ struct answer {
 
 /// Attention by its definition.
 template <class Layout, class T, class C>
-answer expected(const sequences& all, const turning& what, const sight& sees, double scale) {
-  const tensor q = turned<Layout>(all.q, all, what), k = turned<Layout>(all.k, all, what);
+answer expected(const sequences& all, const rotated_channels& what, const sight& sees, double scale) {
+  const tensor q = rotated_heads<Layout>(all.q, all, what), k = rotated_heads<Layout>(all.k, all, what);
   answer result = {tensor(batch, tokens, heads, all.v.dim), {}};
   const auto magnitude = [](const tensor& x, long b, long t, long h) {
     double largest = 0;
@@ -159,7 +159,7 @@ answer expected(const sequences& all, const turning& what, const sight& sees, do
           exact.products = exact.capped = static_cast<double>(score);
           scores.push_back(score);
           variances.push_back(reference::variance_of_score(exact, static_cast<double>(q.dim), 0) + storing +
-                              2 * variance_of_turning * q_squares * k_squares / static_cast<double>(q.dim));
+                              2 * variance_of_rotation * q_squares * k_squares / static_cast<double>(q.dim));
           if (sees(i, j)) largest = (std::max)(largest, score);
         }
         wide sum = 0;
@@ -230,7 +230,7 @@ class library {
   using S = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
  public:
-  library(const sequences& all, const turning& what, double scale, const std::vector<Index>& chunks)
+  library(const sequences& all, const rotated_channels& what, double scale, const std::vector<Index>& chunks)
       : all_(all),
         what_(what),
         chunks_(chunks),
@@ -238,9 +238,9 @@ class library {
         k_(all.k),
         v_(all.v),
         out_(tensor(batch, tokens, heads, all.v.dim)),
-        turning_(what.on_axes ? on_axes(frequencies(2 * what.pairs, base),
-                                        contiguous_sections({2, 1, static_cast<int>(what.pairs) - 3}))
-                              : frequencies(2 * what.pairs, base)) {
+        frequencies_(what.on_axes ? on_axes(frequencies(2 * what.pairs, base),
+                                            contiguous_sections({2, 1, static_cast<int>(what.pairs) - 3}))
+                                  : frequencies(2 * what.pairs, base)) {
     options_.scale = scale;
   }
 
@@ -282,7 +282,7 @@ class library {
   tensor attended_latents(bool raw) {
     latent_cache<T> cache(batch, tokens, latent_dim, 2 * what_.pairs,
                           raw ? key_storage::raw : key_storage::rotated);
-    const frequency_table<S> table(turning_, tokens);
+    const frequency_table<S> table(frequencies_, tokens);
     for_each_chunk([&](Index first, Index n) {
       const auto k = k_.part(first, n);
       const auto part = k.channels(latent_dim, 2 * what_.pairs);
@@ -309,19 +309,20 @@ class library {
   }
   /// Rows for tokens [first, first + n), of all rows of the batch if these differ.
   frequency_table<S> table_of(Index first, Index n) const {
-    if (!what_.on_axes) return frequency_table<S>(turning_, tokens);
+    if (!what_.on_axes) return frequency_table<S>(frequencies_, tokens);
     Eigen::ArrayXXd at(batch * n, 3);
     for (Index b = 0; b < batch; ++b)
       for (Index t = 0; t < n; ++t)
         for (Index a = 0; a < 3; ++a) at(b * n + t, a) = all_.coordinate(b, first + t, a);
-    return frequency_table<S>(turning_, at);
+    return frequency_table<S>(frequencies_, at);
   }
   /// Row b of the batch alone: a table of coordinates has a row for each of its tokens, in their order.
   void attend_to_views(bool raw) {
     std::vector<std::int64_t> order(tokens);
     std::iota(order.begin(), order.end(), 0);
     for (Index b = 0; b < batch; ++b) {
-      const frequency_table<S> table = what_.on_axes ? table_of_row(b) : frequency_table<S>(turning_, tokens);
+      const frequency_table<S> table =
+          what_.on_axes ? table_of_row(b) : frequency_table<S>(frequencies_, tokens);
       const auto place = table.at_channel(what_.first);
       owned<C> narrow_v(tensor(batch, tokens, kv_heads, all_.v.dim)), narrow_k(all_.k);
       std::vector<float> scales(static_cast<std::size_t>(2 * batch * tokens * kv_heads));
@@ -355,7 +356,7 @@ class library {
     Eigen::ArrayXXd at(tokens, 3);
     for (Index t = 0; t < tokens; ++t)
       for (Index a = 0; a < 3; ++a) at(t, a) = all_.coordinate(b, t, a);
-    return frequency_table<S>(turning_, at);
+    return frequency_table<S>(frequencies_, at);
   }
 
   void attend_to_cache(bool raw) {
@@ -376,7 +377,7 @@ class library {
                                  newest.at_channel(what_.first), options_);
       Eigen::ArrayXXd at(batch * (first + n), 3);
       for (Index b = 0; b < batch; ++b) at.middleRows(b * (first + n), first + n) = cache.coordinates(b);
-      const frequency_table<S> everyone(turning_, at);
+      const frequency_table<S> everyone(frequencies_, at);
       attention<Layout>(q_.part(first, n), cache, out_.part(first, n), everyone.at_channel(what_.first),
                         options_);
     });
@@ -429,13 +430,13 @@ class library {
       const auto k = k_.part(first, n), v = v_.part(first, n), q = q_.part(first, n),
                  out = out_.part(first, n);
       if (what_.on_axes) {  // pages have no coordinates: q and k are given rotated
-        owned<T> turned_k = k_, turned_q = q_;
+        owned<T> rotated_k = k_, rotated_q = q_;
         std::vector<std::int64_t> rows(static_cast<std::size_t>(batch * n));
         std::iota(rows.begin(), rows.end(), 0);
-        rotate<Layout>(turned_k.part(first, n), table, rows);
-        rotate<Layout>(turned_q.part(first, n), table, rows);
-        write_pages(turned_k.part(first, n), v, view);
-        return attention(turned_q.part(first, n), view, out, options_);
+        rotate<Layout>(rotated_k.part(first, n), table, rows);
+        rotate<Layout>(rotated_q.part(first, n), table, rows);
+        write_pages(rotated_k.part(first, n), v, view);
+        return attention(rotated_q.part(first, n), view, out, options_);
       }
       if (raw)
         write_pages(k, v, view);
@@ -446,10 +447,10 @@ class library {
   }
 
   const sequences& all_;
-  turning what_;
+  rotated_channels what_;
   std::vector<Index> chunks_;
   owned<T> q_, k_, v_, out_;
-  frequencies turning_;
+  frequencies frequencies_;
   attention_options options_;
 };
 
@@ -484,8 +485,9 @@ template <class Layout, class T, class C>
 void check_every_source(std::uint64_t seed, worst_errors& worst) {
   testing::random numbers(seed);
   const double scale = 1.5 / std::sqrt(static_cast<double>(head_dim));
-  for (const turning& what : {turning{0, head_dim / 2, false}, turning{8, 6, false}, turning{0, 4, true},
-                              turning{8, 8, true}, turning{0, 12, true}}) {
+  for (const rotated_channels& what :
+       {rotated_channels{0, head_dim / 2, false}, rotated_channels{8, 6, false}, rotated_channels{0, 4, true},
+        rotated_channels{8, 8, true}, rotated_channels{0, 12, true}}) {
     const sequences all = drawn<T>(numbers, kv_heads, 20, what.on_axes);
     for (const sight& sees : {sight{}, sight{11, 3}}) {
       const answer exact = expected<Layout, T, C>(all, what, sees, scale);
@@ -508,7 +510,7 @@ template <class Layout, class T>
 void check_latents(std::uint64_t seed, worst_errors& worst) {
   testing::random numbers(seed);
   const double scale = 1.5 / std::sqrt(static_cast<double>(head_dim));
-  const turning what = {latent_dim, (head_dim - latent_dim) / 2, false};
+  const rotated_channels what = {latent_dim, (head_dim - latent_dim) / 2, false};
   sequences all = drawn<T>(numbers, 1, latent_dim, false);
   testing::for_each_element(all.v,
                             [&](long b, long t, long h, long d) { all.v(b, t, h, d) = all.k(b, t, h, d); });

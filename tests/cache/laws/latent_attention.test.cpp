@@ -87,15 +87,15 @@ struct layer {
         for (long t = 0; t < tokens; ++t) {
           std::vector<wide> key, value;
           for (long d = 0; d < plain_dim; ++d) key.push_back(expanded(up, b, t, h, d));
-          const std::vector<wide> turned = rotated<Layout>(part, b, t, 0, f);
-          key.insert(key.end(), turned.begin(), turned.end());
+          const std::vector<wide> rotated_part = rotated<Layout>(part, b, t, 0, f);
+          key.insert(key.end(), rotated_part.begin(), rotated_part.end());
           for (long d = 0; d < value_dim; ++d) value.push_back(expanded(down, b, t, h, d));
           keys.push_back(key);
           values.push_back(value);
           std::vector<wide> query;
           for (long d = 0; d < plain_dim; ++d) query.push_back(q_plain(b, t, h, d));
-          const std::vector<wide> q_turned = rotated<Layout>(q_part, b, t, h, f);
-          query.insert(query.end(), q_turned.begin(), q_turned.end());
+          const std::vector<wide> rotated_q_part = rotated<Layout>(q_part, b, t, h, f);
+          query.insert(query.end(), rotated_q_part.begin(), rotated_q_part.end());
           std::vector<wide> scores, sums(value_dim);
           for (const std::vector<wide>& k : keys) {
             wide score = 0;
@@ -157,10 +157,10 @@ struct layer {
     for_each_element(q, [&](long b, long t, long h, long c) {
       if (c >= latent_dim) q(b, t, h, c) = turned_query;
     });
-    const auto turn = static_cast<double>(tolerance::rotation_bound<A, S>(1)),
+    const auto rotation_error = static_cast<double>(tolerance::rotation_bound<A, S>(1)),
                rounding = static_cast<double>(tolerance::unit_roundoff<A>()),
                storing = tolerance::is_16_bit<C> ? static_cast<double>(tolerance::unit_roundoff<C>()) : 0;
-    const double off_q = std::max(turn, rounding), off_k = turn + storing,
+    const double off_q = std::max(rotation_error, rounding), off_k = rotation_error + storing,
                  score = scale * width * q.largest() * k.largest() * (off_q + off_k + off_q * off_k);
     double row = 0;
     for (long h = 0; h < heads; ++h)

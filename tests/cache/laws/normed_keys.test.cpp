@@ -51,7 +51,7 @@ struct new_tokens {
   head_view<const K> values() const { return rope::bshd(v.data(), B, L, H, D); }
   /// The keys after the norm and the rotation, in place.
   template <class P>
-  std::vector<K> turned(const P& at) const {
+  std::vector<K> rotated(const P& at) const {
     std::vector<K> x = k;
     rope::normalize_and_rotate<half_split>(rope::bshd(x.data(), B, L, H, D), norm, table.at_channel(5), at);
     return x;
@@ -76,7 +76,7 @@ TEMPLATE_LIST_TEST_CASE("keys normalised during an append have the bits of keys 
   kv_cache<C> one(B, 2 * L, H, D), two = one;
   for (const int round : {0, 1}) {
     one.template append<half_split>(of.keys(), of.values(), normed, {}, threads);
-    two.append(view(of.turned(round * L)), of.values());
+    two.append(view(of.rotated(round * L)), of.values());
   }
   CHECK(testing::same_heads(one.keys(), two.keys()));
   CHECK(testing::same_heads(one.values(), two.values()));
@@ -88,12 +88,12 @@ TEMPLATE_LIST_TEST_CASE("keys normalised during an append have the bits of keys 
   const std::vector<int> ids = {4, 0, 33, 2, 2, 59, 8, 1, 5, 7, 6, 5, 4, 3, 2, 1, 0, 50};
   kv_cache<C> at(B, L, H, D), at_two = at;
   at.template append_at<half_split>(of.keys(), of.values(), normed, ids);
-  at_two.append_at(view(of.turned(ids)), of.values(), ids);
+  at_two.append_at(view(of.rotated(ids)), of.values(), ids);
   CHECK(testing::same_heads(at.keys(), at_two.keys()));
 
   ring_cache<C> ring(B, {.sinks = 1, .window = 5, .chunk = 3}, H, D), ring_two = ring;
   ring.template append<half_split>(of.keys(), of.values(), normed, {}, threads);
-  ring_two.append(view(of.turned(0)), of.values());
+  ring_two.append(view(of.rotated(0)), of.values());
   for (Index b = 0; b < B; ++b) CHECK(testing::same_heads(ring.keys(b), ring_two.keys(b)));
 
   std::vector<C> key_pool(6 * 4 * H * D, C(0)), value_pool = key_pool, key_pool_two = key_pool,
@@ -106,7 +106,7 @@ TEMPLATE_LIST_TEST_CASE("keys normalised during an append have the bits of keys 
         blocks, lengths);
   };
   rope::write_pages<half_split>(of.keys(), of.values(), pages_of(key_pool, value_pool), normed);
-  rope::write_pages(view(of.turned(0)), of.values(), pages_of(key_pool_two, value_pool_two));
+  rope::write_pages(view(of.rotated(0)), of.values(), pages_of(key_pool_two, value_pool_two));
   CHECK(testing::same_bits(key_pool, key_pool_two));
   CHECK(testing::same_bits(value_pool, value_pool_two));
 }

@@ -129,13 +129,13 @@ void check_growing(std::uint64_t seed, key_storage storage,
   for (Index s = 0; s < sequences; ++s)
     caches.emplace_back(1, longest, kv_heads, head_dim, value_dim, storage);
 
-  for (int turn = 0; turn < 4; ++turn) {
+  for (int step = 0; step < 4; ++step) {
     // Some sequences have a prompt or a chunk of one, some have one new token, and some have none.
     std::vector<std::int64_t> offsets = {0};
     for (Index s = 0; s < sequences; ++s) {
-      const Index room = longest - memory.lengths[static_cast<std::size_t>(s)];
+      const Index free_slots = longest - memory.lengths[static_cast<std::size_t>(s)];
       const Index wish = dice.integer(0, 2) == 0 ? dice.integer(0, longest / 2) : dice.integer(0, 1);
-      const Index count = std::min(room, turn == 0 ? std::max<Index>(wish, 1) : wish);
+      const Index count = std::min(free_slots, step == 0 ? std::max<Index>(wish, 1) : wish);
       memory.grow(s, count);
       offsets.push_back(offsets.back() + count);
     }

@@ -68,13 +68,13 @@ TEMPLATE_TEST_CASE("a kv_cache rotates the placed channels of its keys and queri
       const auto placed = table.at_channel(first);
       tokens<T> x(n), y = x.template rotated<Layout>(placed);
       kv_cache<T> given(batch, n, kv_heads, head_dim, value_dim),
-          turned = given, at = given, raw(batch, n, kv_heads, head_dim, value_dim, key_storage::raw);
+          rotating = given, at = given, raw(batch, n, kv_heads, head_dim, value_dim, key_storage::raw);
       given.append(y.keys(), y.values());
       attention(y.queries(), given, y.output());
       // Rotated: in one call, token by token, at positions of the caller.
-      turned.template append<Layout>(x.keys(), x.values(), placed);
-      CHECK(testing::same_heads(turned.keys(), given.keys()));
-      attention<Layout>(x.queries(), turned, x.output(), placed);
+      rotating.template append<Layout>(x.keys(), x.values(), placed);
+      CHECK(testing::same_heads(rotating.keys(), given.keys()));
+      attention<Layout>(x.queries(), rotating, x.output(), placed);
       CHECK(same(x.out, y.out));
       at.template append_at<Layout>(x.keys(), x.values(), placed, 0);
       CHECK(testing::same_heads(at.keys(), given.keys()));
@@ -94,18 +94,18 @@ TEMPLATE_TEST_CASE("a kv_cache rotates the placed channels of its keys and queri
       // A context shift rotates these channels and nothing else.
       kv_cache<T> windowed(batch, n, kv_heads, rotary_dim, value_dim);
       windowed.template append<Layout>(x.keys().channels(first, rotary_dim), x.values(), table);
-      turned.template shift<Layout>(2, n - 2, -2, placed);
+      rotating.template shift<Layout>(2, n - 2, -2, placed);
       windowed.template shift<Layout>(2, n - 2, -2, table);
-      CHECK(testing::same_heads(turned.keys().channels(first, rotary_dim), windowed.keys()));
-      CHECK(testing::same_heads(turned.keys().channels(0, first), given.keys().channels(0, first)));
-      CHECK(testing::same_heads(turned.keys().channels(first + rotary_dim, head_dim - first - rotary_dim),
+      CHECK(testing::same_heads(rotating.keys().channels(first, rotary_dim), windowed.keys()));
+      CHECK(testing::same_heads(rotating.keys().channels(0, first), given.keys().channels(0, first)));
+      CHECK(testing::same_heads(rotating.keys().channels(first + rotary_dim, head_dim - first - rotary_dim),
                                 given.keys().channels(first + rotary_dim, head_dim - first - rotary_dim)));
       // So does a rebase to another table, to which the cache is then tied.
       const frequency_table<T> other(frequencies(rotary_dim, 80.0), -20, 40);
-      turned.template rebase<Layout>(placed, other.at_channel(first));
+      rotating.template rebase<Layout>(placed, other.at_channel(first));
       windowed.template rebase<Layout>(table, other);
-      CHECK(testing::same_heads(turned.keys().channels(first, rotary_dim), windowed.keys()));
-      CHECK_NOTHROW(turned.template check_table<Layout>(other.at_channel(first)));
+      CHECK(testing::same_heads(rotating.keys().channels(first, rotary_dim), windowed.keys()));
+      CHECK_NOTHROW(rotating.template check_table<Layout>(other.at_channel(first)));
     }
   });
 }
@@ -114,10 +114,10 @@ TEST_CASE("16-bit caches round the rotated channels once", "[cache]") {
   const frequency_table<float> table(frequencies(rotary_dim, 50.0), 20);
   const Index n = 9;
   tokens<float> x(n), y = x.rotated<interleaved>(table.at_channel(12));
-  kv_cache<Eigen::bfloat16> given(batch, n, kv_heads, head_dim, value_dim), turned = given;
+  kv_cache<Eigen::bfloat16> given(batch, n, kv_heads, head_dim, value_dim), rotating = given;
   given.append(y.keys(), y.values());
-  turned.append<interleaved>(x.keys(), x.values(), table.at_channel(12));
-  CHECK(testing::same_heads(turned.keys(), given.keys()));
+  rotating.append<interleaved>(x.keys(), x.values(), table.at_channel(12));
+  CHECK(testing::same_heads(rotating.keys(), given.keys()));
 }
 
 TEST_CASE("a cache throws if its table is placed at another channel, and does not change", "[cache]") {
@@ -167,14 +167,14 @@ TEMPLATE_TEST_CASE("a ring_cache rotates the placed channels of its keys and que
       const ring_policy policy = {.sinks = 2, .window = 5, .chunk = 3};
       tokens<T> x(n), y = x.template rotated<Layout>(placed), read(n);
       ring_cache<T> given(batch, policy, kv_heads, head_dim, value_dim),
-          turned = given, raw(batch, policy, kv_heads, head_dim, value_dim, key_storage::raw);
+          rotating = given, raw(batch, policy, kv_heads, head_dim, value_dim, key_storage::raw);
       for (Index t = 0; t < n; t += 3) {
         const Index count = std::min<Index>(3, n - t);
         const auto part = [&](const head_view<T>& of) { return of.token_range(t, count); };
         given.append(part(y.keys()), part(y.values()));
         attention(part(y.queries()), given, part(y.output()));
-        turned.template append<Layout>(part(x.keys()), part(x.values()), placed);
-        attention<Layout>(part(x.queries()), turned, part(x.output()), placed);
+        rotating.template append<Layout>(part(x.keys()), part(x.values()), placed);
+        attention<Layout>(part(x.queries()), rotating, part(x.output()), placed);
         raw.append(part(x.keys()), part(x.values()));
         attention<Layout>(part(x.queries()), raw, part(read.output()), placed);
       }

@@ -145,8 +145,8 @@ TEMPLATE_TEST_CASE("a cache of integers contains the quantized keys and values",
     if (raw) {
       CHECK(distance(attended(narrow, q, {.window = 50}), attended(wide, q, {.window = 50})) <= bound(75));
     } else {
-      owned<float> turned = q.rotated(start), out(tokens, heads, value_dim);
-      rope::attention(turned.view(), wide, out.view(), {.softcap = 3});
+      owned<float> rotated_heads = q.rotated(start), out(tokens, heads, value_dim);
+      rope::attention(rotated_heads.view(), wide, out.view(), {.softcap = 3});
       CHECK(distance(attended(narrow, q, {.softcap = 3}), out) <= bound(75));
     }
   }
@@ -435,13 +435,13 @@ TEMPLATE_TEST_CASE("keys normalised during an append are quantized once", "[cach
   const rope::head_norm<float> norm = {.weight = weight, .epsilon = 0.25, .offset = 1};
   kv_cache<std::int8_t> cache(batch, capacity, kv_heads, head_dim, value_dim), by_hand = cache;
   cache.append<half_split>(k.view(), v.view(), rope::normed_table(norm, table));
-  owned<float> turned(7, kv_heads, head_dim);
-  std::transform(k.memory.begin(), k.memory.end(), turned.memory.begin(),
+  owned<float> rotated_heads(7, kv_heads, head_dim);
+  std::transform(k.memory.begin(), k.memory.end(), rotated_heads.memory.begin(),
                  [](TestType x) { return static_cast<float>(x); });
-  rope::normalize_and_rotate<half_split>(turned.view(), norm, table);
-  by_hand.append(turned.view(), v.view());
+  rope::normalize_and_rotate<half_split>(rotated_heads.view(), norm, table);
+  by_hand.append(rotated_heads.view(), v.view());
   kv_cache<float> expected(batch, capacity, kv_heads, head_dim, value_dim);
-  expected.append(turned.numbers().view(), v.numbers().view());
+  expected.append(rotated_heads.numbers().view(), v.numbers().view());
   for (Index b = 0; b < batch; ++b) {
     CHECK(same_numbers(cache, expected, b));
     CHECK(same_numbers(by_hand, expected, b));

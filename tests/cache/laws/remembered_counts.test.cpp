@@ -126,7 +126,7 @@ class decoder {
       for (std::size_t t = first; t < last; ++t) rows_[b][t].position += delta;
       cache_.template shift<half_split>(static_cast<Index>(first), static_cast<Index>(last - first), delta,
                                         table_, batch_row{static_cast<Index>(b)});
-      ++turns_;
+      ++rotations_;
     }
   }
 
@@ -182,7 +182,7 @@ class decoder {
     CHECK((aligned || begins));
     if (!aligned && !begins) return;
     const bool rotated = cache_.storage() == key_storage::rotated;
-    const double bound = reference::decoder_bound<float, float>(m_, capacity, turns_, rotated);
+    const double bound = reference::decoder_bound<float, float>(m_, capacity, rotations_, rotated);
     CHECK(now.worst(
               bound, asking,
               [&](std::size_t b, std::size_t i) {
@@ -208,7 +208,7 @@ class decoder {
   rows rows_;
   std::vector<std::vector<std::size_t>> columns_;
   std::size_t next_column_ = 0, last_ = 0, even_ = 0;
-  long turns_ = 0;
+  long rotations_ = 0;
   bool forgot_ = false;
 };
 

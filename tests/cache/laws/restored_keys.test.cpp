@@ -236,14 +236,14 @@ TEMPLATE_TEST_CASE("attention to restored keys follows the definition", "[cache]
           generator, m, 3 * t, [](double x) { return static_cast<double>(static_cast<C>(x)); }));
   // The keys come from a plain rotation, not from a cache.
   step<T> before(m, tokens);
-  std::vector<T> turned = before.k;
+  std::vector<T> rotated = before.k;
   std::vector<std::int64_t> ids;
   for (std::size_t b = 0; b < 2; ++b)
     for (Index t = 0; t < before.tokens; ++t) ids.push_back(3 * t);
-  rotate<interleaved>(bshd(turned.data(), 2, before.tokens, 2, 8), table, ids);
+  rotate<interleaved>(bshd(rotated.data(), 2, before.tokens, 2, 8), table, ids);
 
   kv_cache<C> cache(2, 40, 2, 8, 5);
-  cache.template append_rotated<interleaved>(bshd(turned.data(), 2, before.tokens, 2, 8), before.values(),
+  cache.template append_rotated<interleaved>(bshd(rotated.data(), 2, before.tokens, 2, 8), before.values(),
                                              table, ids, before.counts);
   rows added(2);
   for (std::size_t b = 0; b < 2; ++b)

@@ -300,12 +300,12 @@ TEMPLATE_TEST_CASE("every branch of a tree of guesses attends as if it were alon
   // Each output is within the bound of the exact result. Rotated channels are at most sqrt(2) times the
   // largest, with an error of 3 u of it, which counts as 6 u of the largest score.
   using reference::tensor;
-  tensor turned_q = x.q, turned_k = x.k;
-  for (double& value : turned_q.values) value *= std::sqrt(2.0);
-  for (double& value : turned_k.values) value *= std::sqrt(2.0);
+  tensor rotated_q = x.q, rotated_k = x.k;
+  for (double& value : rotated_q.values) value *= std::sqrt(2.0);
+  for (double& value : rotated_k.values) value *= std::sqrt(2.0);
   const auto u = static_cast<double>(tolerance::unit_roundoff<T>());
-  const double score = std::sqrt(static_cast<double>(head_dim)) * turned_q.largest() * turned_k.largest(),
-               bound = reference::attention_bound<T>(turned_q, turned_k, x.v, {}) +
+  const double score = std::sqrt(static_cast<double>(head_dim)) * rotated_q.largest() * rotated_k.largest(),
+               bound = reference::attention_bound<T>(rotated_q, rotated_k, x.v, {}) +
                        2.02 * 6 * u * score * x.v.largest() + u * x.v.largest();
   double worst = 0;
   for (int leaf = 0; leaf < tree; ++leaf) {

@@ -27,10 +27,10 @@ using testing::throws_saying;
 const frequencies plain(8, 1e4), loud(8, 1e4, yarn_scaling{.factor = 4, .original_max_position = 512});
 
 /// The largest difference of the keys of a cache from those of `direct`, in units of the allowed error of
-/// `turns` rotations after the first: 3.13 u each in the 2-norm, an ulp for m, and half an ulp of 16-bit
+/// `rotations` rotations after the first: 3.13 u each in the 2-norm, an ulp for m, and half an ulp of 16-bit
 /// storage in both channels of the pair each time.
 template <class Layout, class T>
-testing::wide worst(const kv_cache<T>& cache, const kv_cache<T>& direct, long turns) {
+testing::wide worst(const kv_cache<T>& cache, const kv_cache<T>& direct, long rotations) {
   const auto a = cache.keys(), b = direct.keys();
   const testing::wide u =
       tolerance::unit_roundoff<std::conditional_t<std::is_same_v<T, double>, double, float>>();
@@ -41,10 +41,10 @@ testing::wide worst(const kv_cache<T>& cache, const kv_cache<T>& direct, long tu
       const Index first = Layout::first(i, 4), second = Layout::second(i, 4);
       const testing::wide pair =
           testing::hypot(static_cast<testing::wide>(y[first]), static_cast<testing::wide>(y[second]));
-      const testing::wide computed = (2 + static_cast<testing::wide>(turns)) * 4.2L * u * pair;
+      const testing::wide computed = (2 + static_cast<testing::wide>(rotations)) * 4.2L * u * pair;
       const testing::wide stored =
           tolerance::is_16_bit<T>
-              ? testing::sqrt(2.0L) * static_cast<testing::wide>(turns + 2) * tolerance::ulp<T>(pair) / 2
+              ? testing::sqrt(2.0L) * static_cast<testing::wide>(rotations + 2) * tolerance::ulp<T>(pair) / 2
               : 0;
       for (const Index d : {first, second}) {
         const testing::wide part =

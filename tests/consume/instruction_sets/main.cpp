@@ -13,7 +13,7 @@ ROPE_FOR_EACH_INSTRUCTION_SET(DECLARE)
 namespace {
 
 // Channels 0 and 16 are pair 0, which rotates by 3 radians. Every instruction set that runs here is tested.
-bool turns(void (*rotated)(float*, long)) {
+bool rotates(void (*rotated)(float*, long)) {
   std::vector<float> x(32);
   x[0] = 1;
   rotated(x.data(), 32);
@@ -24,10 +24,10 @@ bool turns(void (*rotated)(float*, long)) {
 
 int main() {
   int tried = 0, failed = 0;
-#define TRY(set, runs)              \
-  if (runs) {                       \
-    ++tried;                        \
-    failed += !turns(set::rotated); \
+#define TRY(set, runs)                \
+  if (runs) {                         \
+    ++tried;                          \
+    failed += !rotates(set::rotated); \
   }
   ROPE_FOR_EACH_INSTRUCTION_SET(TRY)
   return tried > 0 && failed == 0 ? 0 : 1;

@@ -85,27 +85,29 @@ TEST_CASE("the m of longrope_scaling is attention_factor, or that of factor, or 
 
 TEST_CASE("longrope_scaling throws for fields out of range and lists of the wrong length",
           "[frequencies][scaling]") {
-  const auto says = [](auto change, const char* text, const char* value) {
+  const auto reports = [](auto change, const char* text, const char* value) {
     longrope_scaling rule = longrope(1);
     change(rule);
     return refused(rule, std::string("longrope_scaling: ") + text, value);
   };
   for (const auto& [bad, value] : not_positive) {
     const double x = bad;
-    CHECK(
-        says([x](auto& r) { r.original_max_position = x; }, "original_max_position must be above 1", value));
-    CHECK(says([x](auto& r) { r.max_position = x; }, "max_position must be positive", value));
-    CHECK(says([x](auto& r) { r.factor = x; }, "factor must be positive", value));
-    CHECK(says([x](auto& r) { r.attention_factor = x; }, "attention_factor must be positive", value));
+    CHECK(reports([x](auto& r) { r.original_max_position = x; }, "original_max_position must be above 1",
+                  value));
+    CHECK(reports([x](auto& r) { r.max_position = x; }, "max_position must be positive", value));
+    CHECK(reports([x](auto& r) { r.factor = x; }, "factor must be positive", value));
+    CHECK(reports([x](auto& r) { r.attention_factor = x; }, "attention_factor must be positive", value));
     // Also in the list that is not used.
-    CHECK(says([x](auto& r) { r.short_factor[3] = x; }, "a factor must be positive", value));
-    CHECK(says([x](auto& r) { r.long_factor[0] = x; }, "a factor must be positive", value));
-    if (x != 0) CHECK(says([x](auto& r) { r.length = x; }, "length must not be negative", value));
+    CHECK(reports([x](auto& r) { r.short_factor[3] = x; }, "a factor must be positive", value));
+    CHECK(reports([x](auto& r) { r.long_factor[0] = x; }, "a factor must be positive", value));
+    if (x != 0) CHECK(reports([x](auto& r) { r.length = x; }, "length must not be negative", value));
   }
-  CHECK(says([](auto& r) { r.original_max_position = 1; }, "original_max_position must be above 1", "got 1"));
-  CHECK(says([](auto& r) { r.short_factor.pop_back(); }, "short_factor must have one value per pair, 4",
-             "got 3"));
-  CHECK(says([](auto& r) { r.long_factor.push_back(1); }, "long_factor must have one value per pair, 4",
-             "got 5"));
-  CHECK(says([](auto& r) { r.long_factor.clear(); }, "long_factor must have one value per pair, 4", "got 0"));
+  CHECK(reports([](auto& r) { r.original_max_position = 1; }, "original_max_position must be above 1",
+                "got 1"));
+  CHECK(reports([](auto& r) { r.short_factor.pop_back(); }, "short_factor must have one value per pair, 4",
+                "got 3"));
+  CHECK(reports([](auto& r) { r.long_factor.push_back(1); }, "long_factor must have one value per pair, 4",
+                "got 5"));
+  CHECK(reports([](auto& r) { r.long_factor.clear(); }, "long_factor must have one value per pair, 4",
+                "got 0"));
 }

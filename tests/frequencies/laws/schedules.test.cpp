@@ -115,30 +115,30 @@ TEST_CASE("equal bounds of yarn_scaling are a step after that pair", "[frequenci
 
 TEST_CASE("yarn_scaling throws for a field out of its range with the rule and the value",
           "[frequencies][scaling]") {
-  const auto says = [](auto change, const char* text, const char* value) {
+  const auto reports = [](auto change, const char* text, const char* value) {
     yarn_scaling rule = {.factor = 4, .original_max_position = 512};
     change(rule);
     return refused(rule, std::string("yarn_scaling: ") + text, value);
   };
   for (const auto& [x, value] : not_positive)
-    CHECK(says([factor = x](auto& r) { r.factor = factor; }, "factor must be positive", value));
+    CHECK(reports([factor = x](auto& r) { r.factor = factor; }, "factor must be positive", value));
   for (const auto& [bad, value] : not_positive) {
     const double x = bad;
-    CHECK(
-        says([x](auto& r) { r.original_max_position = x; }, "original_max_position must be positive", value));
-    CHECK(says([x](auto& r) { r.beta_slow = x; }, "beta_slow must be positive", value));
-    CHECK(says([x](auto& r) { r.beta_fast = x; }, "beta_fast must be at least beta_slow", value));
+    CHECK(reports([x](auto& r) { r.original_max_position = x; }, "original_max_position must be positive",
+                  value));
+    CHECK(reports([x](auto& r) { r.beta_slow = x; }, "beta_slow must be positive", value));
+    CHECK(reports([x](auto& r) { r.beta_fast = x; }, "beta_fast must be at least beta_slow", value));
     const char* rule = "attention_factor, mscale and mscale_all_dim must not be negative";
     if (x == 0) continue;
-    CHECK(says([x](auto& r) { r.attention_factor = x; }, rule, value));
-    CHECK(says([x](auto& r) { r.mscale = x; }, rule, value));
-    CHECK(says([x](auto& r) { r.mscale_all_dim = x; }, rule, value));
+    CHECK(reports([x](auto& r) { r.attention_factor = x; }, rule, value));
+    CHECK(reports([x](auto& r) { r.mscale = x; }, rule, value));
+    CHECK(reports([x](auto& r) { r.mscale_all_dim = x; }, rule, value));
   }
-  CHECK(says([](auto& r) { r.beta_fast = 0.5; }, "beta_fast must be at least beta_slow", "got 0.5"));
-  CHECK(says([](auto& r) { r.original_max_position = 1e30; }, "no pair lies between beta_fast and beta_slow",
-             "got low 27"));
-  CHECK(says([](auto& r) { r.original_max_position = 0.01; }, "no pair lies between beta_fast and beta_slow",
-             "got low 0"));
+  CHECK(reports([](auto& r) { r.beta_fast = 0.5; }, "beta_fast must be at least beta_slow", "got 0.5"));
+  CHECK(reports([](auto& r) { r.original_max_position = 1e30; },
+                "no pair lies between beta_fast and beta_slow", "got low 27"));
+  CHECK(reports([](auto& r) { r.original_max_position = 0.01; },
+                "no pair lies between beta_fast and beta_slow", "got low 0"));
 }
 
 TEST_CASE("scalings given together apply in the order given", "[frequencies][scaling]") {
@@ -173,8 +173,9 @@ TEST_CASE("scalings given together apply in the order given", "[frequencies][sca
     CHECK(both.attention_factor() == frequencies(64, 1e4, qwen25).attention_factor());
     const frequencies f(64, 1e4, deepseek_v3, resonance_scaling{});
     for (Index i = 0; i < 32; ++i) {
-      const double turn = 2 * std::numbers::pi, wavelength = testing::round(turn / yarn.inv_freq()(i, 0));
-      CHECK(rounds_to(f.inv_freq()(i, 0), turn / wavelength, 15));
+      const double full_turn = 2 * std::numbers::pi,
+                   wavelength = testing::round(full_turn / yarn.inv_freq()(i, 0));
+      CHECK(rounds_to(f.inv_freq()(i, 0), full_turn / wavelength, 15));
     }
   }
   SECTION("magnitudes multiply") {
@@ -240,8 +241,8 @@ TEST_CASE("a factor below 1 raises frequencies by the same formula", "[frequenci
       return original(i) * ((1 - z) / s + z);
     }));
     CHECK(check(yarn_scaling{.factor = factor, .original_max_position = 4096}, [&](Index i) {
-      const auto pair = [&](wide turns) {
-        return width * testing::log(4096 / (2 * testing::pi * turns)) / (2 * testing::log(base));
+      const auto pair = [&](wide rotations) {
+        return width * testing::log(4096 / (2 * testing::pi * rotations)) / (2 * testing::log(base));
       };
       const wide r = ramp(static_cast<wide>(i), testing::floor(pair(32)), testing::ceil(pair(1)));
       return original(i) * (1 - r + r / s);

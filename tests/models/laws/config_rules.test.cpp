@@ -867,10 +867,10 @@ TEST_CASE("parts of a whole model other than its text model are named once each"
             {{"model_type", "novel"}, {"text_config", text}, {"vision_config", {{"window_size", 7}}}}},
            {"talker_config", {{"rope_theta", 5}, {"rope_scaling", {{"factor", 2}}}}},
            {"token2wav_config", {{"dit_config", {{"rope_theta", 1}}}}}});
-  const std::string says = " is not read: it describes another part of the model, with ";
-  CHECK(has_warning(model.warnings, "talker_config" + says + "rope_scaling, rope_theta"));
-  CHECK(has_warning(model.warnings, "token2wav_config" + says + "dit_config.rope_theta"));
-  CHECK(has_warning(model.warnings, "thinker_config.vision_config" + says + "window_size"));
+  const std::string no_effect = " is not read: it describes another part of the model, with ";
+  CHECK(has_warning(model.warnings, "talker_config" + no_effect + "rope_scaling, rope_theta"));
+  CHECK(has_warning(model.warnings, "token2wav_config" + no_effect + "dit_config.rope_theta"));
+  CHECK(has_warning(model.warnings, "thinker_config.vision_config" + no_effect + "window_size"));
   CHECK(has_warning(model.warnings, "thinker_config.text_config.rope_theta base is not given"));
   // Default key heads of the class that do not divide the query heads of the file are not assumed.
   const json heads = {{"model_type", "mistral"}, {"num_attention_heads", 12}, {"head_dim", 64}};

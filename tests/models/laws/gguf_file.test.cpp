@@ -165,7 +165,7 @@ TEST_CASE("a damaged GGUF file is read or throws, and nothing else happens", "[m
 }
 
 TEST_CASE("files that are not little-endian GGUF of version 2 or 3 throw by name", "[models]") {
-  const auto says = [](const std::string& bytes) {
+  const auto error_of = [](const std::string& bytes) {
     try {
       read(bytes);
     } catch (const std::runtime_error& error) {
@@ -173,10 +173,11 @@ TEST_CASE("files that are not little-endian GGUF of version 2 or 3 throw by name
     }
     return std::string();
   };
-  CHECK(says("") == "is not a GGUF file");
-  CHECK(says("{\"model_type\": \"llama\"}") == "is not a GGUF file");
-  CHECK(says(std::string("GGUF\x01\0\0\0", 8)).find("version 2 or 3, got version 1") != std::string::npos);
-  CHECK(says(std::string("GGUF\0\0\0\x03", 8)).find("got version 50331648") != std::string::npos);
+  CHECK(error_of("") == "is not a GGUF file");
+  CHECK(error_of("{\"model_type\": \"llama\"}") == "is not a GGUF file");
+  CHECK(error_of(std::string("GGUF\x01\0\0\0", 8)).find("version 2 or 3, got version 1") !=
+        std::string::npos);
+  CHECK(error_of(std::string("GGUF\0\0\0\x03", 8)).find("got version 50331648") != std::string::npos);
   // One entry whose key claims 2^21 characters and has 4.
   const std::string head(
       "GGUF\x03\0\0\0"
@@ -184,6 +185,6 @@ TEST_CASE("files that are not little-endian GGUF of version 2 or 3 throw by name
       "\x01\0\0\0\0\0\0\0"
       "\0\0\x20\0\0\0\0\0",
       32);
-  CHECK(says(head + "name") == "ends before its metadata do");
-  CHECK(says(head + std::string(std::size_t{1} << 21, 'a')) == "has a text longer than 1 MiB");
+  CHECK(error_of(head + "name") == "ends before its metadata do");
+  CHECK(error_of(head + std::string(std::size_t{1} << 21, 'a')) == "has a text longer than 1 MiB");
 }

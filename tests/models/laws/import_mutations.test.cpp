@@ -75,7 +75,7 @@ void collect(const json& value, const json::json_pointer& path, std::vector<json
 /// The outcomes of the imports, and the message of the last one.
 struct tally {
   int imported = 0, refused = 0;
-  std::string said;
+  std::string message;
 };
 
 /// Whether the import gave a model that can be described, or threw with a text of the library.
@@ -92,8 +92,8 @@ bool holds(tally& seen, const Import& import) {
     return rope::compare_models(model, model).empty();
   } catch (const std::invalid_argument& error) {
     ++seen.refused;
-    seen.said = error.what();
-    return seen.said.find("rope::") == 0;
+    seen.message = error.what();
+    return seen.message.find("rope::") == 0;
   }
 }
 
@@ -111,7 +111,7 @@ TEST_CASE("a config with any value at any path imports or throws", "[models][imp
         spoilt[place] = value;
         const double length = name == "phi_3_5_mini" ? 200000 : 0;
         if (holds(seen, [&] { return rope::import_hugging_face(spoilt, {.length = length}); })) continue;
-        FAIL(name << " with " << value << " at " << place.to_string() << ": " << seen.said);
+        FAIL(name << " with " << value << " at " << place.to_string() << ": " << seen.message);
       }
   }
   CHECK(seen.imported > 1000);
@@ -122,7 +122,7 @@ TEST_CASE("a recorded file with any value at any path imports or throws", "[mode
   tally seen;
   // A fifth of the values at every path, another fifth at the next one: most keys are in many files, and are
   // tried with all values.
-  std::size_t turn = 0;
+  std::size_t first = 0;
   for (const std::string name : {"hugging_face", "gguf"}) {
     const json all = testing::recorded("models/" + name);
     for (const json& record : all.at("records")) {
@@ -131,7 +131,7 @@ TEST_CASE("a recorded file with any value at any path imports or throws", "[mode
       std::vector<json::json_pointer> places;
       collect(original, json::json_pointer(), places);
       for (const json::json_pointer& place : places)
-        for (std::size_t i = turn++ % 5; i < values.size(); i += 5) {
+        for (std::size_t i = first++ % 5; i < values.size(); i += 5) {
           if (place.to_string() == "/general.architecture") continue;
           const json& value = values[i];
           json spoilt = original;
@@ -141,7 +141,7 @@ TEST_CASE("a recorded file with any value at any path imports or throws", "[mode
                           : rope::import_gguf(testing::gguf(original.at("general.architecture"), spoilt));
           });
           if (good) continue;  // messages are built only for failures: there are about 19,000 files
-          FAIL(original << " with " << value << " at " << place.to_string() << ": " << seen.said);
+          FAIL(original << " with " << value << " at " << place.to_string() << ": " << seen.message);
         }
     }
   }

@@ -172,14 +172,14 @@ inline std::string finding(const std::string& format, const json& of_format, con
   if (probe.contains("expect")) {
     json expect = probe.at("expect");
     if (excepted && but_for.at(architecture).is_string()) {
-      const std::string says = but_for.at(architecture);
+      const std::string reason = but_for.at(architecture);
       const std::string error = found.value("throws", "nothing thrown");
-      return error.find(says) != std::string::npos ? "" : "expected: " + says + ", found: " + error;
+      return error.find(reason) != std::string::npos ? "" : "expected: " + reason + ", found: " + error;
     }
     if (excepted) expect.merge_patch(but_for.at(architecture));  // null: false
     if (expect.contains("throws")) {
-      const std::string error = found.value("throws", "nothing thrown"), says = expect.at("throws");
-      return error.find(says) != std::string::npos ? "" : "expected: " + says + ", found: " + error;
+      const std::string error = found.value("throws", "nothing thrown"), reason = expect.at("throws");
+      return error.find(reason) != std::string::npos ? "" : "expected: " + reason + ", found: " + error;
     }
     if (found.contains("throws")) return found.at("throws");
     std::string wrong;
@@ -201,8 +201,8 @@ inline std::string finding(const std::string& format, const json& of_format, con
            : same                   ? "the key has no effect"
                                     : "";
   if (excepted) {
-    const std::string says = but_for.at(architecture), error = found.value("throws", "nothing thrown");
-    return error.find(says) != std::string::npos ? "" : "expected: " + says + ", found: " + error;
+    const std::string reason = but_for.at(architecture), error = found.value("throws", "nothing thrown");
+    return error.find(reason) != std::string::npos ? "" : "expected: " + reason + ", found: " + error;
   }
   if (same && !found.contains("throws") && !probe.value("read", false)) {
     const std::string key = unnamed(format, architecture, before, after, probe.value("add", json::object()));

@@ -133,19 +133,20 @@ TEST_CASE("a base that grows with the length is that of the requested length", "
 
 TEST_CASE("descriptions name the query scaling, and report its differences between two files",
           "[models][describe][query_scaling_of_layer]") {
-  const auto says = [](const rope::model_rope& model, const std::string& part) {
+  const auto reports = [](const rope::model_rope& model, const std::string& part) {
     return describe(model).find("  query scaling           " + part + "\n") != std::string::npos;
   };
   const auto llama4 = hugging_face("llama4_text", json::object());
-  CHECK(says(llama4, "by 1 + 0.1 ln(1 + floor((p + 1) / 8192)) at position p, the layers without rotation"));
+  CHECK(
+      reports(llama4, "by 1 + 0.1 ln(1 + floor((p + 1) / 8192)) at position p, the layers without rotation"));
   const json beta = {{"rope_parameters",
                       {{"rope_type", "default"},
                        {"original_max_position_embeddings", 16384},
                        {"llama_4_scaling_beta", 0.1}}}};
   const auto ministral = hugging_face("ministral3", beta);
-  CHECK(says(ministral, "by 1 + 0.1 ln(1 + floor(p / 16384)) at position p, every layer"));
+  CHECK(reports(ministral, "by 1 + 0.1 ln(1 + floor(p / 16384)) at position p, every layer"));
   const auto qwen = hugging_face("qwen", {{"seq_length", 2048}});
-  CHECK(says(qwen, "by max(1, ln(p + 1) / ln(2048)) at position p, every layer"));
+  CHECK(reports(qwen, "by max(1, ln(p + 1) / ln(2048)) at position p, every layer"));
   CHECK(describe(hugging_face("llama", json::object())).find("query scaling") == std::string::npos);
 
   const auto differ = [](const rope::model_rope& a, const rope::model_rope& b, const std::string& part) {

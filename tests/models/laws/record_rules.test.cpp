@@ -25,8 +25,8 @@ void check(const std::vector<breach<Record>>& breaches) {
   CHECK(broken_rule_of(Record{}).empty());
   for (std::size_t i = 0; i < breaches.size(); ++i) {
     CAPTURE(i);
-    const std::string said(broken_rule_of(breaches[i].record)), rule = breaches[i].rule;
-    CHECK(said.substr(0, rule.size()) == rule);
+    const std::string message(broken_rule_of(breaches[i].record)), rule = breaches[i].rule;
+    CHECK(message.substr(0, rule.size()) == rule);
   }
 }
 

@@ -145,17 +145,17 @@ std::string difference(const json& record, const json& expect) {
   compare_rounded("scale", full.scale);
   compare_rounded("m", full.frequencies.attention_factor());
   const json types = expect.value("types", json{{"S", "sliding_attention"}, {"F", "full_attention"}});
-  const std::string layers = expect.value("layers", ""), turns = expect.value("turns", "");
+  const std::string layers = expect.value("layers", ""), rotates = expect.value("turns", "");
   for (std::size_t i = 0; i < layers.size(); ++i)
     if (i >= model.layers().size())
       found += "there is no layer " + std::to_string(i) + "; ";
     else if (model.layers()[i] != types.value(std::string(1, layers[i]), "no type"))
       found += "layer " + std::to_string(i) + " is " + model.layers()[i] + "; ";
   compare("windows", model.windows);
-  for (std::size_t i = 0; i < turns.size(); ++i)
+  for (std::size_t i = 0; i < rotates.size(); ++i)
     if ((model.rotation_of_layer(static_cast<Index>(i)) == rope::layer_rotation::in_group) !=
-        (turns[i] == 'y'))
-      found += "layer " + std::to_string(i) + (turns[i] == 'y' ? " does not turn; " : " turns; ");
+        (rotates[i] == 'y'))
+      found += "layer " + std::to_string(i) + (rotates[i] == 'y' ? " does not turn; " : " turns; ");
   {
     json is = json::object();
     for (const rope::layer_group& group : model.groups())
@@ -263,11 +263,11 @@ TEST_CASE("every architecture of llama.cpp is imported as its code reads it, or 
     refused.insert(name);
     if (record.contains("instead") && difference_without_rope(record).empty()) none_rotates.insert(name);
   }
-  std::size_t imported = 0, turning = 0, without = 0;
+  std::size_t imported = 0, rotating = 0, without = 0;
   const json architectures = testing::recorded("models/gguf").at("architectures");
   for (const json& name : architectures)
     if (read.count(name) > 0)
-      ++turning, ++imported;
+      ++rotating, ++imported;
     else if (none_rotates.count(name) > 0)
       ++imported;
     else if (refused.count(name) > 0)
@@ -276,8 +276,8 @@ TEST_CASE("every architecture of llama.cpp is imported as its code reads it, or 
       neither.insert(name);
   CHECK(neither == std::set<std::string>{});
   CHECK(imported >= 154);
-  CHECK(turning >= 130);
+  CHECK(rotating >= 130);
   if (std::getenv("ROPE_PRINT_COUNTS"))
-    WARN("llama.cpp: " << imported << " architectures import and agree, of which " << turning << " rotate, "
+    WARN("llama.cpp: " << imported << " architectures import and agree, of which " << rotating << " rotate, "
                        << without << " are refused with a reason, " << neither.size() << " neither");
 }

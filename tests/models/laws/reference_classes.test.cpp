@@ -35,18 +35,18 @@ json sizes_of(const json& config) {
 }
 
 /// The values of a group that differ from those of the class.
-std::string difference(const rope::layer_group* group, const std::string& name, const json& said,
+std::string difference(const rope::layer_group* group, const std::string& name, const json& recorded,
                        bool latent) {
   if (!group) return name + ": there is no such group; ";
   std::string found;
-  if (json(group->base) != said.at("base").get<double>())
-    found +=
-        name + ": base is " + json(group->base).dump() + ", of the class " + said.at("base").dump() + "; ";
-  if (group->rule != said.at("rule").get<std::string>())
-    found += name + ": rule is " + group->rule + ", of the class " + said.at("rule").dump() + "; ";
-  if (said.contains("share") && !latent && group->rule != "proportional") {
+  if (json(group->base) != recorded.at("base").get<double>())
+    found += name + ": base is " + json(group->base).dump() + ", of the class " + recorded.at("base").dump() +
+             "; ";
+  if (group->rule != recorded.at("rule").get<std::string>())
+    found += name + ": rule is " + group->rule + ", of the class " + recorded.at("rule").dump() + "; ";
+  if (recorded.contains("share") && !latent && group->rule != "proportional") {
     const Index width =
-        static_cast<Index>(static_cast<double>(group->head_dim) * said.at("share").get<double>());
+        static_cast<Index>(static_cast<double>(group->head_dim) * recorded.at("share").get<double>());
     if (group->rotary_dim() != width - width % 2)
       found += name + ": " + std::to_string(group->rotary_dim()) + " channels turn, of the class " +
                std::to_string(width) + "; ";

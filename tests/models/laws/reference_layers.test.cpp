@@ -91,16 +91,16 @@ void compare_layer(const json& found, std::size_t at, const rope::model_rope& mo
                    findings& wrong) {
   const rope::attention_options options = model.attention_of_layer(layer);
   compare_mask(found, at, options, wrong);
-  const bool turns = of_layer(found, "turns", at, true);
+  const bool rotates = of_layer(found, "turns", at, true);
   const bool in_group = model.rotation_of_layer(layer) == rope::layer_rotation::in_group;
-  if (turns != in_group) wrong.emplace("turns", turns ? "turns" : "does not turn");
+  if (rotates != in_group) wrong.emplace("turns", rotates ? "turns" : "does not turn");
   const rope::layer_group& group = in_group ? *model.group_of_layer(layer) : model.groups().front();
   const double head_dim = of_layer(found, "head_dim", at, 0.0);
   if (in_group && static_cast<double>(group.head_dim) != head_dim)
     wrong.emplace("head_dim", std::to_string(head_dim) + ", import " + std::to_string(group.head_dim));
   // Rotated heads of +1 and -1 have this root mean square.
   const double m = group.frequencies.attention_factor(),
-               rotated = turns ? static_cast<double>(group.rotary_dim()) : 0;
+               rotated = rotates ? static_cast<double>(group.rotary_dim()) : 0;
   const double length = std::sqrt((rotated * m * m + head_dim - rotated) / head_dim);
   const double q = of_layer(found, "q", at, 1.0), k = of_layer(found, "k", at, 1.0);
   const json given = of_layer(found, "scale", at, json());

@@ -81,9 +81,9 @@ TEST_CASE("a mask of any order, type and extent gives the same rows", "[position
 TEST_CASE("a mask may be an mdspan of any strides", "[positions]") {
   const matrix mask = (matrix(2, 3) << 0, 1, 1, 1, 1, 0).finished();
   const rope::padded_rows rows = rope::positions_of_mask(mask);
-  std::vector<int> entries = {0, 1, 1, -1, 1, 1, 0, -1}, turned = {0, 1, 1, 1, 1, 0};
+  std::vector<int> entries = {0, 1, 1, -1, 1, 1, 0, -1}, rotated = {0, 1, 1, 1, 1, 0};
   for (const auto& span : {span_of_strides<int, 2>(entries.data(), {2, 3}, {4, 1}),
-                           span_of_strides<int, 2>(turned.data(), {2, 3}, {1, 2})}) {
+                           span_of_strides<int, 2>(rotated.data(), {2, 3}, {1, 2})}) {
     const rope::padded_rows same = rope::positions_of_mask(span);
     CHECK(same.positions == rows.positions);
     CHECK(same.counts == rows.counts);
@@ -94,12 +94,12 @@ TEST_CASE("a mask may be an mdspan of any strides", "[positions]") {
 }
 
 TEST_CASE("masks with holes or other numbers throw", "[positions]") {
-  const auto says = [](const std::vector<int>& mask, const char* rule) {
+  const auto reports = [](const std::vector<int>& mask, const char* rule) {
     return throws_saying<std::invalid_argument>([&] { static_cast<void>(rope::positions_of_mask(mask)); },
                                                 rule);
   };
-  CHECK(says({1, 0, 1},
-             "give a mask with holes as attention_options::mask, got padding before token 2 of row 0"));
-  CHECK(says({0, 1, 2}, "a mask is 1 for tokens and 0 for padding, got 2 for token 2 of row 0"));
-  CHECK(says({-1, 1, 1}, "got -1 for token 0 of row 0"));
+  CHECK(reports({1, 0, 1},
+                "give a mask with holes as attention_options::mask, got padding before token 2 of row 0"));
+  CHECK(reports({0, 1, 2}, "a mask is 1 for tokens and 0 for padding, got 2 for token 2 of row 0"));
+  CHECK(reports({-1, 1, 1}, "got -1 for token 0 of row 0"));
 }

@@ -26,7 +26,7 @@ constexpr Index tokens = 3, heads = 2;
 
 /// The channels after a rotation with entries cos[i] and sin[i] of type A, one at a time.
 template <class Layout, class A, class T, class Cos, class Sin>
-std::vector<T> turned(std::vector<T> x, Index head_dim, Index pairs, const Cos& cos, const Sin& sin) {
+std::vector<T> rotated(std::vector<T> x, Index head_dim, Index pairs, const Cos& cos, const Sin& sin) {
   for (Index t = 0; t < tokens; ++t)
     for (Index h = 0; h < heads; ++h)
       for (Index i = 0; i < pairs; ++i) {
@@ -75,7 +75,7 @@ TEMPLATE_TEST_CASE("entries of double rotate float channels as a table of float 
       CHECK_FALSE(same_bits(by_doubles, x));
       if (fuses)
         CHECK(same_bits(by_doubles,
-                        turned<Layout, float>(
+                        rotated<Layout, float>(
                             x, head_dim, pairs,
                             [&](Index t, Index i) { return static_cast<float>(doubles.cos(30 + t)(i)); },
                             [&](Index t, Index i) { return static_cast<float>(doubles.sin(30 + t)(i)); })));
@@ -92,7 +92,7 @@ TEST_CASE("entries of float rotate double channels exactly as doubles of their v
       const std::vector<double> x = random_channels<double>(tokens * heads * head_dim, seed);
       std::vector<double> y = x;
       rotate<Layout>(bshd(y.data(), 1, tokens, heads, head_dim), table, 30);
-      const std::vector<double> expected = turned<Layout, double>(
+      const std::vector<double> expected = rotated<Layout, double>(
           x, head_dim, head_dim / 2, [&](Index t, Index i) { return double{table.cos(30 + t)(i)}; },
           [&](Index t, Index i) { return double{table.sin(30 + t)(i)}; });
       if (fuses) CHECK(same_bits(y, expected));
@@ -112,7 +112,7 @@ TEST_CASE("unrotating with a table of double divides by the square of its magnit
     const std::vector<float> x = random_channels<float>(tokens * heads * head_dim, seed);
     std::vector<float> y = x;
     unrotate<Layout>(bshd(y.data(), 1, tokens, heads, head_dim), table, 30);
-    const std::vector<float> expected = turned<Layout, float>(
+    const std::vector<float> expected = rotated<Layout, float>(
         x, head_dim, head_dim / 2,
         [&](Index t, Index i) { return static_cast<float>(table.cos(30 + t)(i) * (1 / (m * m))); },
         [&](Index t, Index i) { return static_cast<float>(table.sin(30 + t)(i) * -(1 / (m * m))); });

@@ -56,10 +56,10 @@ TEMPLATE_LIST_TEST_CASE("a placed table rotates its channels and nothing else", 
         rotate_to<Layout>(view(before), view(out), t->at_channel(first), row_starts{starts});
         CHECK(same_bits(out, windowed));
 
-        auto turned_back = windowed, windowed_back = windowed;
+        auto unrotated = windowed, windowed_back = windowed;
         unrotate<Layout>(view(windowed_back).channels(first, rotary_dim), *t, row_starts{starts});
-        unrotate<Layout>(view(turned_back), t->at_channel(first), row_starts{starts});
-        CHECK(same_bits(turned_back, windowed_back));
+        unrotate<Layout>(view(unrotated), t->at_channel(first), row_starts{starts});
+        CHECK(same_bits(unrotated, windowed_back));
         unrotate_to<Layout>(view(windowed), view(out), t->at_channel(first), row_starts{starts});
         CHECK(same_bits(out, windowed_back));
 

@@ -111,8 +111,8 @@ TEMPLATE_LIST_TEST_CASE("channels that are not rotated keep their bits", "[rotat
       const rope::frequency_table<S> table(rope::frequencies(rotary_dim), 20);
       guarded_memory<T> memory(20 + 3 * 2 * head_dim + 300);
       const auto heads = rope::thd(memory.data() + 20, 3, 2, head_dim);
-      const auto turning = heads.channels(first, rotary_dim);
-      memory.fill(turning, seed);
+      const auto rotating = heads.channels(first, rotary_dim);
+      memory.fill(rotating, seed);
       CAPTURE(name_of<Layout>, head_dim, first, rotary_dim);
 
       guarded_memory<T> copy(static_cast<Index>(memory.now.size()));
@@ -125,13 +125,13 @@ TEMPLATE_LIST_TEST_CASE("channels that are not rotated keep their bits", "[rotat
       CHECK(same_heads(out.channels(first + rotary_dim, rest), heads.channels(first + rotary_dim, rest)));
 
       rope::rotate<Layout>(heads.channels(first, head_dim - first), table, 4);
-      CHECK(memory.untouched_outside(turning));
-      CHECK(same_heads(turning, out.channels(first, rotary_dim)));
-      CHECK(testing::worst_error<Layout, S>(memory.remembered(turning), head_view<const T>(turning),
+      CHECK(memory.untouched_outside(rotating));
+      CHECK(same_heads(rotating, out.channels(first, rotary_dim)));
+      CHECK(testing::worst_error<Layout, S>(memory.remembered(rotating), head_view<const T>(rotating),
                                             rope::frequencies(rotary_dim),
                                             [](Index, Index t) { return 4 + t; }) <= 1);
       rope::unrotate<Layout>(heads.channels(first, head_dim - first), table, 4);
-      CHECK(memory.untouched_outside(turning));
+      CHECK(memory.untouched_outside(rotating));
     }
   });
 }
@@ -148,7 +148,7 @@ TEMPLATE_LIST_TEST_CASE("heads and tokens outside a view keep their bits", "[rot
     const auto packed = rope::thd(memory.data(), tokens, q_heads + 2 * kv_heads, 64);
     const auto q = packed.head_range(0, q_heads), k = packed.head_range(q_heads, kv_heads),
                v = packed.head_range(q_heads + kv_heads, kv_heads);
-    const auto turn = [](Index t) { return [t](Index, Index i) { return t + i; }; };
+    const auto positions_from = [](Index t) { return [t](Index, Index i) { return t + i; }; };
     CAPTURE(name_of<Layout>);
 
     memory.fill(packed, seed);
@@ -156,16 +156,16 @@ TEMPLATE_LIST_TEST_CASE("heads and tokens outside a view keep their bits", "[rot
     CHECK(memory.untouched_outside(packed.head_range(0, q_heads + kv_heads)));
     CHECK(same_heads(head_view<const T>(v), memory.remembered(v)));
     CHECK(testing::worst_error<Layout, S>(memory.remembered(q), head_view<const T>(q), rope::frequencies(64),
-                                          turn(3)) <= 1);
+                                          positions_from(3)) <= 1);
     CHECK(testing::worst_error<Layout, S>(memory.remembered(k), head_view<const T>(k), rope::frequencies(64),
-                                          turn(3)) <= 1);
+                                          positions_from(3)) <= 1);
 
     memory.fill(packed, seed);
     const auto some = packed.token_range(2, 3);
     rope::rotate<Layout>(some, table, 7);
     CHECK(memory.untouched_outside(some));
     CHECK(testing::worst_error<Layout, S>(memory.remembered(some), head_view<const T>(some),
-                                          rope::frequencies(64), turn(7)) <= 1);
+                                          rope::frequencies(64), positions_from(7)) <= 1);
   });
 }
 

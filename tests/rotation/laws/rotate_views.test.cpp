@@ -38,7 +38,7 @@ constexpr std::int64_t start = 5;
 /// Gives B * S * H heads of D channels random values through `from(b, s, h, d)`, calls `rotate`, and compares
 /// `to(b, s, h, d)` with the reference.
 template <class Layout, class T, class From, class To, class Rotate>
-bool turns_by_token(From from, To to, Rotate rotate, Index batch = B) {
+bool rotates_by_token(From from, To to, Rotate rotate, Index batch = B) {
   const rope::frequencies frequencies(rotary_dim);
   std::vector<T> before = testing::random_channels<T>(batch * S * H * D, seed), after(before.size());
   const auto in = rope::bshd(std::as_const(before).data(), batch, S, H, D);
@@ -58,8 +58,8 @@ bool turns_by_token(From from, To to, Rotate rotate, Index batch = B) {
 
 /// The same test for a container that is rotated in place.
 template <class Layout, class T, class At, class Rotate>
-bool turns_in_place(At at, Rotate rotate, Index batch = B) {
-  return turns_by_token<Layout, T>(at, at, rotate, batch);
+bool rotates_in_place(At at, Rotate rotate, Index batch = B) {
+  return rotates_by_token<Layout, T>(at, at, rotate, batch);
 }
 
 }  // namespace
@@ -72,16 +72,16 @@ TEMPLATE_TEST_CASE("heads behind a pointer rotate by the position of their token
   T* p = memory.data();
   for_each_layout([p]<class Layout>(Layout) {
     CAPTURE(name_of<Layout>);
-    CHECK(turns_in_place<Layout, T>(
+    CHECK(rotates_in_place<Layout, T>(
         [p](Index b, Index s, Index h, Index d) -> T& { return p[((b * S + s) * H + h) * D + d]; },
         [p](const auto& table) { rope::rotate<Layout>(rope::bshd(p, B, S, H, D), table, start); }));
-    CHECK(turns_in_place<Layout, T>(
+    CHECK(rotates_in_place<Layout, T>(
         [p](Index b, Index s, Index h, Index d) -> T& { return p[((b * H + h) * S + s) * D + d]; },
         [p](const auto& table) { rope::rotate<Layout>(rope::bhsd(p, B, H, S, D), table, start); }));
-    CHECK(turns_in_place<Layout, T>(
+    CHECK(rotates_in_place<Layout, T>(
         [p](Index b, Index s, Index h, Index d) -> T& { return p[((s * B + b) * H + h) * D + d]; },
         [p](const auto& table) { rope::rotate<Layout>(rope::sbhd(p, S, B, H, D), table, start); }));
-    CHECK(turns_in_place<Layout, T>(
+    CHECK(rotates_in_place<Layout, T>(
         [p](Index, Index s, Index h, Index d) -> T& { return p[(s * H + h) * D + d]; },
         [p](const auto& table) { rope::rotate<Layout>(rope::thd(p, S, H, D), table, start); }, 1));
   });
@@ -97,16 +97,16 @@ TEMPLATE_TEST_CASE("heads of a row-major tensor rotate by the position of their 
   Eigen::Tensor<T, 3, Eigen::RowMajor> v(S, H, D);
   for_each_layout([&]<class Layout>(Layout) {
     CAPTURE(name_of<Layout>);
-    CHECK(turns_in_place<Layout, T>(
+    CHECK(rotates_in_place<Layout, T>(
         [&](Index b, Index s, Index h, Index d) -> T& { return x(b, s, h, d); },
         [&](const auto& table) { rope::rotate<Layout>(rope::bshd(x), table, start); }));
-    CHECK(turns_in_place<Layout, T>(
+    CHECK(rotates_in_place<Layout, T>(
         [&](Index b, Index s, Index h, Index d) -> T& { return y(b, h, s, d); },
         [&](const auto& table) { rope::rotate<Layout>(rope::bhsd(w), table, start); }));
-    CHECK(turns_in_place<Layout, T>(
+    CHECK(rotates_in_place<Layout, T>(
         [&](Index b, Index s, Index h, Index d) -> T& { return z(s, b, h, d); },
         [&](const auto& table) { rope::rotate<Layout>(rope::sbhd(z), table, start); }));
-    CHECK(turns_in_place<Layout, T>(
+    CHECK(rotates_in_place<Layout, T>(
         [&](Index, Index s, Index h, Index d) -> T& { return v(s, h, d); },
         [&](const auto& table) { rope::rotate<Layout>(rope::thd(v), table, start); }, 1));
   });
@@ -122,16 +122,16 @@ TEMPLATE_TEST_CASE("heads of a column-major tensor rotate by the position of the
   Eigen::Tensor<T, 3> v(D, H, S);
   for_each_layout([&]<class Layout>(Layout) {
     CAPTURE(name_of<Layout>);
-    CHECK(turns_in_place<Layout, T>(
+    CHECK(rotates_in_place<Layout, T>(
         [&](Index b, Index s, Index h, Index d) -> T& { return x(d, h, s, b); },
         [&](const auto& table) { rope::rotate<Layout>(rope::dhsb(w), table, start); }));
-    CHECK(turns_in_place<Layout, T>(
+    CHECK(rotates_in_place<Layout, T>(
         [&](Index b, Index s, Index h, Index d) -> T& { return y(d, s, h, b); },
         [&](const auto& table) { rope::rotate<Layout>(rope::dshb(y), table, start); }));
-    CHECK(turns_in_place<Layout, T>(
+    CHECK(rotates_in_place<Layout, T>(
         [&](Index b, Index s, Index h, Index d) -> T& { return z(d, h, b, s); },
         [&](const auto& table) { rope::rotate<Layout>(rope::dhbs(z), table, start); }));
-    CHECK(turns_in_place<Layout, T>(
+    CHECK(rotates_in_place<Layout, T>(
         [&](Index, Index s, Index h, Index d) -> T& { return v(d, h, s); },
         [&](const auto& table) { rope::rotate<Layout>(rope::dht(v), table, start); }, 1));
   });
@@ -146,13 +146,13 @@ TEMPLATE_TEST_CASE("a const tensor is rotated into one of another axis order", "
   for_each_layout([&]<class Layout>(Layout) {
     std::vector<T> before;
     CAPTURE(name_of<Layout>);
-    CHECK(turns_by_token<Layout, T>([&](Index b, Index s, Index h, Index d) -> T& { return in(b, s, h, d); },
-                                    [&](Index b, Index s, Index h, Index d) -> T& { return out(d, s, h, b); },
-                                    [&](const auto& table) {
-                                      before.assign(in.data(), in.data() + in.size());
-                                      rope::rotate_to<Layout>(rope::bshd(std::as_const(in)), rope::dshb(out),
-                                                              table, start);
-                                    }));
+    CHECK(rotates_by_token<Layout, T>(
+        [&](Index b, Index s, Index h, Index d) -> T& { return in(b, s, h, d); },
+        [&](Index b, Index s, Index h, Index d) -> T& { return out(d, s, h, b); },
+        [&](const auto& table) {
+          before.assign(in.data(), in.data() + in.size());
+          rope::rotate_to<Layout>(rope::bshd(std::as_const(in)), rope::dshb(out), table, start);
+        }));
     CHECK(testing::same_bits(in.data(), before.data(), in.size()));
   });
 }
@@ -253,11 +253,11 @@ TEST_CASE("views overlap exactly if a loop over their bytes finds a common one",
   int shared = 0, apart = 0;
   const auto compare = [&](const auto& a, const auto& b) {
     const auto of_a = bytes_of(a), of_b = bytes_of(b);
-    const bool meet =
+    const bool overlap =
         std::any_of(of_a.begin(), of_a.end(), [&](std::ptrdiff_t byte) { return of_b.count(byte) > 0; });
-    CHECK(detail::share_memory(a, b) == meet);
-    CHECK(detail::share_memory(b, a) == meet);
-    ++(meet ? shared : apart);
+    CHECK(detail::share_memory(a, b) == overlap);
+    CHECK(detail::share_memory(b, a) == overlap);
+    ++(overlap ? shared : apart);
   };
   for (int i = 0; i < 400; ++i) {
     const head_view<float> a = any_view(static_cast<float*>(nullptr), nullptr);
@@ -305,16 +305,16 @@ TEMPLATE_TEST_CASE("heads in the rows of a matrix rotate by the position of thei
   matrix x(S, H * D), packed = matrix::Constant(S + 2, 3 * H * D, T(-1));
   for_each_layout([&]<class Layout>(Layout) {
     CAPTURE(name_of<Layout>);
-    CHECK(turns_in_place<Layout, T>(
+    CHECK(rotates_in_place<Layout, T>(
         [&](Index, Index s, Index h, Index d) -> T& { return x(s, h * D + d); },
         [&](const auto& table) { rope::rotate<Layout>(rope::thd(x, H), table, start); }, 1));
-    CHECK(turns_in_place<Layout, T>(
+    CHECK(rotates_in_place<Layout, T>(
         [&](Index, Index s, Index h, Index d) -> T& { return packed(1 + s, (H + h) * D + d); },
         [&](const auto& table) {
           rope::rotate<Layout>(rope::thd(packed.block(1, H * D, S, H * D), H), table, start);
         },
         1));
-    CHECK(turns_by_token<Layout, T>(
+    CHECK(rotates_by_token<Layout, T>(
         [&](Index, Index s, Index h, Index d) -> T& { return packed(1 + s, (H + h) * D + d); },
         [&](Index, Index s, Index h, Index d) -> T& { return x(s, h * D + d); },
         [&](const auto& table) {

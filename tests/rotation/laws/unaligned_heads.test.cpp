@@ -30,7 +30,7 @@ T* place(guarded_memory<T>& memory, Index past) {
 }
 
 template <class Layout, class T, bool back>
-void turn(const head_view<T>& x, const head_view<T>& out, const frequency_table<T>& table) {
+void rotate_view(const head_view<T>& x, const head_view<T>& out, const frequency_table<T>& table) {
   const bool in_place = x.data == out.data;
   if constexpr (back)
     in_place ? unrotate<Layout>(x, table, 3) : unrotate_to<Layout>(x, out, table, 3);
@@ -60,7 +60,7 @@ void check(Index heads, Index head_dim, Index past, Index out_past, bool in_plac
     unrotate<testing::scalar_twin<Layout>>(copy, table, 3);
   else
     rotate<testing::scalar_twin<Layout>>(copy, table, 3);
-  turn<Layout, T, back>(x, out, table);
+  rotate_view<Layout, T, back>(x, out, table);
   CHECK(testing::same_heads(out, copy));
   CHECK((in_place ? memory : other).untouched_outside(out));
   if (!in_place) CHECK(memory.untouched());

@@ -70,7 +70,7 @@ TEMPLATE_TEST_CASE("the gradient with respect to the rates is the derivative, fo
     const Eigen::ArrayXd before = rope::rate_gradient<half_split>(side, view(x), view(d_x), tables, ids),
                          after = rope::rate_gradient<half_split>(side, view(y), view(g), tables, ids);
     const Eigen::ArrayXXd turned = rope::inv_freq_gradient<half_split>(view(y), view(g), tables, ids),
-                          turned_before =
+                          rotated_before =
                               rope::inv_freq_gradient<half_split>(view(x), view(d_x), tables, ids);
     REQUIRE(before.size() == pairs);
     REQUIRE(turned.rows() == pairs);
@@ -88,7 +88,7 @@ TEMPLATE_TEST_CASE("the gradient with respect to the rates is the derivative, fo
       CHECK(testing::abs(before(i) - by_rate) <= bound);
       CHECK(testing::abs(after(i) - by_rate) <= bound);
       CHECK(testing::abs(turned(i, 0) - by_frequency) <= bound);
-      CHECK(testing::abs(turned_before(i, 0) - by_frequency) <= bound);
+      CHECK(testing::abs(rotated_before(i, 0) - by_frequency) <= bound);
     }
   }
 }
