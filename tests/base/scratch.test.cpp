@@ -63,7 +63,7 @@ TEST_CASE("a destructor that runs after the scratch memory is gone may still rel
     CAPTURE(pieces);
     bool released = false;
     std::thread([&] {
-      thread_local const late_release last{released};  // constructed before the scratch, so destroyed after it
+      thread_local const late_release last{released};  // made before the scratch, so destroyed after it
       doubles(10)[9] = last.released ? 2 : 1;
       if (pieces > 1) integers(5)[4] = 1;
       if (pieces > 2) rope::detail::workspace<third_user, float>(7)[6] = 1;

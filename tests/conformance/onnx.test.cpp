@@ -76,7 +76,8 @@ struct rotary_inputs {
   }
 };
 
-/// The call of a case and its error: rank 3 is bshd, rank 4 is bhsd, and caches without position_ids are stacked.
+/// The call of a case and its error: rank 3 is bshd, rank 4 is bhsd, and caches without position_ids are
+/// stacked.
 template <class T>
 double error_of(const rotary_case& c, rotary_inputs<T>& in, const frequency_table<float>& table) {
   const auto view = [&](auto* data) {
@@ -114,7 +115,8 @@ constexpr rotary_case of_onnx[] = {
     {"no_position_ids_rotary_dim", 2, 3, 4, 8, 4},
 };
 
-/// The 9 of ONNX Runtime with values, each in float and in half. Their position_ids are 0, 1, 2, ... in each row.
+/// The 9 of ONNX Runtime with values, each in float and in half. Their position_ids are 0, 1, 2, ... in each
+/// row.
 constexpr rotary_case of_onnxruntime[] = {
     {"Interleaved_SmallData_LlamaMSFT", 1, 3, 2, 4, all_channels, 8, true, true},
     {"Interleaved_SmallData_LlamaMSFT_4D_Input", 1, 3, 2, 4, all_channels, 8, true},

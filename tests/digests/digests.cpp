@@ -2,7 +2,7 @@
 // One digest per class of results, and what its bits depend on:
 //
 //     digests               prints  "<class> <depends on> <digest>", one per line
-//     digests expected.txt  compares with the lines of that file with equal dependencies, and fails if one differs
+//     digests expected.txt  compares with its lines for these dependencies, and fails on a difference
 //
 // Every input is a fraction with few bits made from integers, so nothing but the library decides the digest.
 #include <bit>

@@ -2,7 +2,8 @@
 #ifndef ROPE_TESTS_TINY_MODEL_HPP
 #define ROPE_TESTS_TINY_MODEL_HPP
 
-/// The tiny models of recorded/logits/: their weights are a formula of name and index, record_logits.py has the same.
+/// The tiny models of recorded/logits/: their weights are a formula of name and index, record_logits.py has
+/// the same.
 
 #include <Eigen/Core>
 #include <cstddef>

@@ -33,7 +33,8 @@ std::vector<float> counted() {
   return numbers;
 }
 
-/// Whether channel d of token (b, s) and head h is number ((b S + s) H + h) D + d, wherever that lies in memory.
+/// Whether channel d of token (b, s) and head h is number ((b S + s) H + h) D + d, wherever that lies in
+/// memory.
 bool counts(const rope::head_view<const float>& x, const std::vector<float>& in_memory) {
   bool all = x.batch == Index(B) && x.tokens == Index(S) && x.heads == Index(H) && x.head_dim == Index(D);
   for (std::size_t b = 0; all && b < B; ++b)

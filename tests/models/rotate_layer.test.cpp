@@ -176,7 +176,8 @@ TEST_CASE("layers of Llama 4 that rotate attend in chunks, the others to all tok
       "layer 3 does not attend in chunks, leave the ranges out, got 0"));
 }
 
-// Source: mlx-lm, models/mimo_v2_flash.py, and Hugging Face transformers, models/mimo_v2_flash: has_sinks of each layer.
+// Source: mlx-lm, models/mimo_v2_flash.py, and Hugging Face transformers, models/mimo_v2_flash: has_sinks of
+// each layer.
 TEST_CASE("only the layers that have sink logits accept them", "[models][rotate_layer]") {
   const std::vector<float> sinks = {1, 2, 3, 4};
   const json mimo = {{"model_type", "mimo_v2_flash"},    {"hidden_size", 64}, {"num_attention_heads", 4},

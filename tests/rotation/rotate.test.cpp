@@ -82,8 +82,8 @@ struct one_channel_twice {
 
 }  // namespace
 
-// tests/rotation/rotate.test.cpp, golden vector G4: x = 1..8, base 10000, evaluated in double from equation 34
-// and from `rotate_half` by a script that shares no code with this library; printed with 9 digits.
+// tests/rotation/rotate.test.cpp, golden vector G4: x = 1..8, base 10000, evaluated in double from equation
+// 34 and from `rotate_half` by a script that shares no code with this library; printed with 9 digits.
 TEMPLATE_LIST_TEST_CASE("a head of 8 rotates to the published values", "[rotation]", testing::all_types) {
   using T = typename TestType::channel;
   using S = typename TestType::entry;

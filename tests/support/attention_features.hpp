@@ -173,8 +173,8 @@ setting draw(Dice& d, long longest = 300, const most& limits = {}) {
   return s;
 }
 
-/// Replaces causality, window and sinks of a setting by a range of keys for each query, some of them empty, in
-/// one list for all rows or in one for each.
+/// Replaces causality, window and sinks of a setting by a range of keys for each query, some of them empty,
+/// in one list for all rows or in one for each.
 template <class Dice>
 void give_ranges(Dice& d, setting& s) {
   s.options.window = s.options.sinks = 0;

@@ -158,7 +158,8 @@ inline double_double hypot(const double_double& a, const double_double& b) {
   return ldexp(sqrt(x * x + y * y), exponent);
 }
 
-/// exp(x) = 2^k (1 + p)^512 with e^r = 1 + p for |r| < ln 2 / 1024: a series of eight terms, squared nine times.
+/// exp(x) = 2^k (1 + p)^512 with e^r = 1 + p for |r| < ln 2 / 1024: a series of eight terms, squared nine
+/// times.
 inline double_double exp(const double_double& x) {
   if (!(std::abs(x.high) < 700)) return std::exp(x.high);
   const double k = std::floor(x.high / std::numbers::ln2 + 0.5);

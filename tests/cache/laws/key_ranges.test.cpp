@@ -48,7 +48,8 @@ double number(const quantized_view<C>& x, Index b, Index t, Index h, Index d) {
   return static_cast<double>(x.at(b, t, h)[d]) * static_cast<double>(*x.scale_at(b, t, h));
 }
 
-/// The largest difference of the output of one query from sum_j w_j v_j over the keys of its range, in double.
+/// The largest difference of the output of one query from sum_j w_j v_j over the keys of its range, in
+/// double.
 template <class T, class Keys, class Values>
 double error_of(const head_view<const T>& q, const Keys& k, const Values& v, const head_view<T>& out, Index b,
                 Index i, Index length, const key_range& range) {

@@ -66,16 +66,16 @@ TEST_CASE("HunyuanVideo", "[frequencies][video_axes]") {
 }
 
 // Golden: HunyuanVideo15RotaryPosEmbed of Hugging Face diffusers (transformer_hunyuan_video15.py, 58eb52c):
-// widths (16, 56, 56), theta 256, by hand with ten digits for pairs 1 and 7 of time, 1 and 27 of the sides, at
-// (3, 20, 40).
+// widths (16, 56, 56), theta 256, by hand with ten digits for pairs 1 and 7 of time, 1 and 27 of the sides,
+// at (3, 20, 40).
 TEST_CASE("HunyuanVideo 1.5", "[frequencies][video_axes]") {
   const Eigen::ArrayXXd angle = angles(rope::axial_blocks({16, 56, 56}, 256), at({3, 20, 40}));
   CHECK(agrees_with(Eigen::Array<double, 6, 1>(angle(1), angle(7), angle(9), angle(35), angle(37), angle(63)),
                     {1.5, 0.0234375, 16.40670712, 0.09523544173, 32.81341424, 0.1904708835}, 10));
 }
 
-// Golden: Flux2PosEmbed of Hugging Face diffusers (transformer_flux2.py, 58eb52c): axes_dims_rope (32, 32, 32,
-// 32), theta 2000, by hand with ten digits for pairs 0, 1 and 15 of every axis at (10, 3, 5, 7).
+// Golden: Flux2PosEmbed of Hugging Face diffusers (transformer_flux2.py, 58eb52c): axes_dims_rope (32, 32,
+// 32, 32), theta 2000, by hand with ten digits for pairs 0, 1 and 15 of every axis at (10, 3, 5, 7).
 TEST_CASE("Flux 2", "[frequencies][video_axes]") {
   const frequencies f = rope::axial_blocks({32, 32, 32, 32}, 2000);
   CHECK(f.rotary_dim() == 128);
@@ -92,9 +92,9 @@ TEST_CASE("Flux 2", "[frequencies][video_axes]") {
   for (Index i = 0; i < 64; ++i) CHECK((text.sin(0)(i) != 0) == (i >= 48));
 }
 
-// Golden: Ideogram4MRoPE of Hugging Face diffusers (transformer_ideogram4.py, 58eb52c): head_dim 256, base 5e6,
-// sections (24, 20, 20), at (0, 4, 1) + 65536, by hand with 40 digits, of which ten are printed: cos and sin of
-// pairs 0, 1, 2, 58, 59, 60, 61, 62 and 127.
+// Golden: Ideogram4MRoPE of Hugging Face diffusers (transformer_ideogram4.py, 58eb52c): head_dim 256, base
+// 5e6, sections (24, 20, 20), at (0, 4, 1) + 65536, by hand with 40 digits, of which ten are printed: cos and
+// sin of pairs 0, 1, 2, 58, 59, 60, 61, 62 and 127.
 TEST_CASE("Ideogram 4", "[frequencies][video_axes]") {
   const frequencies f = rope::on_axes(frequencies(256, 5e6), rope::interleaved_sections({24 + 64, 20, 20}));
   const auto grid = rope::grid_positions({1, 5, 2}, {65536, 65536, 65536});
@@ -186,8 +186,8 @@ TEST_CASE("LTX-Video", "[frequencies][video_axes]") {
 }
 
 // Golden: LTX2AudioVideoRotaryPosEmbed with rope_type `split` and apply_split_rotary_emb of Hugging Face
-// diffusers (transformer_ltx2.py, 58eb52c) for two heads of 8 channels 1, 2, ..., 16, theta 10, fractions (0.13,
-// 0.57, 0.29), by hand with ten digits.
+// diffusers (transformer_ltx2.py, 58eb52c) for two heads of 8 channels 1, 2, ..., 16, theta 10, fractions
+// (0.13, 0.57, 0.29), by hand with ten digits.
 TEST_CASE("LTX-2 splits one list of frequencies over its heads", "[frequencies][video_axes]") {
   const Eigen::ArrayXXd coordinates = 2 * at({0.13, 0.57, 0.29}) - 1;
   const frequencies all = rope::ltx_frequencies(16, 10);

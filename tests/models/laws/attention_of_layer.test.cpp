@@ -308,8 +308,9 @@ TEST_CASE("an unknown value of a layer is reported", "[models][attention_of_laye
   CHECK_THROWS_WITH(gemma4.attention_of_layer(2), testing::ContainsSubstring("layer 2"));
 }
 
-// Source: transformers of 2026-08-16, run by reference_layers.py: one mask for all layers in modeling_mistral.py and its kin, no window
-// in modeling_llama.py and its kin, masks by layer_types in modeling_ministral.py and modeling_smollm3.py.
+// Source: transformers of 2026-08-16, run by reference_layers.py: one mask for all layers in
+// modeling_mistral.py and its kin, no window in modeling_llama.py and its kin, masks by layer_types in
+// modeling_ministral.py and modeling_smollm3.py.
 TEST_CASE("types of layers determine windows only if the class reads them", "[models][attention_of_layer]") {
   const char *full = "full_attention", *slides = "sliding_attention";
   const json types = {{"layer_types", {full, slides, slides, full}}, {"sliding_window", 16}};
