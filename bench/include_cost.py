@@ -3,9 +3,9 @@
 
     bench/include_cost.py COMPILER EIGEN_INCLUDE_DIR [flags ...]
 
-First a file with one include, which is only read. Then files with calls, compiled at -O2: as they are, and with
-ROPE_EXTERN_TEMPLATES, which leaves the kernels to the one file with ROPE_INSTANTIATE. Each in turn for several rounds, of which the
-quickest is printed.
+First a file with one include, which is only parsed. Then files with calls, compiled at -O2: without and with
+ROPE_EXTERN_TEMPLATES, which leaves the kernels to the one file with ROPE_INSTANTIATE. The files alternate for several rounds, and
+the fastest round is printed.
 """
 
 import os

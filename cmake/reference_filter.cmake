@@ -7,7 +7,7 @@
 #
 # In headers, the filter removes the inline namespace, whose name depends on the compiler's flags. The text
 # after a member on its line becomes its documentation. Everything in a module becomes a member of the group
-# with its name, which is one page. It also removes code that tells a reader nothing: overloads that only
+# with its name, which is one page. It also removes code that does not help a reader: overloads that only
 # report a wrong call (include/rope/rotation/checks.hpp), copies and moves that the compiler makes, and
 # deduction guides.
 set(file "${CMAKE_ARGV3}")

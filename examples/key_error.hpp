@@ -1,4 +1,4 @@
-// How far the keys of a cache are from themselves in 8 bits, as they are and after hadamard_transform.
+// The error of the keys of a cache in 8 bits, without and after hadamard_transform.
 //
 //     const key_error error = error_of_8_bit_keys(cache);
 //     std::printf("%.2f %%\n", 100 * error.stored);

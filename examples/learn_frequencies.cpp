@@ -1,5 +1,5 @@
 // Learns rotary frequencies by gradient descent. A teacher attends with eight frequencies, whose wavelengths
-// no schedule has. A student starts from the usual schedule and sees only the outputs of the teacher. It
+// no schedule has. A student starts from the usual schedule and gets only the outputs of the teacher. It
 // follows the gradient through attention and rotation until its frequencies are those of the teacher.
 // Sequences start short: an error d of a frequency is an error d * distance of the angle, and beyond half a
 // turn the gradient points the wrong way. Once frequencies are right for short distances, longer ones make

@@ -1,6 +1,6 @@
 // Speculative decoding with a tree of drafted tokens. A cheap model, which attends to the last 16 tokens in a
-// ring, drafts two branches. The full model checks all drafted tokens in one call, in which each token sees
-// only its ancestors. The accepted part of a branch is kept, and both caches are rolled back to its end. The
+// ring, drafts two branches. The full model checks all drafted tokens in one call, in which each token attends
+// only to its ancestors. The accepted part of a branch is kept, and both caches are rolled back to its end. The
 // text is that of plain decoding.
 #include <algorithm>
 #include <array>

@@ -22,7 +22,7 @@ using bench::shape;
 using rope::detail::storage;
 
 /// Attention as two Eigen products per head over tiles of queries, with the softmax of whole rows between
-/// them. Each tile multiplies only the keys that its last query sees.
+/// them. Each tile multiplies only the keys visible to its last query.
 void eigen_products(const operands& x) {
   using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   using map = Eigen::Map<matrix, Eigen::Unaligned, Eigen::OuterStride<>>;

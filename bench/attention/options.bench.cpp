@@ -83,14 +83,14 @@ void step_in_range(row& of, shape s, Index size) {
           {{"the visible keys alone", {{[&] { rope::attention(x.q, keys, values, x.out); }}}}});
 }
 
-/// Steps whose `size` keys are selected amid many, each for its own key head and other ones in every step,
-/// beside steps with so many contiguous keys, other ones in every step too.
+/// Decoding steps with `size` selected keys of many, different ones for each key head and step, compared with
+/// steps with as many contiguous keys, also different in every step.
 void step_of_selected(row& of, shape s, Index size) {
   const operands x(s, true);
   constexpr Index steps = 16;
   std::vector<std::int32_t> lists;
   for (Index n = 0; n < steps * s.kv_heads; ++n)
-    for (Index i = 0; i < size; ++i) {  // a permutation of all keys, of which each list has the next ones
+    for (Index i = 0; i < size; ++i) {  // a permutation of all keys: each list takes the next ones
       const auto key = static_cast<std::uint64_t>(i + n * size) * 40503 % static_cast<std::uint64_t>(s.keys);
       lists.push_back(static_cast<std::int32_t>(key));
     }
@@ -132,7 +132,7 @@ void two_threads(row& of, shape s) {
   on_two_threads(of, [&](const auto& threads) { x.attend(threads); });
 }
 
-/// A step of 16 sequences in one cache, one of which has a token less than the others.
+/// A step of 16 sequences in one cache. One of them has a token less than the others.
 void two_threads_uneven(row& of, shape s) {
   const Index batch = 16;
   auto k_ = bench::channels(batch * s.keys * s.kv_heads * s.head_dim),

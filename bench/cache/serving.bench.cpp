@@ -1,7 +1,7 @@
-// What engines that serve many users do, each beside the same without the feature: rotation of a window or by
-// coordinates inside attention, decoding from pages, from integers (multiplied as floats, and as they are), a chunk
-// whose keys are integers multiplied as they are, latents (MLA), a batch of steps and a chunk, keys that were rotated
-// earlier, tokens that are evicted, and the attention that keys receive.
+// Features of engines that serve many users, each compared with the call without it: rotation of some channels or
+// by coordinates inside attention, decoding from pages, from int8 (multiplied as floats, and as integers), a chunk
+// with integer products, latents (MLA), a batch of steps and a chunk, keys that were rotated earlier, evicted tokens,
+// and the attention that keys receive.
 // Names: what/queries x keys x heads + key heads x head_dim/threads.
 
 #include "../support.hpp"
@@ -202,7 +202,7 @@ void evict(row& of, Index tokens, Index kv_heads, Index head_dim) {
       {{"two copies of the row", {{[&] { thinned.copy_row(full, 0, 0), thinned.copy_row(full, 0, 0); }}}}});
 }
 
-/// The attention that each key receives from the newest tokens, beside attention of these tokens.
+/// The attention that each key receives from the newest tokens, compared with attention of these tokens.
 void weight_sums(row& of, Index tokens, Index keys, Index heads, Index kv_heads, Index head_dim,
                  int threads) {
   const prompt x = {tokens, heads, kv_heads, head_dim}, many = {keys, 1, kv_heads, head_dim};

@@ -49,7 +49,7 @@ void ragged_batch() {
   kv_cache<float> cache(3, 4096, kv_heads, head_dim);
   cache.append<half_split>(k, v, table, counts);
   attention<half_split>(q, cache, out, table, {}, counts);
-  const auto next = cache.next_positions();  // 12, 5, 9: where each row goes on
+  const auto next = cache.next_positions();  // 12, 5, 9: where each row continues
 
   bool positions = true;
   for (std::size_t b = 0; b < 3; ++b) positions = positions && next[b] == counts[b];

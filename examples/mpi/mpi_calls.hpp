@@ -81,7 +81,7 @@ inline int count_of(std::size_t numbers) {
 class job {
  public:
   job(int* argc, char*** argv) {
-    // Threads beside the one that calls MPI, for work while messages travel.
+    // Threads besides the one that calls MPI, for work while messages are sent.
     int provided = 0;
     MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
     MPI_Comm_create_errhandler(&detail::on_mpi_error, &on_error_);
