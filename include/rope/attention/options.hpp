@@ -178,7 +178,7 @@ struct attention_options {
   /// [queries] shared by the rows, or [batch * queries], each with key heads or shared by them: a list of the
   /// keys that the query may attend to, by their index in the row as in a mask (sparse attention). -1 ends a
   /// list. All other rules still apply, so a selected key may be hidden. Only selected keys are read, and the
-  /// cost is theirs. The order of a list is the order of sums. A key that is listed twice throws in debug
+  /// cost is theirs. Sums are in the order of the list. A key that is listed twice throws in debug
   /// builds (without NDEBUG) and counts twice in others. Dropout must be 0, and there is no gradient.
   selected_keys selected = {};
   /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and

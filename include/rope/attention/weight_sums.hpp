@@ -307,7 +307,7 @@ visibility checked_weight_sums(const head_view<const T>& q, const head_view<cons
 /// \param q     [batch, queries, q.heads, head_dim]
 /// \param k     [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type if q is float
 /// \param sums  [batch, q.heads, keys] or [batch, k.heads, keys], float (double for double); overwritten. Its
-///              length decides which of the two. Keys that no query sees have a sum of 0
+///              length decides which of the two. Keys visible to no query have a sum of 0
 /// \param options  those of attention; log_sum_exp is not written, and products are always full
 /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///

@@ -218,7 +218,7 @@ class bfloat16_decode_operands {
     return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
   }
 
-  /// Values of keys [keys.first, keys.last) with the rounded weights of `rows` rows.
+  /// Rounds the weights of `rows` rows for keys [keys.first, keys.last), and pairs them with the values.
   pairs_of_values pairs_with(const tile_range& keys, Index rows, const float* weights,
                              const row_block<T>& values) {
     round_weights(keys, rows, weights, weights_);

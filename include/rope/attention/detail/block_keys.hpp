@@ -148,7 +148,7 @@ class block_keys {
   Index b_, first_, tokens_, first_head_, heads_;  // heads_: 1 if all heads see the same keys
   key_set* keys_;                                  // [tokens]
   Index begin_, end_ = 0;
-  Index gap_begin_ = 0, gap_end_;  // no query sees keys [gap_begin, gap_end)
+  Index gap_begin_ = 0, gap_end_;  // keys [gap_begin, gap_end) are hidden from all queries
   tile_range seen_by_all_;         // visible to every query, except its gap
   tile_range gaps_ = {0, 0};       // contains the gaps of all queries
 

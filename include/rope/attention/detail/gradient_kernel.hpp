@@ -97,7 +97,7 @@ class strip_slopes {
   static constexpr Index L = lanes<P>, tile = gradient_shape<A>::tile;
   static constexpr int rows = gradient_shape<A>::rows;
 
-  /// The softmax of each row, as numbers of the formulas above.
+  /// Per row: shift_i and factor_i of the weights, and g_i . o_i of the slopes.
   struct row_numbers {
     const A *shifts, *factors, *products;
   };

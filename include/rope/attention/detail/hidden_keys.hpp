@@ -41,7 +41,7 @@ struct row_in_tile {
   bool sees_all(Index count) const { return range.first == 0 && range.last == count && !has_holes; }
 };
 
-/// The part of a query's keys that lies in [begin, begin + count), relative to begin.
+/// The part of a query's keys that is in [begin, begin + count), relative to begin.
 inline row_in_tile keys_in_tile(const key_set& keys, Index begin, Index count) {
   const auto clip = [&](Index first, Index last) {
     return tile_range{(std::max)(first - begin, Index{0}), (std::min)(last - begin, count)};

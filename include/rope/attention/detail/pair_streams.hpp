@@ -144,7 +144,7 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
                   together = (std::max)(Index{2}, tokens_per_prefetch(bytes));
   sums sum[std::size_t(rows * blocks * 2)];
   // Sums of row i % rows and block i / rows: even ones at place 2 i / rows * rows + i % rows of `sum`, odd
-  // ones `rows` places behind.
+  // ones `rows` places later.
   const auto place = [](std::size_t i) { return i / rows * 2 * rows + i % rows; };
   const auto in_memory = [&](std::size_t i) {
     return sums_in_memory + Index(i % rows) * sum_stride + Index(i / rows) * width;

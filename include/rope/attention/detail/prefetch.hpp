@@ -13,12 +13,13 @@
 ///
 /// Processors do not prefetch the reads of decoding by themselves, because several keys are read at the same
 /// time and the tokens of one head may be far apart. So while one part is processed, the next one is
-/// prefetched line by line, in memory order. A processor may drop a prefetch, so if the tokens of a head are
-/// contiguous each line is prefetched again a few tokens before its use.
+/// prefetched by cache lines, in memory order. A processor may drop a prefetch, so if the tokens of a head
+/// are contiguous each line is prefetched again a few tokens before its use.
 ///
-/// Benchmark row that needs prefetching: one query, bhsd/1x1024x32+8x128 with the keys of many layers. Row
-/// that needs the second prefetch: decoding from pages of 16 keys, 1x16384x32+8x128. If the heads of a token
-/// are contiguous, the second prefetch costs more than it saves. Loads instead of prefetches are slower.
+/// The benchmark row that needs prefetching: one query, bhsd/1x1024x32+8x128 with keys of many layers. The
+/// row that needs the second prefetch: decoding from pages of 16 keys, 1x16384x32+8x128. If the heads of a
+/// token are contiguous, the second prefetch costs more time than it saves. Loads instead of prefetches are
+/// slower.
 
 namespace rope::inline ROPE_ABI::detail {
 

@@ -60,7 +60,7 @@ void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_b
 /// Operands of prefill_block: the queries of a block, and a tile of keys and values, packed.
 ///
 ///     pack_queries(t, factor)  the rows of the heads of token t of the block, times factor
-///     clear_query(row)         zeros, of a row that sees nothing or is none
+///     clear_query(row)         zeros, for a row without visible keys, or beyond the last row
 ///     pack_tile(begin, count)  keys and values of the tile that begins with key `begin`
 ///     score(s, hull, scores)   scores [rows, tile] of strip s with the panels that hold keys of the hull
 ///     finite_values(count)     whether the values of the tile are numbers

@@ -151,7 +151,7 @@ class visibility {
     if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
     return sees_position(b, i, j);
   }
-  /// Whether unordered positions let query i see key j of keys_of(b, i).
+  /// Whether unordered positions make key j of keys_of(b, i) visible to query i.
   bool sees_position(Index b, Index i, Index j) const {
     return in_ranges() || rule_of(query_position(b, i))(key_position(b, j));
   }
