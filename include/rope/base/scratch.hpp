@@ -30,7 +30,7 @@ namespace detail {
 /// A piece of the calling thread's scratch. The pieces of a thread form a list, so that it can release all of
 /// them.
 ///
-/// Where thread_local is emulated, the pieces are on the heap. A key has the first one of each thread, and
+/// If thread_local is emulated, the pieces are on the heap. A key has the first one of each thread, and
 /// the destructor of the key frees them when the thread ends.
 class scratch_piece {
  public:

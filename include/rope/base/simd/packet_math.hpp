@@ -157,7 +157,7 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 /// from the first number on, aligned or not. An Eigen expression of dynamic length would compute the numbers
 /// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
 /// number, computes tanh in double and rounds to A, because the compiler may or may not fuse the sums of
-/// Eigen's polynomial. The same if packets divide by estimates, because Eigen's tanh is a quotient.
+/// Eigen's polynomial. It does so too if packets divide by estimates: Eigen's tanh is a quotient.
 template <class A>
 void hyperbolic_tangents(const A* from, Index count, A* to) {
   constexpr int L = int{lanes<packet<A>>};
