@@ -20,7 +20,7 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
-/// K-shift and a change of schedule for rotated keys in your memory, with the bits of kv_cache::shift and
+/// Context shift and change of schedule for rotated keys in your memory, with the bits of kv_cache::shift and
 /// kv_cache::rebase.
 
 namespace rope::inline ROPE_ABI {

@@ -196,7 +196,7 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Ta
 /// \param q      [rows, tokens, q.heads, head_dim], as in attention
 /// \param sums   [rows, q.heads, keys] or [rows, kv_heads, keys], float (double for double); overwritten. Its
 ///               length decides which of the two. keys is the number of tokens of the longest row. Key j of
-///               row b is its token j, or, in a ring_cache, the token order(b)[j]. Tokens that no query sees
+///               row b is its token j, or, in a ring_cache, the token order(b)[j]. Tokens visible to no query
 ///               have a sum of 0
 /// \param options, counts  as in attention_weights
 ///

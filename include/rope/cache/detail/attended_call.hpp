@@ -146,7 +146,7 @@ class attended_call {
     raw() ? check_products<T, C, true>("attention", options_.products, q_.head_dim)
           : check_products<T, C, false>("attention", options_.products, q_.head_dim);
   }
-  /// Queries and stored keys must be rotated alike. A call without a table does not show whether they are.
+  /// Queries and stored keys must rotate equally. A call without a table does not show whether they are.
   void check_key_rotation() const {
     if (!rotates && rows_.rotates_keys() && !options_.queries_are_rotated)
       throw_invalid("attention",

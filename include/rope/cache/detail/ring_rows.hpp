@@ -72,7 +72,7 @@ class ring_rows {
   bool holds_token(Index b, std::int64_t token) const {
     return slot(token) < used(b) && positions(b)[at(slot(token))] == token;
   }
-  /// Whether row b has seen no token, or no row has.
+  /// Whether no token was appended to row b, or to any row.
   bool empty(Index b) const { return seen(b) == 0; }
   bool empty() const { return empty_but(-1); }
   /// Requires:  token >= 0
@@ -226,7 +226,7 @@ class ring_rows {
     compare("chunk", policy_.chunk, other.policy_.chunk);
     compare("positions", static_cast<Index>(policy_.positions), static_cast<Index>(other.policy_.positions));
   }
-  /// Whether no row except `row` has seen a token.
+  /// Whether tokens were appended to no row except `row`.
   bool empty_but(Index row) const {
     for (Index b = 0; b < batch_; ++b)
       if (b != row && seen(b) > 0) return false;

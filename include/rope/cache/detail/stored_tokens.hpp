@@ -40,8 +40,8 @@ inline constexpr bool are_coordinates = requires(const At& at) {
   at.coordinate(Index{}, Index{});
 };
 
-/// Memory, rows and the rotation of the keys, which change together. Tables are placed in the head of a
-/// stored key. `function` is the name of the public function for messages.
+/// Memory, rows and the rotation of the keys, which change together. A table has its first channel in the
+/// head of a stored key. `function` is the name of the public function for messages.
 ///
 /// Invariant: the slots of row b that rows().positions(b) lists are written. A function that throws changes
 ///            nothing, except if threads fail while a ring overwrites tokens: the store is then empty. With
