@@ -172,7 +172,7 @@ class frequencies {
       return frequencies(number_array<double>(inv_freq.derived().template cast<double>()), attention_factor);
   }
 
-  /// The same, but takes over the memory of the array.
+  /// As above, but takes over the memory of the array.
   static frequencies custom(number_array<double>&& inv_freq, double attention_factor = 1.0) {
     return frequencies(std::move(inv_freq), attention_factor);
   }
