@@ -116,7 +116,7 @@ std::string pairs_text(const Census& pairs) {
   return text;
 }
 
-/// The number of tokens before a query of this group that it sees.
+/// The number of tokens before a query that are visible to it, in the layers of this group.
 struct view_distance {
   double tokens = 0;  // 0: unknown
   const char* name = "";

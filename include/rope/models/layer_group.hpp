@@ -48,7 +48,7 @@ enum class mrope_order {
   spread        // the pairs of every axis are spread evenly, see spread_sections (openPangu)
 };
 
-/// The layers of a model that rotate alike: one frequency table serves them all.
+/// The layers of a model with equal rotation: one frequency table serves them all.
 ///
 /// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
 /// rotate:

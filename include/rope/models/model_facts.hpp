@@ -58,11 +58,11 @@ struct model_facts {
   Index query_heads = 0;                            // of a layer; 0: unknown
   Index key_heads = 0;                              // of a layer; 0: unknown
   double max_position = 0;                          // longest context the model declares; 0: unknown
-  double sliding_window = 0;                        // tokens a sliding layer sees; 0: none or unknown
+  double sliding_window = 0;                        // tokens visible in a sliding layer; 0: none or unknown
   std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
   Index window_of_sliding = not_known_window;       // attention_options::window of layers that slide, if any
   std::string no_window_because = {};               // why the window of an attending layer is unknown
-  bool causal = true;                               // false: every token sees those after it too
+  bool causal = true;                               // false: every token attends to later ones too
   bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
   std::vector<Index> layers_without_sinks = {};     // these layers have none, in increasing order
   bool keys_are_values = false;                     // and attention's output is un-rotated (DeepSeek V4)
@@ -73,7 +73,7 @@ struct model_facts {
                                                     // model_rope::chunk_of_layer; 0: none or unknown
 };
 
-/// What an import does with a model in which no layer rotates.
+/// How an import treats a model in which no layer rotates.
 enum class model_without_rope {
   refuse,   ///< it throws and gives the reason
   describe  ///< it returns a model_rope without groups: model_rope::instead_of_rope has what the model has

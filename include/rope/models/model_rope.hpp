@@ -65,9 +65,9 @@ class model_rope : public model_facts {
   model_rope& operator=(model_rope&&) = default;
   ~model_rope() = default;
 
-  /// The groups of layers that rotate alike. At least one, unless no layer rotates.
+  /// The groups of layers with equal rotation. At least one, unless no layer rotates.
   const std::vector<layer_group>& groups() const { return groups_; }
-  /// What the model has if no layer rotates, such as "learned positions"; empty if some layer rotates.
+  /// The other position encoding if no layer rotates, such as "learned positions"; empty if one does.
   const std::string& instead_of_rope() const { return layers_.instead_of_rope; }
   /// The layer type of every layer; empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }

@@ -77,7 +77,7 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
   return on_axes(group.frequencies, assignment());
 }
 
-/// One table for all layers that rotate alike: two for the 34 layers of Gemma 3, whose sliding layers have
+/// One table for all layers with equal rotation: two for the 34 layers of Gemma 3, whose sliding layers have
 /// another base.
 ///
 ///     const model_rope model = import_hugging_face(json);

@@ -303,7 +303,7 @@ const Record* gguf_record_of(std::string_view architecture) {
   return nullptr;
 }
 
-/// Why files of an architecture are rejected for every layout. Empty if they are not.
+/// Why import rejects files of an architecture for every layout. Empty if it does not reject them.
 constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
   if (architecture == "dflash")
     return "is dflash, which rotates like deepseek4 if dflash.hyper_connection.count is above 0, else "

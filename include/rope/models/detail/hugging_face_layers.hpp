@@ -248,7 +248,7 @@ const char* window_key(json_reader<J>& text, const hugging_face_record& defaults
   return other ? "sliding_window_size" : "sliding_window";
 }
 
-/// Whether a token sees only tokens before it. Gemma 4 has "all" for true, and "vision", with which this
+/// Whether a token attends only to earlier tokens. Gemma 4 has "all" for true, and "vision", with which this
 /// holds for text tokens.
 template <class J>
 bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {

@@ -10,10 +10,11 @@
 #include <rope/models/detail/record_rules.hpp>
 #include <rope/rotation/layout.hpp>
 
-/// What a config.json does not write down because its architecture implies it: one record per architecture,
-/// with what the configuration and attention classes of Hugging Face transformers fill in for an absent key.
+/// The facts that a config.json omits because its architecture implies them: one record per architecture,
+/// with the values that the configuration and attention classes of Hugging Face transformers use for absent
+/// keys.
 /// Models that bring their own classes have records by the code of vLLM, mlx-lm or mlx-vlm, or by their
-/// converter in llama.cpp. Where none of them has a default base, a file must give it.
+/// converter in llama.cpp. If none of them has a default base, a file must give it.
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19, esmc and
 ///         hy_v4 of October 2026; tests/recorded/models/hugging_face.json names the others

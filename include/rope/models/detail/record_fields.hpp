@@ -71,7 +71,7 @@ enum class window_span {
   both_sides,           // the same, half of them after its own
   each_side,            // the tokens on each side of a query, without its own
   both_sides_if_asked,  // both_sides if use_bidirectional_attention of the file asks for it, otherwise back
-  chunks                // in layers that rotate, the length of chunks; the other layers see all tokens
+  chunks                // in layers that rotate, the length of chunks; the others attend to all tokens
 };
 
 /// The rule for factors of the position on queries.
@@ -271,7 +271,7 @@ struct gguf_record {
   bool whole_head = false;     // all channels rotate, for any rope.dimension_count
   bool unscaled = false;       // no layer is scaled, for any rope.scaling
   double fixed_base = 0;       // instead of rope.freq_base
-  bool alpha = false;          // rope.scaling.alpha stretches the base
+  bool alpha = false;          // rope.scaling.alpha increases the base
   bool finetuned = false;      // no layer rotates if rope.scaling.finetuned is false
   bool compressed = false;     // attention.compress_ratios: layers of 0 slide, unscaled; the others have
                                // attention.compress_rope_freq_base and m = 1
