@@ -43,7 +43,7 @@ concept key_index = std::signed_integral<Integer> &&(sizeof(Integer) == 4 || siz
 ///     const std::vector<int> top = {5, 0, 2, -1};  // of one query
 ///     attention(q, k, v, out, {.selected = top});
 ///
-/// Lists of the rows of a batch are one after the other, [batch * queries, keys]. Queries of several rows may
+/// Lists of the rows of a batch are concatenated, [batch * queries, keys]. Queries of several rows may
 /// share their lists, [queries, keys].
 class selected_keys {
  public:
@@ -158,7 +158,7 @@ class selected_keys {
           detail::shape_text({queries_.extent, heads_.extent, keys_.extent}),
           "; leave the option out where nothing is selected, and begin an empty list with -1");
   }
-  /// Of any integer type of this size.
+  /// Reads entry `place`, of any integer type of this size.
   template <class Integer>
   std::int64_t read(Index place) const {
     Integer entry;
