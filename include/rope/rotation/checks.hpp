@@ -141,7 +141,7 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   }                                                                            \
   static_assert(true)
 
-/// The first `views` arguments are views. Later ones may be lists of positions, which have no axes either.
+/// Checks that the first `views` arguments are views. Later ones may be lists of positions, which are none.
 #define ROPE_DETAIL_ASK_FOR_VIEWS(function, views) \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), false)
 

@@ -41,7 +41,7 @@ constexpr bool name_a_view(const index_letters<size>& letters) {
 template <class X, int rank>
 concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
 
-/// Where a tensor or an mdspan has its numbers: extents and strides by index.
+/// The memory of a tensor or an mdspan: its extents and strides by index.
 template <class T, std::size_t rank>
 struct indexed_memory {
   T* data = nullptr;
@@ -93,8 +93,8 @@ auto indexed_memory_of(X& x) {
 /// index: the last of a row-major tensor, the first of a column-major one. `staged` copies other tensors.
 /// Also takes a std::mdspan of any strides. Throws std::invalid_argument if its channels are not contiguous.
 ///
-/// Requires:  the tensor outlives the view. The letters must be right: extents do not reveal that a tensor
-///            (batch, heads, tokens, head_dim) was called "bshd"
+/// Requires:  the tensor outlives the view. The letters must be right: nothing in a tensor
+///            (batch, heads, tokens, head_dim) shows that "bshd" is wrong
 /// Throws:    std::length_error if the extents, an extent of 0 counted as 1, exceed the address space
 template <detail::index_letters letters, class X>
 auto view_as(X&& x) {

@@ -180,8 +180,8 @@ struct index_letters {
 };
 
 /// The view of an object whose indices have these letters, `axis` from that of the channels on: of the extent
-/// extent_of(axis) and the stride stride_of(axis, entries of the axes before). Indices of one letter must be
-/// contiguous.
+/// extent_of(axis) and the stride stride_of(axis, entries of the axes before). Indices with the same letter
+/// must be contiguous.
 ///
 /// Throws:  std::invalid_argument, or std::length_error if the extents exceed the address space
 template <index_letters letters, class T, class Extent, class Stride>
@@ -238,7 +238,7 @@ auto view_of_tensor(const char* name, X& x) {
   }
 }
 
-/// The view of an mdspan, of which the first or the last letter is a d. Other strides than that of the
+/// The view of an mdspan whose first or last letter is a d. Other strides than that of the
 /// channels are the caller's.
 template <index_letters letters, class X>
 auto view_of_span(const char* name, const X& x) {
