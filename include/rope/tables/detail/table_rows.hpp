@@ -105,7 +105,7 @@ class row_angles {
   /// Adds count * 2^-places times the frequencies, using 96 of their bits. The words have 32 bits because
   /// compilers vectorise products of such words.
   ///
-  /// Requires: places in [-32, 96)
+  /// Requires: -32 <= places < 96
   EIGEN_ALWAYS_INLINE void add_turns(std::uint64_t count, int places, std::uint64_t sign,
                                      const std::uint32_t* words, std::uint64_t* turns) const {
     if (count == 0) return;
