@@ -54,7 +54,7 @@
 
 // Code that was compiled in two ways must not have one name: the linker would keep one of the two for both
 // callers. So the name of the inline namespace contains the version, the instruction set, the floating-point
-// model, how errors are reported and the width of an Index. Translation units that differ in one of them see
+// model, how errors are reported and the width of an Index. Translation units that differ in one of them have
 // different types. Other settings change neither types nor results: no type depends on Eigen's alignment or
 // default storage order, and an assertion only reports undefined behaviour. So a debug program may call a
 // release library.
