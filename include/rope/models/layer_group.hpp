@@ -24,7 +24,7 @@ struct named_number {
   double value;      // of the number
 };
 
-/// The rotation in the indexer of a layer, whose narrow heads select the keys that attention sees (DeepSeek
+/// The rotation in the indexer of a layer, whose narrow heads select the visible keys (DeepSeek
 /// V3.2, GLM 5). The layer's table rotates its queries and keys.
 ///
 ///     if (const auto& indexer = group.indexer)

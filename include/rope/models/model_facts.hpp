@@ -41,7 +41,7 @@ inline constexpr Index not_known_window = -1;
 
 /// Whether a layer rotates.
 enum class layer_rotation {
-  in_group,  ///< it rotates as model_rope::group_of_layer says
+  in_group,  ///< its rotation is in model_rope::group_of_layer
   none,      ///< it does not rotate
   not_known  ///< there is no such layer, or it is not known how it rotates
 };

@@ -262,9 +262,9 @@ bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
 
 /// attention_options::window of sliding layers. 0: no layer slides. Or not_known_window.
 ///
-/// Encoders count the tokens on both sides. ModernBERT sees local_attention / 2 or sliding_window tokens on
-/// each side. A Gemma 3 or 4 with use_bidirectional_attention sees half of sliding_window. A window of
-/// attention_options also counts the token itself.
+/// Encoders count the tokens on both sides. In ModernBERT, local_attention / 2 or sliding_window tokens on
+/// each side are visible, in a Gemma 3 or 4 with use_bidirectional_attention half of sliding_window. A window
+/// of attention_options also counts the token itself.
 ///
 /// \param typed  whether the file has the type (sliding or not) of every layer
 template <class J>

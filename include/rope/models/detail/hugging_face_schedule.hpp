@@ -187,9 +187,9 @@ std::optional<double> context_of(json_reader<J>& config, const number_rule& rule
   return {};
 }
 
-/// The context length in training, before it was extended: the key beside the rope dictionary. If there is
+/// The context length in training, before it was extended: the key next to the rope dictionary. If there is
 /// none, the key inside, then the default of the class, then the longest context. If there is a dictionary
-/// for each type of layers, no class reads the key beside them. Warnings name what is assumed or overruled.
+/// for each type of layers, no class reads the key next to them. Warnings name assumed and overridden values.
 ///
 /// \param by_type  whether the dictionary is one of those
 ///
@@ -248,7 +248,7 @@ double alpha_of_doublings(json_reader<J>& config, double length) {
 template <class J>
 class schedule_reader {
  public:
-  /// \param config   the keys beside the dictionary
+  /// \param config   the keys next to the dictionary
   /// \param by_type  whether the dictionary is one of several for types of layers
   schedule_reader(json_reader<J>& config, json_reader<J>& rope, const hugging_face_record& defaults,
                   model_draft& model, bool by_type)

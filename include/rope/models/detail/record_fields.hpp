@@ -57,7 +57,7 @@ enum class score_scale {
 
 /// Which layers slide (attend to the last `sliding_window` tokens) in a file without layer_types.
 enum class which_slide {
-  by_type,                       // the layers of other_type, as full_every says
+  by_type,                       // the layers of other_type, by full_every
   every,                         // all layers
   from_max_window_layers,        // the layers from number max_window_layers on
   even_below_max_window_layers,  // the layers of even number below max_window_layers
@@ -216,7 +216,7 @@ enum class gguf_temperature {
 enum class window_kind {
   back,        // the tokens visible to a query: those up to its own
   both_sides,  // the same, half of them after its own
-  chunks       // the length of chunks; a query sees the tokens of its chunk up to its own
+  chunks       // the length of chunks; a query attends to its chunk up to its own token
 };
 
 /// The form of attention.sliding_window_pattern.
