@@ -256,10 +256,10 @@ void check_refusals(bytes& b, setting& s, head_view<const T> q, head_view<const 
 }
 
 /// The positions by which attention rotates queries and keys, [batch * tokens] each.
-struct turned_positions {
+struct rotated_positions {
   std::vector<std::int64_t> queries, keys;
 
-  explicit turned_positions(const setting& s) {
+  explicit rotated_positions(const setting& s) {
     for (long r = 0; r < s.e.batch; ++r) {
       for (long i = 0; i < s.e.queries; ++i) queries.push_back(features::place_of(s, r, i, 0).query);
       for (long j = 0; j < s.e.keys; ++j) {
@@ -292,7 +292,7 @@ const rope::frequency_table<float>& table_of(long rotary_dim) {
 template <class Layout, class T, class C>
 void check_rotation(bytes& b, const setting& s, const operands& x) {
   const auto& table = table_of(s.e.dim / 2 * 2);
-  const turned_positions at(s);
+  const rotated_positions at(s);
   const placed<T> q(b, x.q);
   const placed<C> k(b, x.k), v(b, x.v);
   placed<T> got(b, tensor(x.q.batch, x.q.tokens, x.q.heads, x.v.dim)),
@@ -300,10 +300,10 @@ void check_rotation(bytes& b, const setting& s, const operands& x) {
   std::vector<double> sums(static_cast<std::size_t>(s.e.batch * s.e.queries * s.e.heads)),
       expected_sums = sums;
   rope::attention<Layout>(q.read_only(), k.read_only(), v.read_only(), got.view, table, s.with(sums));
-  placed<T> turned_q(b, x.q), turned_k(b, x.k), wide_v(b, x.v);
-  if (s.e.queries > 0) rope::rotate<Layout>(turned_q.view, table, at.queries);
-  if (s.e.keys > 0) rope::rotate<Layout>(turned_k.view, table, at.keys);
-  rope::attention(turned_q.read_only(), turned_k.read_only(), wide_v.read_only(), expected.view,
+  placed<T> rotated_q(b, x.q), rotated_k(b, x.k), wide_v(b, x.v);
+  if (s.e.queries > 0) rope::rotate<Layout>(rotated_q.view, table, at.queries);
+  if (s.e.keys > 0) rope::rotate<Layout>(rotated_k.view, table, at.keys);
+  rope::attention(rotated_q.read_only(), rotated_k.read_only(), wide_v.read_only(), expected.view,
                   s.with(expected_sums));
   check(got.memory.untouched_outside(got.view), "only the channels of the output are written");
   check(testing::same_heads(got.view, expected.view) && testing::same_bits(sums, expected_sums),

@@ -56,7 +56,7 @@ struct setup {
   ring_policy policy;
   key_storage storage;
   Index first_channel;
-  bool turned;  // whether calls are given a table, which raw keys need
+  bool rotated;  // whether calls are given a table, which raw keys need
 
   explicit setup(bytes& b)
       : kv_heads(b.between(1, 2)),
@@ -69,7 +69,7 @@ struct setup {
         policy(draw_policy(b)),
         storage(b.coin() ? key_storage::raw : key_storage::rotated),
         first_channel(b.up_to(long(head_dim) - 2 * pairs)),
-        turned(storage == key_storage::raw || b.coin()) {
+        rotated(storage == key_storage::raw || b.coin()) {
     if (storage == key_storage::raw && b.coin()) policy.positions = ring_positions::cache;
   }
 };
@@ -177,7 +177,7 @@ class stepper final : public Base {
       return r >= 0 && i >= 0;
   }
   /// Whether a row has free slots for new tokens, and there are positions for them.
-  bool has_room(Index r, Index count) const {
+  bool has_free_slots(Index r, Index count) const {
     return is_ring || count <= s_.capacity - static_cast<Index>(tokens_of(r).size());
   }
   bool is_in_range(Index r, Index count) const { return count == 0 || next(r) + count - 1 <= furthest; }
@@ -190,8 +190,8 @@ class stepper final : public Base {
     return one;
   }
   template <class S>
-  void turn(key& k, std::size_t table, std::int64_t position) const {
-    tables().turn<S>(k, shape().head_dim, table, is_interleaved, position, s_.first_channel);
+  void rotate_key(key& k, std::size_t table, std::int64_t position) const {
+    tables().rotate_key<S>(k, shape().head_dim, table, is_interleaved, position, s_.first_channel);
   }
   /// Rounds channels to those of the cache. 2^-25 is half of the smallest one of half.
   static void store(key& x) {
@@ -215,22 +215,22 @@ class stepper final : public Base {
     if (b_.coin()) sums.assign(static_cast<std::size_t>(batch_ * tokens * shape().heads), -77);
     options.log_sum_exp = sums;
     token_matrix<T> out = token_matrix<T>::Constant(x.rows(), shape().out_dim, T(-77));
-    const auto call = [&] { step_of(block(options), x, out, s_.turned, table, counts.given()); };
+    const auto call = [&] { step_of(block(options), x, out, s_.rotated, table, counts.given()); };
 
     bool in_table = true, room = true, in_range = true;
     for (Index r = 0; r < batch_; ++r) {
-      in_table = in_table && (counts.bad || !s_.turned || is_in_table(r, counts.of(r), table));
-      room = room && (counts.bad || has_room(r, counts.of(r)));
+      in_table = in_table && (counts.bad || !s_.rotated || is_in_table(r, counts.of(r), table));
+      room = room && (counts.bad || has_free_slots(r, counts.of(r)));
       in_range = in_range && (counts.bad || is_in_range(r, counts.of(r)));
     }
     if (counts.bad) return fails(invalid_argument, "a count outside of the tokens is refused", call, out);
-    if (s_.turned && !raw() && !is_empty() && !is_by(table))
+    if (s_.rotated && !raw() && !is_empty() && !is_by(table))
       return fails(invalid_argument, "keys of another rotation are refused", call, out);
     if (!in_table) return fails(out_of_range, "positions outside the table are refused", call, out);
     if (!room) return fails(length_error, "tokens that do not fit are refused", call, out);
     if (!in_range) return fails(out_of_range, "positions beyond 2^53 are refused", call, out);
     call();
-    if (s_.turned && !raw())
+    if (s_.rotated && !raw())
       rotation_.append(true, table, is_interleaved);
     else
       rotation_.known = false;
@@ -254,9 +254,9 @@ class stepper final : public Base {
       }
   }
   template <class To, class Counts>
-  void step_of(const multi_head_attention<T, Layout>& by, const token_matrix<T>& x, To& out, bool turned,
+  void step_of(const multi_head_attention<T, Layout>& by, const token_matrix<T>& x, To& out, bool rotated,
                std::size_t table, const Counts& counts) {
-    if (turned)
+    if (rotated)
       by.forward(x, cache_, out, placed(table), counts);
     else
       by.forward(x, cache_, out, counts);
@@ -280,7 +280,7 @@ class stepper final : public Base {
     token one{head(x, i, s_.own.k, s_.own.k_bias, s_.own.k_norm),
               {project(x, i, s_.own.v, s_.own.v_bias, s_.own.bias)},
               position};
-    if (s_.turned && !raw()) turn<C>(one.k, table, position);
+    if (s_.rotated && !raw()) rotate_key<C>(one.k, table, position);
     store(one.k), store(one.v);  // channels that do not rotate are rounded, too
     return one;
   }
@@ -312,11 +312,13 @@ class stepper final : public Base {
       if (one.position > position || !sees(position, one.position, window)) continue;
       keys.push_back(one.k), values.push_back(one.v.exact);
       if (raw())
-        turn<T>(keys.back(), table, relative() ? static_cast<std::int64_t>(keys.size()) - 1 : one.position);
+        rotate_key<T>(keys.back(), table,
+                      relative() ? static_cast<std::int64_t>(keys.size()) - 1 : one.position);
       error = std::max(error, keys.back().error), value_error = std::max(value_error, one.v.error);
     }
     key query = head(x, i, s_.own.q, s_.own.q_bias, s_.own.q_norm);
-    if (s_.turned) turn<T>(query, table, relative() ? static_cast<std::int64_t>(keys.size()) - 1 : position);
+    if (s_.rotated)
+      rotate_key<T>(query, table, relative() ? static_cast<std::int64_t>(keys.size()) - 1 : position);
     error = std::max(error, query.error);
     const channels attended = attend_heads(query, keys, values, shape().heads, shape().kv_heads,
                                            static_cast<std::size_t>(shape().value_dim));
@@ -357,10 +359,10 @@ class stepper final : public Base {
   /// not know.
   void append_elsewhere() {
     if constexpr (!is_ring) {
-      if (!raw() && (s_.turned || rotation_.known)) return;
+      if (!raw() && (s_.rotated || rotation_.known)) return;
       const std::int64_t start = b_.one_in(4) ? furthest - b_.up_to(3) : b_.between(-4, 30);
       for (Index r = 0; r < batch_; ++r)
-        if (!has_room(r, 1)) return;
+        if (!has_free_slots(r, 1)) return;
       if (batch_ == 0) return;
       new_heads<C> x(b_, batch_, 1, shape().kv_heads, shape().head_dim, shape().value_dim);
       for (Index r = 0; r < batch_; ++r) {
@@ -381,19 +383,20 @@ class stepper final : public Base {
     const std::size_t table = rotation_.table;
     bool natural = false;
     for (Index r = 0; r < batch_; ++r)
-      natural = natural || !has_room(r, 1) || !is_in_range(r, 1) || (s_.turned && !is_in_table(r, 1, table));
-    natural = natural || (s_.turned && !raw() && !is_empty() && !is_by(table));
+      natural =
+          natural || !has_free_slots(r, 1) || !is_in_range(r, 1) || (s_.rotated && !is_in_table(r, 1, table));
+    natural = natural || (s_.rotated && !raw() && !is_empty() && !is_by(table));
     auto x = draw_rows<T>(b_, batch_, shape().model_dim);
     token_matrix<T> out = token_matrix<T>::Constant(x.rows(), shape().out_dim, T(-77));
     attention_options options;
     std::vector<Index> counts;
-    bool turned = s_.turned;
+    bool rotated = s_.rotated;
     wrong_option spoilt;
     wrong_ring_option of_ring;
     const auto wrong = [&](const char* claim, const auto& call) {
       natural ? fails(logic_error, claim, call, out) : fails(invalid_argument, claim, call, out);
     };
-    const auto call = [&] { step_of(block(options), x, out, turned, table, detail::row_counts(counts)); };
+    const auto call = [&] { step_of(block(options), x, out, rotated, table, detail::row_counts(counts)); };
     switch (b_.up_to(14)) {
       case 0:
         x = token_matrix<T>::Zero(x.rows(), x.cols() + 1);
@@ -429,7 +432,7 @@ class stepper final : public Base {
         return wrong_shape(x, out);
       case 9:  // raw keys have no angles, and keys of a table need one
         if (!raw() && (is_empty() || !rotation_.known)) return;
-        turned = false;
+        rotated = false;
         return wrong("a cache needs the table that rotates its keys", call);
       case 10: {
         const std::size_t other = table == 1 ? 0 : 1;
@@ -457,7 +460,7 @@ class stepper final : public Base {
       default: {
         std::vector<T> probabilities(3, T(-77));
         wrong("a step cannot report probabilities", [&] {
-          step_of(block({}).reporting({.probabilities = probabilities}), x, out, turned, table,
+          step_of(block({}).reporting({.probabilities = probabilities}), x, out, rotated, table,
                   detail::row_counts(counts));
         });
         check(probabilities == std::vector<T>(3, T(-77)), "a refused call writes nothing");
@@ -469,7 +472,7 @@ class stepper final : public Base {
     token_matrix<T> out = token_matrix<T>::Constant(1, shape().out_dim, T(-77));
     fails(
         invalid_argument, "a batch without rows has no tokens",
-        [&] { step_of(block({}), x, out, s_.turned, 0, detail::row_counts()); }, out);
+        [&] { step_of(block({}), x, out, s_.rotated, 0, detail::row_counts()); }, out);
   }
   /// Keys of another rotation than those of the cache. Raw keys, or no keys, accept any rotation.
   template <class Call>

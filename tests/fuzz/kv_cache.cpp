@@ -76,8 +76,8 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
       const Index window = b_.coin() ? 0 : b_.between(1, 4);
       asked_queries<T> asked(b_, batch_, a.queries, heads, extents_.head_dim, extents_.value_dim);
       asked.draw_all(b_);
-      bool turned = raw() || (rotation_.known && b_.coin()), interleaved_one = rotation_.interleaved;
-      auto table = turned ? raw() ? static_cast<std::size_t>(b_.up_to(2)) : rotation_.table : 0;
+      bool rotated = raw() || (rotation_.known && b_.coin()), interleaved_one = rotation_.interleaved;
+      auto table = rotated ? raw() ? static_cast<std::size_t>(b_.up_to(2)) : rotation_.table : 0;
       const bool in_table = this->is_in_table(a, table);
       attention_options options = {.window = window};
       const long other = b_.up_to(47);  // most calls are valid
@@ -87,9 +87,9 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
         invalid = true;
         spoilt.put_into(options, b_, batch_, a.queries, heads);
       } else if (other == 43 && raw()) {  // raw keys have no angles yet
-        invalid = true, turned = false;
+        invalid = true, rotated = false;
       } else if (other >= 41 && !raw() && !this->empty()) {
-        invalid = turned = true;
+        invalid = rotated = true;
         if (!this->spoil_rotation(other == 41, table, interleaved_one)) return;
       } else if (other >= 39) {
         invalid = true;
@@ -127,20 +127,20 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
         sums.assign(static_cast<std::size_t>(batch_ * a.queries * heads), -77);
         options.log_sum_exp = sums;
       }
-      options.queries_are_rotated = !turned;
+      options.queries_are_rotated = !rotated;
       const auto call = [&] {
         const detail::row_counts list = uncounted ? detail::row_counts() : detail::row_counts(a.counts);
-        if (!turned) return attention(asked.asking(), cache_, asked.out, options, list);
+        if (!rotated) return attention(asked.asking(), cache_, asked.out, options, list);
         with_layout(interleaved_one, [&]<class Layout>(Layout) {
           attention<Layout>(asked.asking(), cache_, asked.out, cache_tables()[table], options, list);
         });
       };
-      if (!this->attended(invalid, a, turned, in_table, asked, call)) return;
+      if (!this->attended(invalid, a, rotated, in_table, asked, call)) return;
       std::vector<wide> received(static_cast<std::size_t>(batch_ * heads * longest)), bounds = received;
       asked.for_each(a.counts, [&](Index r, Index i) {
         key query = asked.query(r, i);
         const std::int64_t position = at(r, size(r) - a.counts[static_cast<std::size_t>(r)] + i).position;
-        if (turned) this->template turn<Q>(query, table, interleaved_one, position);
+        if (rotated) this->template rotate_key<Q>(query, table, interleaved_one, position);
         std::vector<key> keys;
         std::vector<channels> values;
         std::vector<Index> tokens;
@@ -153,7 +153,7 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
         for_visible([&](Index t) {
           if (masked && !seen_by_mask[static_cast<std::size_t>((r * a.queries + i) * longest + t)]) return;
           positioned_token one = this->shown(r, t);
-          if (raw()) this->template turn<Q>(one.k, table, interleaved_one, one.position);
+          if (raw()) this->template rotate_key<Q>(one.k, table, interleaved_one, one.position);
           keys.push_back(one.k), values.push_back(one.v), tokens.push_back(t);
         });
         check_attended("attention to a cache is attention to its tokens", asked.out, r, i, group, query, keys,
@@ -171,7 +171,7 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
       });
       std::vector<arithmetic<Q>> written(received.size(), arithmetic<Q>(-77));
       const detail::row_counts list(a.counts);
-      if (!turned)
+      if (!rotated)
         attention_weight_sums(asked.asking(), cache_, written, options, list);
       else
         with_layout(interleaved_one, [&]<class Layout>(Layout) {

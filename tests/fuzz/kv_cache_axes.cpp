@@ -34,9 +34,9 @@ struct shape {
       : batch(b.one_in(12) ? 0 : b.between(1, 3)),
         capacity(b.up_to(9)),
         heads(b.between(1, 2)),
-        head_dim(turned_channels + b.up_to(2)),
+        head_dim(rotated_channels + b.up_to(2)),
         value_dim(b.between(1, 3)),
-        first_channel(b.up_to(long(head_dim) - turned_channels)),
+        first_channel(b.up_to(long(head_dim) - rotated_channels)),
         storage(b.coin() ? key_storage::raw : key_storage::rotated) {}
 };
 
@@ -44,7 +44,7 @@ template <class T>
 class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes>> {
   using base = text_on_axes<kept_target<kv_cache<T>, token_on_axes>>;
   using base::b_, base::batch_, base::cache_, base::rows_, base::rotation_, base::refused, base::at,
-      base::size, base::empty, base::largest, base::meets;
+      base::size, base::empty, base::largest, base::agrees_with;
 
  public:
   explicit decoder(bytes& b) : decoder(b, shape(b)) {}
@@ -117,11 +117,11 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
   }
 
   enum form {
-    text_behind,
-    turned_text_behind,
+    text_after,
+    rotated_text_after,
     by_rows,
     text_at,
-    turned_text_at,
+    rotated_text_at,
     at_rows,
     rows_and_positions
   };
@@ -130,28 +130,28 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
   template <class K>
   void append(bool earlier = false) {
     const Index tokens = b_.up_to(3);
-    static constexpr form raw_forms[] = {text_behind, at_rows, text_at, at_rows},
-                          forms[] = {by_rows, turned_text_behind, turned_text_at,
-                                     by_rows, text_behind,        at_rows,
+    static constexpr form raw_forms[] = {text_after, at_rows, text_at, at_rows},
+                          forms[] = {by_rows, rotated_text_after, rotated_text_at,
+                                     by_rows, text_after,         at_rows,
                                      text_at, rows_and_positions},
-                          earlier_forms[] = {by_rows, turned_text_behind, turned_text_at, at_rows};
+                          earlier_forms[] = {by_rows, rotated_text_after, rotated_text_at, at_rows};
     const form in = earlier                  ? b_.one_of(earlier_forms)
                     : raw() && !b_.one_in(8) ? b_.one_of(raw_forms)
                                              : b_.one_of(forms);
-    const bool turned = earlier || in == by_rows || in == turned_text_behind || in == turned_text_at ||
-                        in == rows_and_positions,
-               behind = in == text_behind || in == turned_text_behind,
+    const bool rotated = earlier || in == by_rows || in == rotated_text_after || in == rotated_text_at ||
+                         in == rows_and_positions,
+               behind = in == text_after || in == rotated_text_after,
                by_coordinates = in == by_rows || in == at_rows || in == rows_and_positions;
-    const bool either = earlier && (in == at_rows || in == turned_text_at);
+    const bool either = earlier && (in == at_rows || in == rotated_text_at);
     const axis_rotation given =
-        draw_rotation(either ? b_.coin() : in == turned_text_behind || in == turned_text_at);
+        draw_rotation(either ? b_.coin() : in == rotated_text_after || in == rotated_text_at);
     const bool padded = b_.one_in(3);
     const new_counts<int> counts(b_, batch_, tokens, padded);
     given_places places(b_, batch_, tokens, by_coordinates);
     std::vector<std::int64_t> ids;
     for (Index i = 0; i < places.count(); ++i) {
-      if (by_coordinates) places.rows.push_back(draw_coordinates(b_, !turned || in == at_rows));
-      if (in == text_at || in == turned_text_at)
+      if (by_coordinates) places.rows.push_back(draw_coordinates(b_, !rotated || in == at_rows));
+      if (in == text_at || in == rotated_text_at)
         ids.push_back(b_.one_in(12) ? b_.integer() : b_.between(-2, 60));
     }
     places.spoil_seldom(b_);
@@ -179,7 +179,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
       }
     const auto call = [&] {
       const detail::row_counts list = counts.given();
-      if (in == text_behind) return cache_.append(x.keys(), x.v, list);
+      if (in == text_after) return cache_.append(x.keys(), x.v, list);
       if (in == text_at) return cache_.append_at(x.keys(), x.v, ids, list);
       if (earlier)
         return with_table_and_layout(given, places.rows, [&]<class Layout>(Layout, const auto& table) {
@@ -187,13 +187,13 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
             cache_.template append_rotated<Layout>(x.keys(), x.v, table, where, list);
           };
           if (in == at_rows) return call_at(token_coordinates(rows_of(places.rows)));
-          if (in == turned_text_at) return call_at(ids);
+          if (in == rotated_text_at) return call_at(ids);
           cache_.template append_rotated<Layout>(x.keys(), x.v, table, {}, list);
         });
       if (in == at_rows)
         return cache_.append_at(x.keys(), x.v, token_coordinates(rows_of(places.rows)), list);
       with_table_and_layout(given, places.rows, [&]<class Layout>(Layout, const auto& table) {
-        if (in == turned_text_at) return cache_.template append_at<Layout>(x.keys(), x.v, table, ids, list);
+        if (in == rotated_text_at) return cache_.template append_at<Layout>(x.keys(), x.v, table, ids, list);
         if (in == rows_and_positions)
           return cache_.template append_at<Layout>(x.keys(), x.v, table, std::int64_t{0}, list);
         cache_.template append<Layout>(x.keys(), x.v, table, list);
@@ -211,23 +211,23 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
       return refused(invalid_argument, "another shape is refused", call);
     }
     if (counts.bad) return refused(invalid_argument, "a count outside of the tokens is refused", call);
-    if (!this->has_room(added, tokens))
+    if (!this->has_free_slots(added, tokens))
       return refused(length_error, "tokens that do not fit are refused", call);
     if (!in_range) return refused(out_of_range, "positions beyond 2^53 are refused", call);
-    if (turned && raw()) return refused(invalid_argument, "raw keys take no table", call);
+    if (rotated && raw()) return refused(invalid_argument, "raw keys take no table", call);
     if (earlier && in == at_rows && given.by < 0 && !text)
       return refused(invalid_argument, "keys that a table of positions rotated are text", call);
-    if (!empty() && !(turned ? meets(given) : !this->known_))
+    if (!empty() && !(rotated ? agrees_with(given) : !this->known_))
       return refused(invalid_argument, "keys of another rotation are refused", call);
     if (in == rows_and_positions)
       return refused(invalid_argument, "a table of coordinates sets the positions of tokens", call);
-    if (turned && !earlier && !in_table)
+    if (rotated && !earlier && !in_table)
       return refused(out_of_range, "positions outside the table are refused", call);
     call();
     check(x.untouched_outside(), "what is appended stays as it is");
-    this->remember(turned, given);
+    this->remember(rotated, given);
     for (auto& of_row : added)
-      for (token_on_axes& one : of_row) store<T>(one, shape_.head_dim, turned && !earlier, given);
+      for (token_on_axes& one : of_row) store<T>(one, shape_.head_dim, rotated && !earlier, given);
     this->add(added, tokens);
   }
 
@@ -245,7 +245,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     };
     if (!by_table && !raw())
       return refused(invalid_argument, "rotated keys are not shifted without their table", call);
-    if (!raw() && !empty() && !meets(given))
+    if (!raw() && !empty() && !agrees_with(given))
       return refused(invalid_argument, "keys of another rotation are not shifted", call);
     if (this->refused_rows(r, call)) return;
     if (!this->is_range(r, first, count))
@@ -268,7 +268,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     this->for_tokens(r, first, count, [&](token_on_axes& one) {
       for (double& x : one.at) x = static_cast<double>(x + by);
       if (!raw() && delta != 0)
-        turn_on_axes<T>(one.k, shape_.head_dim, given, coordinates(2, static_cast<double>(delta)), 1);
+        rotate_on_axes<T>(one.k, shape_.head_dim, given, coordinates(2, static_cast<double>(delta)), 1);
     });
   }
 
@@ -293,7 +293,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
       });
     };
     const bool text_only = empty() || rotation_.by < 0;
-    if (raw() || other < 4 || !(empty() || meets(from)) || to.first_channel != from.first_channel ||
+    if (raw() || other < 4 || !(empty() || agrees_with(from)) || to.first_channel != from.first_channel ||
         (!text_only && (from.by < 0 || to.by < 0)))
       return refused(invalid_argument, "keys are rebased from their own table to one of the same place",
                      call);
@@ -303,9 +303,9 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     for (auto& of : rows_)
       for (token_on_axes& one : of) {
         const wide error = one.k.error;
-        turn_on_axes<T>(one.k, shape_.head_dim, from, one.at, 1, -1);
+        rotate_on_axes<T>(one.k, shape_.head_dim, from, one.at, 1, -1);
         one.k.error = error;  // the library rotates once, by the difference
-        turn_on_axes<T>(one.k, shape_.head_dim, to, one.at, to.factor() / from.factor());
+        rotate_on_axes<T>(one.k, shape_.head_dim, to, one.at, to.factor() / from.factor());
         one.k.error = one.k.error * 1.25L + tolerance::unit_roundoff<float>() * 16;
       }
   }
@@ -359,9 +359,9 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
       const Index window = b_.coin() ? 0 : b_.between(1, 4);
       asked_queries<T> asked(b_, batch_, queries, heads, shape_.head_dim, shape_.value_dim);
       asked.draw_all(b_);
-      const bool turned = raw() ? !b_.one_in(12) : b_.coin();
-      const bool by_text = turned && !raw() && b_.coin();
-      const axis_rotation given = draw_rotation(turned && (by_text || (raw() && b_.one_in(12))));
+      const bool rotated = raw() ? !b_.one_in(12) : b_.coin();
+      const bool by_text = rotated && !raw() && b_.coin();
+      const axis_rotation given = draw_rotation(rotated && (by_text || (raw() && b_.one_in(12))));
       // Rows of the table: all tokens for raw keys, otherwise the queries.
       std::vector<coordinates> places;
       const bool near_ones = this->all_near();
@@ -380,7 +380,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
         }
       }
       bool wrong_rows = false;
-      if (turned && given.by >= 0 && !places.empty() && b_.one_in(8)) {
+      if (rotated && given.by >= 0 && !places.empty() && b_.one_in(8)) {
         if (b_.coin()) {
           places.push_back({0, 0});
           const auto n = static_cast<Index>(places.size());
@@ -395,23 +395,23 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
         }
         if (!wrong_rows) return;
       }
-      if (!near_ones && turned) return;
+      if (!near_ones && rotated) return;
       attention_options options = {.window = window};
       wrong_option spoilt;
       const bool wrong = b_.one_in(12);
       if (wrong) spoilt.put_into(options, b_, batch_, queries, heads);
-      options.queries_are_rotated = !turned;
+      options.queries_are_rotated = !rotated;
       const auto call = [&] {
-        if (!turned) return attention(asked.asking(), cache_, asked.out, options, counts);
+        if (!rotated) return attention(asked.asking(), cache_, asked.out, options, counts);
         with_table_and_layout(given, places, [&]<class Layout>(Layout, const auto& table) {
           attention<Layout>(asked.asking(), cache_, asked.out, table, options, counts);
         });
       };
       const bits before = this->state();
-      const bool invalid = wrong || wrong_rows || (raw() && (!turned || given.by < 0)) ||
-                           (turned && !raw() && !empty() && !meets(given)) ||
-                           (turned && !raw() && given.by < 0 && !text);
-      if (invalid || (turned && given.by < 0 && !in_table)) {
+      const bool invalid = wrong || wrong_rows || (raw() && (!rotated || given.by < 0)) ||
+                           (rotated && !raw() && !empty() && !agrees_with(given)) ||
+                           (rotated && !raw() && given.by < 0 && !text);
+      if (invalid || (rotated && given.by < 0 && !in_table)) {
         const char* claim = "options or a table that do not go with the cache are refused";
         invalid ? refused(invalid_argument, claim, call) : refused(out_of_range, claim, call);
         return asked.check_refused();
@@ -422,12 +422,12 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
       asked.for_each(counts, [&](Index r, Index i) {
         const Index own = size(r) - count_of(r) + i;
         key query = asked.query(r, i);
-        if (turned) turn_on_axes<Q>(query, shape_.head_dim, given, at(r, own).at, given.factor());
+        if (rotated) rotate_on_axes<Q>(query, shape_.head_dim, given, at(r, own).at, given.factor());
         std::vector<key> keys;
         std::vector<channels> values;
         for (Index t = window == 0 ? 0 : std::max(own - window + 1, Index{0}); t <= own; ++t) {
           token_on_axes one = this->shown(r, t);
-          if (raw()) turn_on_axes<Q>(one.k, shape_.head_dim, given, one.at, given.factor());
+          if (raw()) rotate_on_axes<Q>(one.k, shape_.head_dim, given, one.at, given.factor());
           keys.push_back(one.k), values.push_back(one.v);
         }
         check_attended("attention on axes uses the order of tokens, and rotates by their coordinates",

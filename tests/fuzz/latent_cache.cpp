@@ -71,10 +71,10 @@ class decoder final : public moved_keys_target<latent_cache<T>> {
       const Index window = b_.coin() ? 0 : b_.between(1, 4);
       asked_queries<T> asked(b_, batch_, a.queries, heads, dim_, extents_.latent_dim);
       asked.draw_all(b_);
-      bool turned = raw() || (rotation_.known && b_.coin()), interleaved_one = rotation_.interleaved;
-      auto table = turned ? raw() ? static_cast<std::size_t>(b_.up_to(2)) : rotation_.table : 0;
+      bool rotated = raw() || (rotation_.known && b_.coin()), interleaved_one = rotation_.interleaved;
+      auto table = rotated ? raw() ? static_cast<std::size_t>(b_.up_to(2)) : rotation_.table : 0;
       const bool in_table = this->is_in_table(a, table);
-      const bool unscaled = b_.one_in(12), other_table = turned && b_.one_in(12);
+      const bool unscaled = b_.one_in(12), other_table = rotated && b_.one_in(12);
       attention_options options = {.scale = 0.5, .window = window};
       if (unscaled) options.scale = 0;
       const long form = b_.up_to(1), other = b_.up_to(31);
@@ -84,32 +84,32 @@ class decoder final : public moved_keys_target<latent_cache<T>> {
         invalid = true;
         spoilt.put_into(options, b_, batch_, a.queries, heads);
       } else if (other == 28 && raw()) {  // raw parts have no angles yet
-        invalid = true, turned = false;
+        invalid = true, rotated = false;
       } else if (other >= 26 && !raw() && !this->empty()) {
-        invalid = turned = true;
+        invalid = rotated = true;
         if (!this->spoil_rotation(other == 26, table, interleaved_one)) return;
       } else if (other == 25) {
         invalid = true;
         a.counts.push_back(0);
       }
-      options.queries_are_rotated = !turned;
+      options.queries_are_rotated = !rotated;
       const auto call = [&] {
-        if (!turned) return attention(asked.asking(), cache_, asked.out, options, a.counts);
+        if (!rotated) return attention(asked.asking(), cache_, asked.out, options, a.counts);
         with_layout(interleaved_one, [&]<class Layout>(Layout) {
           this->with_table(table, other_table ? 2 : form, [&](const auto& by) {
             attention<Layout>(asked.asking(), cache_, asked.out, by, options, a.counts);
           });
         });
       };
-      if (!this->attended(invalid, a, turned, in_table, asked, call)) return;
+      if (!this->attended(invalid, a, rotated, in_table, asked, call)) return;
       asked.for_each(a.counts, [&](Index r, Index i) {
         key query = asked.query(r, i);
         const std::int64_t position = at(r, size(r) - a.counts[static_cast<std::size_t>(r)] + i).position;
-        if (turned) this->template turn<T>(query, table, interleaved_one, position);
+        if (rotated) this->template rotate_key<T>(query, table, interleaved_one, position);
         std::vector<key> seen;
         this->for_seen(r, position, window, [&](Index t) {
           seen.push_back(at(r, t).k);
-          if (raw()) this->template turn<T>(seen.back(), table, interleaved_one, at(r, t).position);
+          if (raw()) this->template rotate_key<T>(seen.back(), table, interleaved_one, at(r, t).position);
         });
         check_latents(asked.out, r, i, query, seen);
       });

@@ -276,8 +276,8 @@ class engine {
   }
 
   template <class S>
-  void turn_by_table(key& k, std::size_t table, bool interleaved_one, std::int64_t position) const {
-    tables().turn<S>(k, dim_, table, interleaved_one, position, first_channel_);
+  void rotate_by_table(key& k, std::size_t table, bool interleaved_one, std::int64_t position) const {
+    tables().rotate_key<S>(k, dim_, table, interleaved_one, position, first_channel_);
   }
   placed_table<float> placed(std::size_t table) const { return tables()[table].at_channel(first_channel_); }
   /// One that rotates fewer channels than the others, at their first channel.
@@ -395,7 +395,7 @@ class engine {
         own = own && uses(at(s).blocks[static_cast<std::size_t>(t / page_size_)]) == 1;
         mark(written, at(s), t);
         if (by_table)
-          turn_by_table<T>(one.k, table, interleaved_one, t);
+          rotate_by_table<T>(one.k, table, interleaved_one, t);
         else
           one.k.error = storing_error<T>(one.k.exact);
       }
@@ -498,11 +498,11 @@ class engine {
     const bool interleaved_one = b_.one_in(4), beyond = b_.one_in(16);
     const bool range = is_sequence && first >= 0 && count >= 0 && first <= held && count <= held - first;
     bool own = true;
-    std::vector<char> turned = no_slots();
+    std::vector<char> rotated = no_slots();
     if (range)
       for (Index t = first; t < first + count; ++t) {
         own = own && uses(at(s).blocks[static_cast<std::size_t>(t / page_size_)]) == 1;
-        mark(turned, at(s), t);
+        mark(rotated, at(s), t);
       }
     invalid = invalid || raw() || beyond || !own || !tables().exact(table);
     outside = outside || !range;
@@ -517,10 +517,10 @@ class engine {
     };
     if (invalid || outside) return refused(invalid, outside, "keys that cannot rotate are rejected", call);
     call();
-    check(values_.untouched() && keys_.untouched_outside(turned), "only the rotated keys change");
+    check(values_.untouched() && keys_.untouched_outside(rotated), "only the rotated keys change");
     for (Index t = first; t < first + count && delta != 0; ++t)
-      turn<T>(at(s).tokens[static_cast<std::size_t>(t)].k, static_cast<std::size_t>(dim_),
-              tables().rule(table, interleaved_one, first_channel_), delta, false);
+      rotate_key<T>(at(s).tokens[static_cast<std::size_t>(t)].k, static_cast<std::size_t>(dim_),
+                    tables().rule(table, interleaved_one, first_channel_), delta, false);
   }
 
   void rebase() {
@@ -531,9 +531,9 @@ class engine {
     const bool interleaved_one = b_.one_in(4), other_place = b_.one_in(16), beyond = b_.one_in(16);
     bool one_block = true;
     std::vector<Index> block_of(static_cast<std::size_t>(page_count_), -1);
-    std::vector<char> turned = no_slots();
+    std::vector<char> rotated = no_slots();
     for (const sequence& one : all_) {
-      for (Index t = 0; t < one.length(); ++t) mark(turned, one, t);
+      for (Index t = 0; t < one.length(); ++t) mark(rotated, one, t);
       for (std::size_t block = 0; block < one.blocks.size(); ++block) {
         Index& of = block_of[static_cast<std::size_t>(one.blocks[block])];
         one_block = one_block && (of < 0 || of == static_cast<Index>(block));
@@ -554,19 +554,19 @@ class engine {
     };
     if (invalid || outside) return refused(invalid, outside, "keys that cannot be rebased are refused", call);
     call();
-    check(values_.untouched() && keys_.untouched_outside(turned), "only keys of sequences change");
+    check(values_.untouched() && keys_.untouched_outside(rotated), "only keys of sequences change");
     const rotation_rule back = tables().rule(from, interleaved_one, first_channel_),
                         there = tables().rule(to, interleaved_one, first_channel_);
     for (sequence& one : all_)
       for (Index t = 0; t < one.length(); ++t) {
         key& k = one.tokens[static_cast<std::size_t>(t)].k;
-        key turned_back = k;
+        key rotated_back = k;
         rotation_rule quotient = there;
         quotient.factor = there.factor / back.factor;
-        turn<Q>(turned_back, static_cast<std::size_t>(dim_), back, -t, false);
-        turned_back.error = k.error;  // the library rotates once, by the difference
-        turn<T>(turned_back, static_cast<std::size_t>(dim_), quotient, t, true);
-        k = turned_back;
+        rotate_key<Q>(rotated_back, static_cast<std::size_t>(dim_), back, -t, false);
+        rotated_back.error = k.error;  // the library rotates once, by the difference
+        rotate_key<T>(rotated_back, static_cast<std::size_t>(dim_), quotient, t, true);
+        k = rotated_back;
       }
   }
 
@@ -582,8 +582,8 @@ class engine {
                                   : b_.up_to(long(std::min(one.length(), Index{5}))));
     newest n = laid_out(counts);
     const Index group = b_.between(1, 2), heads = heads_ * group;
-    const bool turned = raw() ? !b_.one_in(12) : b_.coin(), interleaved_one = b_.one_in(4);
-    const bool beyond = turned && b_.one_in(16);
+    const bool rotated = raw() ? !b_.one_in(12) : b_.coin(), interleaved_one = b_.one_in(4);
+    const bool beyond = rotated && b_.one_in(16);
     const std::size_t table = draw_table();
     const Index window = b_.coin() ? 0 : b_.between(1, 4);
     const long chosen = b_.up_to(255);  // one of the last 32 ranges, so that the others keep their meaning
@@ -643,16 +643,16 @@ class engine {
           spoil_queries(asked);
       }
     }
-    invalid = invalid || !enough || beyond || (raw() && !turned);
+    invalid = invalid || !enough || beyond || (raw() && !rotated);
     // Queries that a sequence does not have are at positions before its first.
-    outside = outside || (turned && !beyond && (!in_table || !enough));
+    outside = outside || (rotated && !beyond && (!in_table || !enough));
     options.query_offsets = n.offsets;
     asked.q_memory.before = asked.q_memory.now;
     remember();
     const placed_table<float> by = beyond ? beyond_head() : placed(table);
     const auto call = [&] {
       with_pages<const T>([&](const page_view<const T>& pages) {
-        if (!turned) return attention(asked.asking(), pages, asked.out, options);
+        if (!rotated) return attention(asked.asking(), pages, asked.out, options);
         with_layout(interleaved_one, [&]<class Layout>(Layout) {
           attention<Layout>(asked.asking(), pages, asked.out, by, options);
         });
@@ -675,12 +675,12 @@ class engine {
         const Index page = at(s).blocks[static_cast<std::size_t>(t / page_size_)];
         keys.push_back({stored_channels(keys_.view.batch_range(page, 1), 0, t % page_size_)});
         values.push_back(stored_channels(values_.view.batch_range(page, 1), 0, t % page_size_));
-        if (raw()) turn_by_table<Q>(keys.back(), table, interleaved_one, t);
+        if (raw()) rotate_by_table<Q>(keys.back(), table, interleaved_one, t);
       }
       for (Index i = 0; i < count; ++i) {
         const Index position = at(s).length() - count + i;
         key query = asked.query(n.row(s), n.first(s) + i);
-        if (turned) turn_by_table<Q>(query, table, interleaved_one, position);
+        if (rotated) rotate_by_table<Q>(query, table, interleaved_one, position);
         std::vector<Index> seen;
         if (ranged)
           ranges.for_seen(n.row(s), n.first(s) + i, at(s).length(), [&](Index t) { seen.push_back(t); });

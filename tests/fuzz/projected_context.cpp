@@ -120,7 +120,7 @@ void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const token_
 /// Calls with a context that does not fit them.
 template <class T, class Layout>
 void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const block_weights<T>& own,
-            const projected_context<T>& kept, bool turned, std::size_t table, Index first_channel,
+            const projected_context<T>& kept, bool rotated, std::size_t table, Index first_channel,
             Index segment_count, const token_matrix<T>& x, const places& of_queries) {
   const auto refused = [&](const char* claim, const auto& attention, const token_matrix<T>& asking,
                            const frequency_table<float>* other, Index place, const auto& at) {
@@ -132,24 +132,24 @@ void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const block_
     });
     check(out == before, "a refused call writes nothing");
   };
-  const auto* by = turned ? &tables()[table] : nullptr;
+  const auto* by = rotated ? &tables()[table] : nullptr;
   const std::int64_t start = 0;
   const long kind = b.up_to(15);
   of_queries.with([&](const auto& at) {
     switch (kind) {
       case 8:  // an additional table, or none
-        return refused("both keys and queries rotate, or neither", block, x, turned ? nullptr : &tables()[0],
+        return refused("both keys and queries rotate, or neither", block, x, rotated ? nullptr : &tables()[0],
                        first_channel, at);
       case 9:
-        if (!turned) return;
+        if (!rotated) return;
         return refused("keys and queries rotate by one table", block, x, &tables()[1 - table], first_channel,
                        at);
       case 10:
-        if (!turned || own.shape.head_dim == 2 * pairs) return;
+        if (!rotated || own.shape.head_dim == 2 * pairs) return;
         return refused("keys and queries rotate in the same channels", block, x, by,
                        first_channel == 0 ? 1 : 0, at);
       case 11: {
-        if (!turned) return;
+        if (!rotated) return;
         using other_layout = std::conditional_t<std::is_same_v<Layout, interleaved>, half_split, interleaved>;
         const multi_head_attention<T, other_layout> other(own.weights(), own.options());
         return refused("keys and queries rotate in one layout", other, x, by, first_channel, at);
@@ -169,7 +169,7 @@ void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const block_
         return refused("x has the columns of its weight", block, wider, by, first_channel, at);
       }
       case 14: {
-        if (!turned) return;
+        if (!rotated) return;
         const bool in_segments = of_queries.in == places::in_segments;
         std::vector<std::int64_t> offsets(static_cast<std::size_t>(in_segments ? segment_count + 2 : 2), 0);
         offsets.back() = kept.batch() == 0 ? 0 : x.rows() / kept.batch();
@@ -177,7 +177,7 @@ void misuse(bytes& b, const multi_head_attention<T, Layout>& block, const block_
                        segments{offsets});
       }
       case 15:
-        if (!turned || of_queries.in != places::in_segments) return;
+        if (!rotated || of_queries.in != places::in_segments) return;
         return refused("segments of keys need those of queries", block, x, by, first_channel, start);
       default:
         return;
@@ -195,10 +195,10 @@ void run(bytes& b) {
   const multi_head_attention<T, Layout> block(own.weights(), own.options());
   const token_matrix<T> context = draw_rows<T>(b, batch * tokens, own.shape.context_dim),
                         x = draw_rows<T>(b, batch * queries, own.shape.model_dim);
-  const bool turned = b.coin();
+  const bool rotated = b.coin();
   const auto table = static_cast<std::size_t>(b.up_to(1));
   const Index first_channel = b.up_to(long(head_dim) - 2 * pairs), segment_count = b.between(1, 3);
-  const auto form = turned ? static_cast<places::form>(b.up_to(3)) : places::start;
+  const auto form = rotated ? static_cast<places::form>(b.up_to(3)) : places::start;
   const auto query_form = form == places::in_segments ? form : static_cast<places::form>(b.up_to(2));
   const places of_keys(b, form, batch, tokens, segment_count),
       of_queries(b, query_form, batch, queries, segment_count);
@@ -206,7 +206,7 @@ void run(bytes& b) {
 
   std::optional<projected_context<T>> kept;
   const auto make = [&] {
-    if (!turned) {
+    if (!rotated) {
       kept.emplace(block.project_context(context, batch));
       return;
     }
@@ -228,7 +228,7 @@ void run(bytes& b) {
   const rotation_rule rule = tables().rule(table, std::is_same_v<Layout, interleaved>, first_channel);
   const auto head_of = [&](fuzz::key k, const token_matrix<T>& norm, std::int64_t position) {
     if (own.norm) normalize(k, head_dim, norm);
-    if (turned) fuzz::turn<T>(k, static_cast<std::size_t>(head_dim), rule, position, true);
+    if (rotated) fuzz::rotate_key<T>(k, static_cast<std::size_t>(head_dim), rule, position, true);
     return k;
   };
   std::vector<fuzz::key> keys;
@@ -248,10 +248,10 @@ void run(bytes& b) {
   token_matrix<T> out = token_matrix<T>::Constant(batch * queries, own.shape.out_dim, T(-77));
   const token_matrix<T> before = out;
   const auto call = [&](token_matrix<T>& to) {
-    if (!turned) return block.cross(x, *kept, to);
+    if (!rotated) return block.cross(x, *kept, to);
     of_queries.with([&](const auto& at) { block.cross(x, *kept, to, by, at); });
   };
-  misuse(b, block, own, *kept, turned, table, first_channel, segment_count, x, of_queries);
+  misuse(b, block, own, *kept, rotated, table, first_channel, segment_count, x, of_queries);
   call(out);
   for (Index i = 0; i < batch * queries; ++i) {
     const fuzz::key query = head_of({project(x, i, own.q, own.q_bias, own.bias)}, own.q_norm,

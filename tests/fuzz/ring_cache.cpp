@@ -219,7 +219,7 @@ class ring final : public ring_target<T, token> {
       std::size_t id = static_cast<std::size_t>(r * tokens);
       for (token& one : added[static_cast<std::size_t>(r)]) {
         if (by_table && !earlier)
-          tables().turn<T>(one.k, shape_.head_dim, table, interleaved_one, ids[id]);
+          tables().rotate_key<T>(one.k, shape_.head_dim, table, interleaved_one, ids[id]);
         else
           one.k.error = storing_error<T>(one.k.exact);
         this->add(r, one, ids[id++]);
@@ -267,10 +267,10 @@ class ring final : public ring_target<T, token> {
     if constexpr (!tolerance::is_16_bit<T>) {
       using Q = numbers<T>;
       if (batch_ == 0) return;
-      bool turned = raw() || (rotation_.known && b_.coin()), interleaved_one = rotation_.interleaved;
-      auto table = turned ? raw() ? static_cast<std::size_t>(b_.up_to(2)) : rotation_.table : 0;
+      bool rotated = raw() || (rotation_.known && b_.coin()), interleaved_one = rotation_.interleaved;
+      auto table = rotated ? raw() ? static_cast<std::size_t>(b_.up_to(2)) : rotation_.table : 0;
       auto a = this->draw_asking();
-      const bool in_table = !turned || is_in_table(a, table);
+      const bool in_table = !rotated || is_in_table(a, table);
       const Index group = b_.between(1, 2), heads = shape_.heads * group;
       asked_queries<T> asked(b_, batch_, a.queries, heads, shape_.head_dim, shape_.value_dim);
       asked.draw_all(b_);
@@ -284,26 +284,26 @@ class ring final : public ring_target<T, token> {
           of_ring.put_into(options, kind, policy_);
         } else if (kind == 5) {  // raw keys have no angles, and counts are those of all rows
           if (raw())
-            turned = false;
+            rotated = false;
           else
             a.counts.push_back(0);
         } else if (kind == 6) {  // keys of another layout or table, or of an unknown one
           if (raw() || this->empty()) {
             a.counts.push_back(0);
           } else {
-            if (turned && b_.coin())
+            if (rotated && b_.coin())
               interleaved_one = !interleaved_one;
             else if (rotation_.known)
               table = rotation_.table == 1 ? 0 : 1;
-            turned = true;
+            rotated = true;
           }
         } else {
           spoilt.put_into(options, b_, batch_, a.queries, heads);
         }
       }
-      options.queries_are_rotated = !turned;
+      options.queries_are_rotated = !rotated;
       const auto call = [&] {
-        if (!turned) return attention(asked.asking(), cache_, asked.out, options, a.counts);
+        if (!rotated) return attention(asked.asking(), cache_, asked.out, options, a.counts);
         with_layout(interleaved_one, [&]<class Layout>(Layout) {
           attention<Layout>(asked.asking(), cache_, asked.out, tables()[table], options, a.counts);
         });
@@ -329,14 +329,14 @@ class ring final : public ring_target<T, token> {
         this->for_seen(r, position, [&](std::int64_t p) {
           token one = this->shown(r, p);
           if (raw())
-            tables().turn<Q>(one.k, shape_.head_dim, table, interleaved_one,
-                             relative() ? static_cast<std::int64_t>(keys.size()) : p);
+            tables().rotate_key<Q>(one.k, shape_.head_dim, table, interleaved_one,
+                                   relative() ? static_cast<std::int64_t>(keys.size()) : p);
           keys.push_back(one.k), values.push_back(one.v);
         });
         key query = asked.query(r, i);
-        if (turned)
-          tables().turn<Q>(query, shape_.head_dim, table, interleaved_one,
-                           relative() ? static_cast<std::int64_t>(keys.size()) - 1 : position);
+        if (rotated)
+          tables().rotate_key<Q>(query, shape_.head_dim, table, interleaved_one,
+                                 relative() ? static_cast<std::int64_t>(keys.size()) - 1 : position);
         check_attended("attention to a ring is attention with its window and sinks to the whole history",
                        asked.out, r, i, group, query, keys, values);
       });

@@ -32,9 +32,9 @@ struct shape {
       : batch(b.one_in(12) ? 0 : b.between(1, 3)),
         policy(draw_policy(b)),
         heads(b.between(1, 2)),
-        head_dim(turned_channels + b.up_to(2)),
+        head_dim(rotated_channels + b.up_to(2)),
         value_dim(b.between(1, 3)),
-        first_channel(b.up_to(long(head_dim) - turned_channels)) {}
+        first_channel(b.up_to(long(head_dim) - rotated_channels)) {}
 };
 
 template <class T>
@@ -94,8 +94,8 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
   void append(bool earlier = false) {
     const Index tokens = b_.one_in(5) ? b_.up_to(16) : b_.up_to(4);
     const long form = b_.up_to(earlier ? 4 : 5);
-    const bool turned = form != 5, by_rows = turned && form < 3;
-    const axis_rotation given = this->draw_rotation(turned && !by_rows);
+    const bool rotated = form != 5, by_rows = rotated && form < 3;
+    const axis_rotation given = this->draw_rotation(rotated && !by_rows);
     const bool padded = b_.one_in(3);
     const new_counts<int> counts(b_, batch_, tokens, padded);
     given_places places(b_, batch_, tokens, by_rows);
@@ -121,7 +121,7 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
         added[static_cast<std::size_t>(r)].push_back(one);
       }
     const auto call = [&] {
-      if (!turned) return cache_.append(x.k, x.v, counts.given());
+      if (!rotated) return cache_.append(x.k, x.v, counts.given());
       with_table_and_layout(given, places.rows, [&]<class Layout>(Layout, const auto& table) {
         if (earlier) return cache_.template append_rotated<Layout>(x.k, x.v, table, {}, counts.given());
         cache_.template append<Layout>(x.k, x.v, table, counts.given());
@@ -135,8 +135,8 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
         x.v.heads += 1;
     }
     const bool invalid = other_shape || counts.bad || places.odd ||
-                         !(this->empty() || (turned ? this->meets(given) : !this->known_));
-    if (!by_rows && !this->has_room_for(tokens)) {
+                         !(this->empty() || (rotated ? this->agrees_with(given) : !this->known_));
+    if (!by_rows && !this->has_slots_for(tokens)) {
       // All tokens of a call must fit, counted or not. Other errors may be found before.
       if (!in_range)
         invalid ? refused(logic_error, "text stays within 2^53", call)
@@ -145,14 +145,14 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
     }
     if (invalid || (!by_rows && !this->goes_on_whole()))
       return refused(invalid_argument, "another shape, count, table or place is refused", call);
-    if (turned && !earlier && !in_table)
+    if (rotated && !earlier && !in_table)
       return refused(out_of_range, "positions outside the table are refused", call);
     call();
     check(x.untouched_outside(), "what is appended stays as it is");
-    this->remember(turned, given);
+    this->remember(rotated, given);
     for (Index r = 0; r < batch_; ++r)
       for (token_on_axes& one : added[static_cast<std::size_t>(r)]) {
-        store<T>(one, shape_.head_dim, turned && !earlier, given);
+        store<T>(one, shape_.head_dim, rotated && !earlier, given);
         this->add(r, one);
       }
   }
@@ -177,7 +177,7 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
         default:
           bad.positions = ring_positions::cache;  // of keys that are rotated, as all on axes are
       }
-      ring_cache<T> none_such(1, bad, 1, turned_channels, token_axes(axes));
+      ring_cache<T> none_such(1, bad, 1, rotated_channels, token_axes(axes));
     });
     this->check_tables();
   }
@@ -206,10 +206,10 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
       const Index group = b_.between(1, 2), heads = shape_.heads * group;
       asked_queries<T> asked(b_, batch_, a.queries, heads, shape_.head_dim, shape_.value_dim);
       asked.draw_all(b_);
-      const bool turned = b_.coin(), by_text = turned && b_.coin();
+      const bool rotated = b_.coin(), by_text = rotated && b_.coin();
       const axis_rotation given = this->draw_rotation(by_text);
       bool invalid = !a.enough || !a.held;
-      if (turned && !by_text && a.enough && b_.one_in(8))
+      if (rotated && !by_text && a.enough && b_.one_in(8))
         for (Index r = 0; r < batch_; ++r)
           if (const Index count = a.counts[static_cast<std::size_t>(r)]; count > 0) {
             places[static_cast<std::size_t>(r * a.queries + count - 1)][b_.coin() ? 1 : 0] += 0.5;
@@ -227,10 +227,10 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
         else
           spoilt.put_into(options, b_, batch_, a.queries, heads);
       }
-      invalid = invalid || (turned && !this->empty() && !this->meets(given)) || (by_text && !text);
-      options.queries_are_rotated = !turned;
+      invalid = invalid || (rotated && !this->empty() && !this->agrees_with(given)) || (by_text && !text);
+      options.queries_are_rotated = !rotated;
       const auto call = [&] {
-        if (!turned) return attention(asked.asking(), cache_, asked.out, options, a.counts);
+        if (!rotated) return attention(asked.asking(), cache_, asked.out, options, a.counts);
         with_table_and_layout(given, places, [&]<class Layout>(Layout, const auto& table) {
           attention<Layout>(asked.asking(), cache_, asked.out, table, options, a.counts);
         });
@@ -248,7 +248,7 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
       asked.for_each(a.counts, [&](Index r, Index i) {
         const std::int64_t own = seen(r) - a.counts[static_cast<std::size_t>(r)] + i;
         key query = asked.query(r, i);
-        if (turned) turn_on_axes<Q>(query, shape_.head_dim, given, at(r, own).at, given.factor());
+        if (rotated) rotate_on_axes<Q>(query, shape_.head_dim, given, at(r, own).at, given.factor());
         std::vector<key> keys;
         std::vector<channels> values;
         this->for_seen(r, own, [&](std::int64_t p) {

@@ -62,8 +62,8 @@ void fill(bytes& b, guarded_memory<T>& memory, const head_view<T>& x) {
 ///
 /// \param first  the first rotated channel of the table
 template <class Layout, class T, class S>
-void check_turned(const head_view<const T>& before, const head_view<const T>& after,
-                  const frequency_table<S>& table, Index first, const places& p, bool back) {
+void check_rotated(const head_view<const T>& before, const head_view<const T>& after,
+                   const frequency_table<S>& table, Index first, const places& p, bool back) {
   using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
   const Index pairs = table.pairs();
   const wide u = tolerance::unit_roundoff<A>(), m = static_cast<wide>(table.attention_factor());
@@ -78,9 +78,9 @@ void check_turned(const head_view<const T>& before, const head_view<const T>& af
   testing::for_each_head(before, [&](Index r, Index t, Index h) {
     const std::int64_t position = p.plain[static_cast<std::size_t>(r * before.tokens + t)];
     const auto cos = table.cos(position), sin = table.sin(position);
-    const T *const head = before.at(r, t, h), *const turned = after.at(r, t, h), *x = head + first,
-                   *y = turned + first;
-    check(testing::same_bits(head, turned, first) &&
+    const T *const head = before.at(r, t, h), *const rotated = after.at(r, t, h), *x = head + first,
+                   *y = rotated + first;
+    check(testing::same_bits(head, rotated, first) &&
               testing::same_bits(x + 2 * pairs, y + 2 * pairs, before.head_dim - first - 2 * pairs),
           "channels that do not rotate keep their bits");
     if (table.is_identity(position))
@@ -245,8 +245,8 @@ void run(bytes& b) {
     call();
     check(memory.untouched_outside(x) && other.untouched_outside(k),
           "only the channels of the heads are written");
-    check_turned<Layout, T>(memory.remembered(x), head_view<const T>(x), table, first_channel, p, back);
-    check_turned<Layout, T>(other.remembered(k), head_view<const T>(k), table, first_channel, p, back);
+    check_rotated<Layout, T>(memory.remembered(x), head_view<const T>(x), table, first_channel, p, back);
+    check_rotated<Layout, T>(other.remembered(k), head_view<const T>(k), table, first_channel, p, back);
   } else if (in_place) {
     if (what == wrong::shape || what == wrong::shared) what = wrong::nothing;
     const auto call = [&] {
@@ -259,7 +259,7 @@ void run(bytes& b) {
     if (what != wrong::nothing) return refused(what, call, memory);
     call();
     check(memory.untouched_outside(x), "only the channels of the heads are written");
-    check_turned<Layout, T>(memory.remembered(x), head_view<const T>(x), table, first_channel, p, back);
+    check_rotated<Layout, T>(memory.remembered(x), head_view<const T>(x), table, first_channel, p, back);
   } else {
     if (what == wrong::shared) what = wrong::nothing;
     if (what == wrong::shape) {
@@ -278,7 +278,7 @@ void run(bytes& b) {
     if (what != wrong::nothing) return refused(what, call, memory, other);
     call();
     check(memory.untouched() && other.untouched_outside(out), "only the channels of the output are written");
-    check_turned<Layout, T>(head_view<const T>(x), head_view<const T>(out), table, first_channel, p, back);
+    check_rotated<Layout, T>(head_view<const T>(x), head_view<const T>(out), table, first_channel, p, back);
   }
 }
 

@@ -71,15 +71,15 @@ any_table draw_table(bytes& b, Index pairs, Index first_channel, angles kind) {
   return drawn;
 }
 
-std::pair<wide, wide> turned_by_both(const std::pair<wide, wide>& a, const std::pair<wide, wide>& b) {
+std::pair<wide, wide> rotated_by_both(const std::pair<wide, wide>& a, const std::pair<wide, wide>& b) {
   return {a.first * b.first - a.second * b.second, a.second * b.first + a.first * b.second};
 }
 
 /// cos and sin of count * inv_freq for counts of up to 63 bits: of each half of them, whose product is exact.
-std::pair<wide, wide> turn_of(std::int64_t count, double inv_freq) {
+std::pair<wide, wide> rotation_at(std::int64_t count, double inv_freq) {
   const std::int64_t low = count % (std::int64_t{1} << 32);
-  return turned_by_both(fuzz::turn_of(static_cast<wide>(count - low), inv_freq),
-                        fuzz::turn_of(static_cast<wide>(low), inv_freq));
+  return rotated_by_both(fuzz::rotation_at(static_cast<wide>(count - low), inv_freq),
+                         fuzz::rotation_at(static_cast<wide>(low), inv_freq));
 }
 
 /// The heads of `after` must be those of `before`, rotated by m and the cos and sin that turn(count, pair)
@@ -87,19 +87,19 @@ std::pair<wide, wide> turn_of(std::int64_t count, double inv_freq) {
 ///
 /// If m is not 1, the quotient m and its product with an entry are each rounded once, by u of themselves:
 /// together 2 u times the length of the rotated pair, in addition to the error of one rotation.
-template <class Layout, class T, class Turn>
-void check_turned(const head_view<const T>& before, const head_view<const T>& after, Index pairs, Index first,
-                  const std::vector<std::int64_t>& counts, wide m, const Turn& turn) {
+template <class Layout, class T, class Rotation>
+void check_rotated(const head_view<const T>& before, const head_view<const T>& after, Index pairs,
+                   Index first, const std::vector<std::int64_t>& counts, wide m, const Rotation& rotation) {
   const wide u = tolerance::unit_roundoff<fuzz::arithmetic<T>>();
   std::vector<std::pair<wide, wide>> by(static_cast<std::size_t>(pairs));
   for (Index r = 0; r < before.batch; ++r)
     for (Index t = 0; t < before.tokens; ++t) {
       const std::int64_t count = counts[static_cast<std::size_t>(r * before.tokens + t)];
-      for (Index i = 0; i < pairs; ++i) by[static_cast<std::size_t>(i)] = turn(count, i);
+      for (Index i = 0; i < pairs; ++i) by[static_cast<std::size_t>(i)] = rotation(count, i);
       for (Index h = 0; h < before.heads; ++h) {
-        const T *const head = before.at(r, t, h), *const turned = after.at(r, t, h), *x = head + first,
-                       *y = turned + first;
-        check(testing::same_bits(head, turned, first) &&
+        const T *const head = before.at(r, t, h), *const rotated = after.at(r, t, h), *x = head + first,
+                       *y = rotated + first;
+        check(testing::same_bits(head, rotated, first) &&
                   testing::same_bits(x + 2 * pairs, y + 2 * pairs, before.head_dim - first - 2 * pairs),
               "channels that do not rotate keep their bits");
         for (Index i = 0; i < pairs; ++i) {
@@ -181,9 +181,9 @@ void run(bytes& b) {
     if (delta == 0) check(memory.untouched(), "no step keeps the bits of every key");
     const std::vector<std::int64_t> counts(static_cast<std::size_t>(batch * tokens), delta);
     if (!is_known(counts)) return;
-    return check_turned<Layout, T>(
+    return check_rotated<Layout, T>(
         before(), keys, pairs, first_channel, counts, 1,
-        [&](std::int64_t count, Index i) { return turn_of(count, by.schedule.inv_freq()(i, 0)); });
+        [&](std::int64_t count, Index i) { return rotation_at(count, by.schedule.inv_freq()(i, 0)); });
   }
 
   using limits = std::numeric_limits<std::int64_t>;
@@ -204,10 +204,11 @@ void run(bytes& b) {
   if (!is_known(p.plain)) return;
   const wide m =
       static_cast<wide>(to->schedule.attention_factor()) / static_cast<wide>(by.schedule.attention_factor());
-  check_turned<Layout, T>(before(), keys, pairs, first_channel, p.plain, m, [&](std::int64_t count, Index i) {
-    return turned_by_both(turn_of(count, to->schedule.inv_freq()(i, 0)),
-                          turn_of(-count, by.schedule.inv_freq()(i, 0)));
-  });
+  check_rotated<Layout, T>(before(), keys, pairs, first_channel, p.plain, m,
+                           [&](std::int64_t count, Index i) {
+                             return rotated_by_both(rotation_at(count, to->schedule.inv_freq()(i, 0)),
+                                                    rotation_at(-count, by.schedule.inv_freq()(i, 0)));
+                           });
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ namespace {
 /// A unit vector of the plane.
 struct direction {
   wide cos = 1, sin = 0;
-  void turn(wide angle) {
+  void rotate(wide angle) {
     const wide c = testing::cos(angle), s = testing::sin(angle);
     *this = {cos * c - sin * s, sin * c + cos * s};
   }
@@ -47,7 +47,7 @@ void turn_by(direction& d, double position, double inv_freq) {
   const auto [f1, f2] = halves(inv_freq);
   for (const double p : {p1, p2})
     for (const double f : {f1, f2})
-      if (p != 0 && f != 0) d.turn(static_cast<wide>(p) * static_cast<wide>(f));
+      if (p != 0 && f != 0) d.rotate(static_cast<wide>(p) * static_cast<wide>(f));
 }
 bool comparable(double position, double inv_freq) {
   return testing::abs(static_cast<wide>(position) * static_cast<wide>(inv_freq)) < 0x1p45L;
@@ -369,23 +369,23 @@ void run_fourier(bytes& b) {
   if (axes == 1) {
     const double longest = b.one_in(4) ? b.real() : b.moderate() * 8;
     const auto keep = [&] { return fourier_frequencies(f, longest); };
-    std::vector<double> turning;
+    std::vector<double> completing;
     bool close = false;
     for (Index i = 0; i < kept; ++i) {
       const wide turns = static_cast<wide>(inv_freq(i, 0)) * static_cast<wide>(longest) / (2 * testing::pi);
       close = close || testing::abs(turns - 1) < 1e-12L;
-      if (turns > 1) turning.push_back(inv_freq(i, 0));
+      if (turns > 1) completing.push_back(inv_freq(i, 0));
     }
     if (!(longest > 0 && longest <= std::numeric_limits<double>::max())) {
       fuzz::refuses<std::invalid_argument>("a length is positive", keep);
-    } else if (!close && turning.empty()) {
+    } else if (!close && completing.empty()) {
       fuzz::refuses<std::invalid_argument>("a frequency completes a full turn", keep);
     } else if (!close) {
       const frequencies got = keep();
-      check(got.pairs() == static_cast<Index>(turning.size()) && got.attention_factor() == m,
+      check(got.pairs() == static_cast<Index>(completing.size()) && got.attention_factor() == m,
             "those that complete a full turn are kept");
-      for (std::size_t i = 0; i < turning.size(); ++i)
-        check(got.inv_freq()(static_cast<Index>(i), 0) == turning[i],
+      for (std::size_t i = 0; i < completing.size(); ++i)
+        check(got.inv_freq()(static_cast<Index>(i), 0) == completing[i],
               "those that complete a full turn are kept");
     }
   } else {
@@ -429,10 +429,10 @@ void run_fourier(bytes& b) {
     for (Index d = 0; d < pairs; ++d) {
       wide cos = 0, sin = 0, size = 0;
       for (Index j = 0; j < kept && d < mixed; ++j) {
-        direction turned;
-        turn_by(turned, static_cast<double>(first + r), inv_freq(j, 0));
-        cos += turned.cos * static_cast<wide>(to_cos(j, d)),
-            sin += turned.sin * static_cast<wide>(to_sin(j, d));
+        direction rotated;
+        turn_by(rotated, static_cast<double>(first + r), inv_freq(j, 0));
+        cos += rotated.cos * static_cast<wide>(to_cos(j, d)),
+            sin += rotated.sin * static_cast<wide>(to_sin(j, d));
         size += testing::abs(static_cast<wide>(to_cos(j, d))) + testing::abs(static_cast<wide>(to_sin(j, d)));
       }
       if (d >= mixed) cos = 1;

@@ -23,13 +23,13 @@
 
 namespace fuzz {
 
-inline constexpr Index axes = 2, turned_channels = 4;
+inline constexpr Index axes = 2, rotated_channels = 4;
 
 /// Two pairs each. Those on axes assign the pairs of a schedule in two ways, or rotate each pair along both
 /// axes. Text of a schedule rotates by a table of positions, which is equal to every assignment of its pairs
 /// to one axis each.
 struct axis_tables {
-  rope::frequencies slow = rope::frequencies(turned_channels, 50.0),
+  rope::frequencies slow = rope::frequencies(rotated_channels, 50.0),
                     fast = rope::frequencies::custom(Eigen::Array2d(1.5, 0.25)),
                     scaled = rope::frequencies::custom(Eigen::Array2d(1.5, 0.25), 1.25);
   std::vector<rope::frequencies> on_axes = {
@@ -72,7 +72,7 @@ struct axis_rotation {
     return {-1, text, interleaved_one, first};
   }
   /// Whether keys of both rotate equally as far as that is known.
-  bool meets(const axis_rotation& other) const {
+  bool agrees_with(const axis_rotation& other) const {
     const bool same = by >= 0 && other.by >= 0 ? by == other.by : text >= 0 && text == other.text;
     return same && interleaved == other.interleaved && first_channel == other.first_channel;
   }
@@ -105,14 +105,14 @@ inline bool is_near(const coordinates& at) { return std::abs(at[0]) < 0x1p36 && 
 ///
 /// \param at  may be steps along the axes
 template <class T>
-void turn_on_axes(key& k, Index head_dim, const axis_rotation& rotation, const coordinates& at, wide m,
-                  int sign = 1) {
+void rotate_on_axes(key& k, Index head_dim, const axis_rotation& rotation, const coordinates& at, wide m,
+                    int sign = 1) {
   const rotation_rule rule = {std::vector<double>(2, 0), 1, rotation.interleaved,
                               static_cast<std::size_t>(rotation.first_channel)};
-  turn_pairs<T>(k, static_cast<std::size_t>(head_dim), rule, m, [&](std::size_t pair) {
+  rotate_pairs<T>(k, static_cast<std::size_t>(head_dim), rule, m, [&](std::size_t pair) {
     wide cos = 1, sin = 0;
     for (std::size_t axis = 0; axis < at.size(); ++axis) {
-      const auto [c, s] = turn_of(static_cast<wide>(at[axis]) * sign, rotation.speed(pair, axis));
+      const auto [c, s] = rotation_at(static_cast<wide>(at[axis]) * sign, rotation.speed(pair, axis));
       const wide x = cos * c - sin * s;
       sin = sin * c + cos * s, cos = x;
     }
@@ -159,7 +159,7 @@ void with_table_and_layout(const axis_rotation& given, const std::vector<coordin
 }
 /// Whether a cache accepts a table of that rotation.
 template <class Cache>
-bool meets(const Cache& cache, const axis_rotation& given) {
+bool agrees_with(const Cache& cache, const axis_rotation& given) {
   bool taken = false;
   with_table_and_layout(
       given, {}, [&]<class Layout>(Layout, const auto& table) { taken = takes<Layout>(cache, table); });
@@ -172,7 +172,7 @@ void check_rotations(const Cache& cache, bool empty, const axis_rotation* keys, 
     for (int i = 0; i < 8; ++i) {
       const auto given = i < 3 ? axis_rotation::of_text(i, interleaved_one, first_channel)
                                : axis_rotation::of(i - 3, interleaved_one, first_channel);
-      check(meets(cache, given) == (empty || (keys != nullptr && keys->meets(given))),
+      check(agrees_with(cache, given) == (empty || (keys != nullptr && keys->agrees_with(given))),
             "a cache knows the rotation of its keys");
     }
 }
@@ -181,7 +181,7 @@ void check_rotations(const Cache& cache, bool empty, const axis_rotation* keys, 
 inline axis_rotation draw_rotation(bytes& b, bool text, bool empty, const axis_rotation& known,
                                    Index first_channel, Index head_dim) {
   const bool other = b.one_in(6);
-  const Index first = other && b.coin() ? b.up_to(long(head_dim - turned_channels)) : first_channel;
+  const Index first = other && b.coin() ? b.up_to(long(head_dim - rotated_channels)) : first_channel;
   const bool interleaved_one = other ? b.coin() : known.interleaved;
   if (text)
     return axis_rotation::of_text(other ? static_cast<int>(b.up_to(2)) : std::max(known.text, 0),

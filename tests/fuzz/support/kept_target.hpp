@@ -56,7 +56,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
                        : std::all_of(rows_.begin(), rows_.end(), [](const auto& of) { return of.empty(); });
   }
   /// Whether every row has slots for the tokens that will be added to it.
-  bool has_room(const std::vector<std::vector<Token>>& added, Index tokens) const {
+  bool has_free_slots(const std::vector<std::vector<Token>>& added, Index tokens) const {
     bool fits = batch_ > 0 || tokens <= cache_.capacity() - ghost_;
     for (Index r = 0; r < batch_; ++r)
       fits = fits &&

@@ -26,12 +26,12 @@ void rebase_key(key& k, Index head_dim, const rotation_rule& back, const rotatio
                 std::int64_t position) {
   const auto dim = static_cast<std::size_t>(head_dim);
   const wide error = k.error;
-  turn<T>(k, dim, back, -position, false);
+  rotate_key<T>(k, dim, back, -position, false);
   const wide scale = there.factor / back.factor;
   for (std::size_t head = back.first_channel; head < k.exact.size(); head += dim)
     for (std::size_t d = 0; d < 2 * back.inv_freq.size(); ++d) k.exact[head + d] *= scale;
   k.error = error;
-  turn<T>(k, dim, there, position, false);
+  rotate_key<T>(k, dim, there, position, false);
   k.error = k.error * 1.25L + tolerance::unit_roundoff<float>() * 16;
 }
 
@@ -126,8 +126,8 @@ class moved_keys_target : public positioned_target<Cache> {
     this->for_tokens(r, first, count, [&](positioned_token& one) {
       one.position += delta;
       if (!raw() && delta != 0)
-        fuzz::turn<T>(one.k, static_cast<std::size_t>(shape_.head_dim()), rule(table, interleaved_one), delta,
-                      false);
+        fuzz::rotate_key<T>(one.k, static_cast<std::size_t>(shape_.head_dim()), rule(table, interleaved_one),
+                            delta, false);
     });
   }
 
@@ -252,15 +252,15 @@ class moved_keys_target : public positioned_target<Cache> {
   /// \param invalid  whether an argument unrelated to the tokens is invalid
   /// \return         whether it was valid, and has written only its output
   template <class Q, class Call>
-  bool attended(bool invalid, const asking& a, bool turned, bool in_table, const asked_queries<T, Q>& asked,
+  bool attended(bool invalid, const asking& a, bool rotated, bool in_table, const asked_queries<T, Q>& asked,
                 const Call& call) {
     if (invalid)
       refused(invalid_argument, "options, counts, a table or a layout that do not go with the cache", call);
-    else if (!a.enough && turned)  // rows are checked one after another: one before may be outside the table
+    else if (!a.enough && rotated)  // rows are checked one after another: one before may be outside the table
       refused(logic_error, "a row has fewer tokens than queries", call);
     else if (!a.enough)
       refused(invalid_argument, "a row has fewer tokens than queries", call);
-    else if (turned && !in_table)
+    else if (rotated && !in_table)
       refused(out_of_range, "a position outside the table is refused", call);
     else
       return attended_well(asked, call);

@@ -44,9 +44,10 @@ struct position_tables {
   ///
   /// \tparam S  the type of the stored rotated key
   template <class S>
-  void turn(key& k, Index head_dim, std::size_t i, bool interleaved, std::int64_t position,
-            Index first_channel = 0) const {
-    fuzz::turn<S>(k, static_cast<std::size_t>(head_dim), rule(i, interleaved, first_channel), position, true);
+  void rotate_key(key& k, Index head_dim, std::size_t i, bool interleaved, std::int64_t position,
+                  Index first_channel = 0) const {
+    fuzz::rotate_key<S>(k, static_cast<std::size_t>(head_dim), rule(i, interleaved, first_channel), position,
+                        true);
     if (!exact(i))
       k.error += 1e-4L;  // an angle in float has a relative error of 2^-24, and is at most 90 rad
   }

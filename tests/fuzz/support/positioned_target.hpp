@@ -66,9 +66,9 @@ class positioned_target : public kept_target<Cache, positioned_token> {
   }
   /// \tparam S  the type of the stored rotated key
   template <class S>
-  void turn(key& k, std::size_t table, bool interleaved_one, std::int64_t position) const {
-    cache_tables().template turn<S>(k, shape_.head_dim(), table, interleaved_one, position,
-                                    shape_.first_channel);
+  void rotate_key(key& k, std::size_t table, bool interleaved_one, std::int64_t position) const {
+    cache_tables().template rotate_key<S>(k, shape_.head_dim(), table, interleaved_one, position,
+                                          shape_.first_channel);
   }
 
   bits state() const override {
@@ -212,7 +212,7 @@ class positioned_target : public kept_target<Cache, positioned_token> {
         in_range = in_range && one.position >= -furthest && one.position <= furthest;
         in_table = in_table && cache_tables()[table].contains(one.position);
       }
-    if (!this->has_room(added, tokens))
+    if (!this->has_free_slots(added, tokens))
       return refused(length_error, "tokens that do not fit are refused", call);
     if (!in_range) return refused(out_of_range, "positions beyond 2^53 are refused", call);
     if (by_table && raw()) return refused(invalid_argument, "raw keys take no table", call);
@@ -227,7 +227,7 @@ class positioned_target : public kept_target<Cache, positioned_token> {
     for (auto& of_row : added)
       for (positioned_token& one : of_row)
         if (by_table && !earlier)
-          turn<T>(one.k, table, interleaved_one, one.position);
+          rotate_key<T>(one.k, table, interleaved_one, one.position);
         else
           one.k.error = storing_error<T>(one.k.exact);
     this->add(added, tokens);

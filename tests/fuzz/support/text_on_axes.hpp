@@ -37,11 +37,11 @@ token_on_axes draw_token(bytes& b, Index heads, Index head_dim, Index value_dim)
 }
 /// Stores a key, rotated to its coordinates or unchanged.
 template <class T>
-void store(token_on_axes& one, Index head_dim, bool turned, const axis_rotation& given) {
-  if (!turned)
+void store(token_on_axes& one, Index head_dim, bool rotated, const axis_rotation& given) {
+  if (!rotated)
     one.k.error = storing_error<T>(one.k.exact);
   else if (is_near(one.at))
-    turn_on_axes<T>(one.k, head_dim, given, one.at, given.factor());
+    rotate_on_axes<T>(one.k, head_dim, given, one.at, given.factor());
   else
     one.k.error = 8;  // beyond the exact range of the model
 }
@@ -91,7 +91,7 @@ class text_on_axes : public Base {
     for (Index r = 0; r < batch_; ++r) whole = whole && is_whole(largest(r));
     return whole;
   }
-  bool has_room_for(Index tokens) const {
+  bool has_slots_for(Index tokens) const {
     bool fits = true;
     for (Index r = 0; r < batch_; ++r) fits = fits && largest(r) <= limit - static_cast<double>(tokens);
     return fits;
@@ -106,11 +106,11 @@ class text_on_axes : public Base {
   axis_rotation draw_rotation(bool text) {
     return fuzz::draw_rotation(b_, text, this->empty(), rotation_, first_channel_, cache_.head_dim());
   }
-  bool meets(const axis_rotation& given) const { return known_ && rotation_.meets(given); }
-  /// Keys were appended, rotated in this way or, without `turned`, in an unknown way.
-  void remember(bool turned, const axis_rotation& given) {
-    if (turned) rotation_ = this->empty() ? given : rotation_.joined(given);
-    known_ = turned;
+  bool agrees_with(const axis_rotation& given) const { return known_ && rotation_.agrees_with(given); }
+  /// Keys were appended, rotated in this way or, without `rotated`, in an unknown way.
+  void remember(bool rotated, const axis_rotation& given) {
+    if (rotated) rotation_ = this->empty() ? given : rotation_.joined(given);
+    known_ = rotated;
   }
 
   bits state() const override {
@@ -118,7 +118,8 @@ class text_on_axes : public Base {
     add_number(all, cache_.next_coordinates(0).rows());
     for (int text = 0; text < 2; ++text)
       for (const bool interleaved_one : {false, true})
-        add_number(all, fuzz::meets(cache_, axis_rotation::of_text(text, interleaved_one, first_channel_)));
+        add_number(all,
+                   fuzz::agrees_with(cache_, axis_rotation::of_text(text, interleaved_one, first_channel_)));
     return all;
   }
 
@@ -136,7 +137,7 @@ class text_on_axes : public Base {
               [&] { static_cast<void>(cache_.next_positions()); });
     }
     const Index tokens = b_.up_to(2);
-    if (!has_room_for(tokens))
+    if (!has_slots_for(tokens))
       return refused(out_of_range, "text stays within 2^53",
                      [&] { static_cast<void>(cache_.next_coordinates(tokens)); });
     const auto text = cache_.next_coordinates(tokens);
@@ -163,7 +164,7 @@ class text_on_axes : public Base {
               [&] { cache_.template check_table<rope::half_split>(table); });
     if (cache_.storage() == rope::key_storage::rotated)
       check_rotations(cache_, this->empty(), known_ ? &rotation_ : nullptr, first_channel_);
-    if (!has_room_for(1))
+    if (!has_slots_for(1))
       return refused(out_of_range, "no text goes on beyond 2^53",
                      [&] { static_cast<void>(describe(cache_)); });
     const std::string text = describe(cache_);

@@ -40,7 +40,7 @@ using numbers = std::conditional_t<is_quantized<T>, float, T>;
 
 /// cos and sin of count * inv_freq. The product is taken in two parts that are exact up to |count| = 2^37, or
 /// if the count has no more bits.
-inline std::pair<wide, wide> turn_of(wide count, double inv_freq) {
+inline std::pair<wide, wide> rotation_at(wide count, double inv_freq) {
   const auto high = static_cast<double>(static_cast<float>(inv_freq));
   const wide a = count * static_cast<wide>(high), b = count * static_cast<wide>(inv_freq - high);
   const wide ca = testing::cos(a), sa = testing::sin(a), cb = testing::cos(b), sb = testing::sin(b);
@@ -76,17 +76,18 @@ wide storing_error(const channels& x) {
 
 /// Rotates the heads of a key, as one more rotation that is stored in T.
 ///
-/// \param turn  {cos, sin} of pair i
-/// \param m     their factor
-template <class T, class Turn>
-void turn_pairs(key& k, std::size_t head_dim, const rotation_rule& rule, wide m, const Turn& turn) {
+/// \param rotation  {cos, sin} of pair i
+/// \param m         their factor
+template <class T, class Rotation>
+void rotate_pairs(key& k, std::size_t head_dim, const rotation_rule& rule, wide m,
+                  const Rotation& rotation) {
   const std::size_t pairs = rule.inv_freq.size();
   wide longest = 0;
   for (std::size_t head = rule.first_channel; head < k.exact.size(); head += head_dim)
     for (std::size_t i = 0; i < pairs; ++i) {
       wide& a = k.exact[head + (rule.interleaved ? 2 * i : i)];
       wide& b = k.exact[head + (rule.interleaved ? 2 * i + 1 : i + pairs)];
-      const auto [cos, sin] = turn(i);
+      const auto [cos, sin] = rotation(i);
       const wide x = m * (a * cos - b * sin), y = m * (b * cos + a * sin);
       a = x, b = y;
       longest = std::max(longest, testing::hypot(a, b));
@@ -100,9 +101,10 @@ void turn_pairs(key& k, std::size_t head_dim, const rotation_rule& rule, wide m,
   k.error += storing_error<T>(k.exact) + storing_error<T>(k.error);
 }
 template <class T>
-void turn(key& k, std::size_t head_dim, const rotation_rule& rule, std::int64_t count, bool with_factor) {
-  turn_pairs<T>(k, head_dim, rule, with_factor ? rule.factor : wide(1),
-                [&](std::size_t i) { return turn_of(static_cast<wide>(count), rule.inv_freq[i]); });
+void rotate_key(key& k, std::size_t head_dim, const rotation_rule& rule, std::int64_t count,
+                bool with_factor) {
+  rotate_pairs<T>(k, head_dim, rule, with_factor ? rule.factor : wide(1),
+                  [&](std::size_t i) { return rotation_at(static_cast<wide>(count), rule.inv_freq[i]); });
 }
 
 /// Numbers that float, the 16-bit types and T represent, so that one list serves views of each. Integers
