@@ -12,7 +12,7 @@ namespace {
 
 using rope::Index;
 
-/// Reversed order of pairs: a policy that a user could write.
+/// The first channel with the last, the second with the last but one, ...: a layout that a user could write.
 struct mirrored {
   static constexpr Index first(Index i, Index /*pairs*/) { return i; }
   static constexpr Index second(Index i, Index pairs) { return 2 * pairs - 1 - i; }

@@ -79,8 +79,7 @@ wide storing_error(const channels& x) {
 /// \param rotation  {cos, sin} of pair i
 /// \param m         their factor
 template <class T, class Rotation>
-void rotate_pairs(key& k, std::size_t head_dim, const rotation_rule& rule, wide m,
-                  const Rotation& rotation) {
+void rotate_pairs(key& k, std::size_t head_dim, const rotation_rule& rule, wide m, const Rotation& rotation) {
   const std::size_t pairs = rule.inv_freq.size();
   wide longest = 0;
   for (std::size_t head = rule.first_channel; head < k.exact.size(); head += head_dim)
