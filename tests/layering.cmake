@@ -102,7 +102,7 @@ foreach(header IN LISTS headers)
     complain("${header} has `${CMAKE_MATCH_1}`; conditions belong in config.hpp, base/ or a detail/")
   endif()
 
-  # The checks below read includes in angle brackets, so an include in quotes would not be checked.
+  # An include in quotes would escape the checks below, which read includes in angle brackets.
   if(code MATCHES "\n[ \t]*(#[ \t]*include[ \t]*\"[^\n]*)")
     complain("${header} has `${CMAKE_MATCH_1}`; a header is included by its place, <rope/...>")
   endif()

@@ -489,7 +489,7 @@ class stepper final : public Base {
       else
         return kv_cache<C>(batch_, 4, extents[0], extents[1], extents[2]);
     }();
-    // The values of a kv_cache may be given as 0.
+    // A kv_cache whose values are as wide as its keys may have value_dim 0 in its shape.
     if (other.value_dim() == shape().value_dim && other.head_dim() == shape().head_dim &&
         other.kv_heads() == shape().kv_heads)
       return;

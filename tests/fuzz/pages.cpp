@@ -84,7 +84,7 @@ struct page_pool {
     }
   }
 
-  /// Copies a token to another slot, or clears it.
+  /// Copies a token to another slot, or (poison) makes it NaN.
   void copy(Index page, Index slot, Index from_page, Index from_slot) {
     for (Index h = 0; h < view.heads; ++h) {
       std::copy_n(view.at(from_page, from_slot, h), view.head_dim, view.at(page, slot, h));

@@ -249,7 +249,7 @@ TEST_CASE("with one row the message names the required length once", "[positions
                                        "ids must be [tokens] = 4 or [batch * tokens] = 0, got 1"));
 }
 
-TEST_CASE("a start that leads out of the table is reported with the last position", "[positions]") {
+TEST_CASE("a start that leads out of the table is reported with its positions", "[positions]") {
   CHECK(refuses<std::out_of_range>(298, B, L,
                                    "position 301 is outside the table's [-50, 300), got positions 298 to 301 "
                                    "(start 298, 4 tokens); the table has 350 rows, make it with "

@@ -71,7 +71,7 @@ TEMPLATE_TEST_CASE("lists are read in place, in any container", "[positions]", i
   CHECK(part.at(1, 5, 3) == entry(2, 0, 3));  // shared by key heads
 }
 
-TEST_CASE("no list selects nothing special, and lists without entries throw", "[positions]") {
+TEST_CASE("a default selected_keys is empty, and lists without entries throw", "[positions]") {
   CHECK(!selected_keys());
   CHECK(testing::throws_saying<std::invalid_argument>([] { selected_keys(std::vector<int>{}); },
                                                       "selected_keys: lists must have entries", "got ",

@@ -45,7 +45,7 @@ TEST_CASE("the letters of a factory name the axes of integers and scales", "[rot
   CHECK((ragged.at(0, 5, 3) == data.data() + 115 && ragged.scale_at(0, 5, 3) == scales.data() + 23));
 }
 
-TEST_CASE("token ranges of integers have the same ranges of scales", "[rotation]") {
+TEST_CASE("ranges of integers have the same ranges of scales", "[rotation]") {
   std::vector<std::int8_t> data(120);
   std::vector<float> scales(24);
   const auto x = rope::bhsd(data.data(), scales.data(), 2, 4, 3, 5);

@@ -284,7 +284,7 @@ TEST_CASE("a pair is verified to the documented units of its type and no more", 
                                              "row 7, pair 1"));
 }
 
-TEST_CASE("an entry that is NaN throws with its row and column", "[tables][given_table]") {
+TEST_CASE("an invalid entry throws with its row and column", "[tables][given_table]") {
   for (const double bad : {not_a_number, infinity, -infinity, 0x1p64}) {
     matrix angles = matrix::Constant(3, 4, 0.5);
     angles(2, 1) = bad;

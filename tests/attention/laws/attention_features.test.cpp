@@ -131,7 +131,7 @@ TEMPLATE_TEST_CASE("keys and values that are not visible to a query do not chang
     const operands x = random_operands<TestType>(dice.generator(), s.e);
     std::vector<double> sums;
     const tensor clean = run<TestType>(s, x, sums);
-    // One key is overwritten with NaN. Queries that do not attend to it must keep their bits.
+    // One key and its value become NaN or infinite. Queries that do not attend to it must keep their bits.
     if (s.e.keys == 0) continue;
     operands spoiled = x;
     const long bad = dice.up_to(s.e.keys - 1);

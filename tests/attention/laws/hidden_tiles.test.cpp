@@ -83,8 +83,9 @@ struct drawn_rule {
                                   extents[3]);
     }
   }
-  /// Several rules may hide keys inside a range, and may leave visible only its ends or none of it. Each rule
-  /// looks at the whole range, including the keys between the sinks and the window.
+  /// Whether ranges are as short as possible. If several rules hide keys inside a range, its ends or all of it
+  /// may still be hidden from every query: each rule looks at the whole range, including the keys between the
+  /// sinks and the window.
   bool exact(const detail::visibility& rules) const {
     const bool gap = rules.in_ranges() && options.window > 0 && options.sinks > 0;
     return (gap || !rules.in_ranges() ? 1 : 0) + (options.mask ? 1 : 0) + (options.bias ? 1 : 0) <= 1;

@@ -118,7 +118,7 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     return true;
   }
   Index held(rope::batch_row r) const { return r.every ? common_size() : size(r.index); }
-  /// Some invalid row.
+  /// The number of tokens of a row, or any number for an invalid row.
   Index most(rope::batch_row r) const { return is_row(r) && (!r.every || even()) ? held(r) : 3; }
   template <class Change>
   void for_rows(rope::batch_row r, const Change& change) {

@@ -158,7 +158,7 @@ TEST_CASE("a table contains only its own positions", "[rotation]") {
   CHECK(b.untouched());
 }
 
-TEST_CASE("ids from which a table was made are not used as its rows", "[rotation]") {
+TEST_CASE("ids from which a table was made throw if they are passed again", "[rotation]") {
   const rope::frequencies f(8);
   using list = std::vector<int>;
   const auto table_at = [&](const list& coordinates) {
