@@ -178,6 +178,13 @@
 #define ROPE_DETAIL_LIFETIMEBOUND
 #endif
 
+// For a member that takes no memory if its type is empty.
+#if defined(_MSC_VER)
+#define ROPE_DETAIL_NO_UNIQUE_ADDRESS [[msvc::no_unique_address]]
+#else
+#define ROPE_DETAIL_NO_UNIQUE_ADDRESS [[no_unique_address]]
+#endif
+
 namespace rope::inline ROPE_ABI {
 
 /// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is configured otherwise.

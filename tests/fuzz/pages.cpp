@@ -61,11 +61,11 @@ template <class T>
 struct page_pool {
   guarded_memory<T> memory{0};
   guarded_memory<float> scale_memory{0};  // of integers
-  detail::stored_view<T> view;
+  head_view<T> view;
 
   page_pool(bytes& b, Index pages, Index page_size, Index heads, Index dim)
       : view(draw(b, pages, page_size, heads, dim)) {}
-  detail::stored_view<T> draw(bytes& b, Index pages, Index page_size, Index heads, Index dim) {
+  head_view<T> draw(bytes& b, Index pages, Index page_size, Index heads, Index dim) {
     if constexpr (is_quantized<T>) {
       guarded_memory<Eigen::half> layout(0);  // one element for every integer
       const auto x = draw_view(b, layout, pages, page_size, heads, dim);

@@ -52,8 +52,8 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
                              const head_view<const C>& v, const head_view<T>& out,
                              const attention_options& options, bool rotates = false) {
   check_view("attention", q);
-  check_view("attention", k);
-  check_view("attention", v);
+  check_extents("attention", k);
+  check_extents("attention", v);
   check_view("attention", out);
   check_equal("attention", "q and k", "batch", q.batch, k.batch);
   check_equal("attention", "k and v", "batch", k.batch, v.batch);
@@ -122,7 +122,7 @@ constexpr bool lacks_options() {
   static_assert(std::is_same_v<std::remove_const_t<K>, std::remove_const_t<V>> &&                      \
                     detail::is_or_widens<T, std::remove_const_t<K>>,                                   \
                 "attention: k and v have the channel type of q and out, or both the same 16-bit type " \
-                "where that is float")
+                "or std::int8_t where that is float")
 
 }  // namespace detail
 
@@ -134,7 +134,8 @@ constexpr bool lacks_options() {
 /// visible key gives zeros. Values of keys that are not visible never enter the sum, not even as 0 * NaN.
 ///
 /// \param q        [batch, queries, q.heads, head_dim]
-/// \param k        [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type if q is float
+/// \param k        [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type or std::int8_t
+///                 with scales if q is float
 /// \param v        [batch, keys, k.heads, value_dim]; the channel type of k
 /// \param out      [batch, queries, q.heads, value_dim]
 /// \param options  visible keys, formula of scores, and optional outputs
@@ -144,22 +145,38 @@ constexpr bool lacks_options() {
 /// overflows the arithmetic type (beyond 2.3e38 for float) counts as the largest number of its sign. Terms of
 /// one sum q_i . k_j that overflow must have the same sign.
 ///
+/// int8 keys and values are read as if they were dequantized first:
+///
+///     quantize(k, keys);
+///     quantize(v, values);
+///     attention(q, keys, values, out, {.window = 1024});
+///
+/// A scale that is NaN or infinite affects exactly the queries that attend to its token. Products of a query
+/// channel and an integer must not overflow float: 127 |scale q_i| must stay below 2e38.
+///
 /// Requires:  out shares no element with k or v, and none with q unless it is the same view; throws if an
 ///            overlap is detected, which is certain if the two views have the same strides
-/// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
-///            out of range; out is then unchanged
+/// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, an option is out
+///            of range, or scales do not have the shape of their integers; out is then unchanged
 /// Accuracy:  arithmetic and sums in float (double for double), weights within 1.2 ulp of 2^x, or 0 below
 ///            2^-125 of the largest (double: 2^-1021), one final rounding to the type of out. 16-bit keys and
 ///            values are widened exactly. Sums are formed per tile and then added: within 3e-5 at 262,144
 ///            equal keys. The bits do not depend on the number of threads or the order of axes
 ///            (tests/attention/attention.test.cpp, tests/attention/laws/attention_features.test.cpp,
-///            tests/attention/laws/repeated_tokens.test.cpp)
+///            tests/attention/laws/repeated_tokens.test.cpp). For int8, that of attention to the dequantized
+///            keys and values, with equal bits if there are many queries and products are full. The rounding
+///            of `quantize` is added to it. To within 2^-14 of these bounds, a score is off by at most e =
+///            |scale| max_j s_j sum_d |q_id| / 2 with the scales s_j of the keys, a weight by a factor within
+///            exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2 with the scales
+///            t_j of the values. Maxima are over the visible keys. A softcap does not increase the errors
+///            (tests/attention/laws/quantized_attention.test.cpp)
 /// Cost:      2 (head_dim + value_dim) flops per query head and visible key. With few queries, each key and
 ///            value is read once, in place. Otherwise queries are processed in blocks of 512 rows. Few means
 ///            tokens * group <= 8, 24 or 48 with 8, 16 or 32 vector registers; 3, 9 or 18 for quantized keys
 ///            and products in bfloat16. Scratch memory per thread does not depend on the number of tokens,
 ///            except for a row of sums per 1024 keys with few queries. It is kept until release_scratch(), so
-///            later calls of the same size do not allocate
+///            later calls of the same size do not allocate. product_precision::integers multiplies stored
+///            integers directly
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 ///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
 ///            FlashDecoding (splits along the keys)
@@ -184,10 +201,15 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 ///                (tables/query_key_tables.hpp), with rows for the positions of the keys and of every query
 ///                with a visible key, see attention_options
 ///
-/// Throws:  as above; std::invalid_argument if rotary_dim > head_dim, or the tables are xPos tables and the
-///          options are not causal (xPos scores grow with the distance of a key after its query);
-///          std::out_of_range if a position is outside the table; out is then unchanged
-/// Cost:    as above; queries are rotated once, keys once per block of 512 query rows
+/// int8 keys that are quantized before the rotation need no second rounding if their positions change.
+///
+/// Throws:    as above; std::invalid_argument if rotary_dim > head_dim, or the tables are xPos tables and the
+///            options are not causal (xPos scores grow with the distance of a key after its query);
+///            std::out_of_range if a position is outside the table; out is then unchanged
+/// Accuracy:  for int8, as above with e = |scale| |q_i| max_j s_j sqrt(head_dim) / 2 times the square of the
+///            attention_factor of the table. |q_i| is the Euclidean length: a rotation keeps the length of an
+///            error
+/// Cost:      as above; queries are rotated once, keys once per block of 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
           class Threads = this_thread>
 void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out, const Tables& tables,
@@ -224,108 +246,6 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
 }
 
 #undef ROPE_DETAIL_CHECK_ATTENTION
-
-}  // namespace rope::inline ROPE_ABI
-
-namespace rope::inline ROPE_ABI {
-namespace detail {
-
-/// Checks the arguments of a call before anything is written, and returns its visibility rules.
-template <bool rotates, class T>
-visibility checked_quantized_attention(const head_view<const T>& q,
-                                       const quantized_view<const std::int8_t>& k,
-                                       const quantized_view<const std::int8_t>& v, const head_view<T>& out,
-                                       const attention_options& options) {
-  check_quantized("attention", k);
-  check_quantized("attention", v);
-  const visibility rules =
-      checked_attention<T, Eigen::half>(q, shape_of(k), shape_of(v), out, options, rotates);
-  check_products<T, std::int8_t, rotates>("attention", options.products, q.head_dim);
-  check_memory("attention", q, out);
-  check_output(q, out);
-  return rules;
-}
-
-/// Checks of the argument types.
-template <class Q, class T, class Threads>
-constexpr void check_quantized_types() {
-  ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);
-  ROPE_DETAIL_CHECK_THREADS("attention", Threads);
-  static_assert(std::is_same_v<std::remove_const_t<Q>, float> && std::is_same_v<T, float>,
-                "attention: q and out are float where keys and values are quantized");
-}
-
-}  // namespace detail
-
-/// Attention of float queries to quantized keys and values, as if these were dequantized first.
-///
-///     out_i = sum_j w_ij t_j v_j,   w_i = softmax over visible j of  scale * s_j q_i . k_j
-///
-/// with integers k_j, v_j and their scales s_j, t_j.
-///
-///     quantize(k, keys);
-///     quantize(v, values);
-///     attention(q, keys, values, out, {.window = 1024});
-///
-/// \param q    [batch, queries, q.heads, head_dim]
-/// \param k    [batch, keys, k.heads, head_dim]
-/// \param v    [batch, keys, k.heads, value_dim]
-/// \param out  [batch, queries, q.heads, value_dim]
-///
-/// A scale that is NaN or infinite affects exactly the queries that attend to its token. Products of a query
-/// channel and an integer must not overflow float: 127 |scale q_i| must stay below 2e38.
-///
-/// Requires:  out shares no element with the scales or integers, and none with q unless it is the same view
-/// Throws:    as attention to unquantized keys and values, and std::invalid_argument if scales do not have
-///            the shape of their integers; out is then unchanged
-/// Accuracy:  that of attention to the dequantized keys and values, with equal bits if there are many queries
-///            and products are full. The rounding of `quantize` is added to it. To within 2^-14 of these
-///            bounds, a score is off by at most e = |scale| max_j s_j sum_d |q_id| / 2, a weight by a factor
-///            within exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2.
-///            Maxima are over the visible keys. A softcap does not increase the errors
-///            (tests/attention/laws/quantized_attention.test.cpp)
-/// Cost:      that of attention; with few queries, one byte per channel is read and 4 per scale.
-///            product_precision::integers multiplies the stored integers directly, with few queries and with
-///            many. The bits do not depend on the number of threads or the order of axes
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T,
-          class Threads = this_thread>
-void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_view<T> out,
-               const attention_options& options = {}, const Threads& threads = {}) {
-  detail::check_quantized_types<Q, T, Threads>();
-  ROPE_DETAIL_CHECK_NO_LAYOUT("attention", Layout);
-  const auto rules = detail::checked_quantized_attention<false, T>(q, k, v, out, options);
-  detail::attend(detail::attention_call<T, detail::no_rotation, std::int8_t>{q, k, v, out, rules, {}},
-                 threads);
-}
-
-/// Attention of unrotated queries to quantized unrotated keys, which are dequantized and rotated while they
-/// are read. Such keys need no second rounding if their positions change.
-///
-///     attention<Layout>(q, keys, values, out, table);
-///
-/// \param tables  as in attention to unquantized keys and values
-///
-/// Throws:    as above, and as attention with a table
-/// Accuracy:  as above with e = |scale| |q_i| max_j s_j sqrt(head_dim) / 2 times the square of the
-///            attention_factor of the table. |q_i| is the Euclidean length: a rotation keeps the length of an
-///            error
-/// Cost:      as above; queries are rotated once, keys once per block of 512 query rows
-template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
-          class Threads = this_thread>
-void attention(head_view<Q> q, quantized_view<K> k, quantized_view<V> v, head_view<T> out,
-               const Tables& tables, const attention_options& options = {}, const Threads& threads = {}) {
-  detail::check_quantized_types<Q, T, Threads>();
-  ROPE_DETAIL_CHECK_LAYOUT("attention", Layout);
-  detail::check_tables("attention", tables, options);
-  const query_key_tables pair = detail::tables_of(tables);
-  const auto rules = detail::checked_quantized_attention<true, T>(q, k, v, out, options);
-  detail::check_rotation<Layout>("attention", q, pair.queries(),
-                                 detail::known_range{rules.query_position_range()});
-  detail::check_rotation<Layout>("attention", k.batch, k.tokens, k.head_dim, pair.keys(),
-                                 detail::known_range{rules.key_position_range()});
-  using rotation = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
-  detail::attend(detail::attention_call<T, rotation, std::int8_t>{q, k, v, out, rules, {pair}}, threads);
-}
 
 }  // namespace rope::inline ROPE_ABI
 

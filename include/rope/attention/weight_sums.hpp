@@ -281,8 +281,7 @@ visibility checked_weight_sums(const head_view<const T>& q, const head_view<cons
                                const attention_options& options, bool rotates) {
   check_memory("attention_weight_sums", q, k);
   const head_view<T> out = {nullptr, q.batch, q.tokens, q.heads, 0, 0, 0, 0};
-  const head_view<const C> v = {nullptr, k.batch, k.tokens, k.heads, 0, 0, 0, 0};
-  return checked_attention<T, C>(q, k, v, out, options, rotates);
+  return checked_attention<T, C>(q, k, k.channels(0, 0), out, options, rotates);
 }
 
 #define ROPE_DETAIL_CHECK_WEIGHT_SUMS(Q, K, Threads)                                  \

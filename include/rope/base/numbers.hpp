@@ -55,6 +55,10 @@ constexpr Index to_index(Count count) {
     return static_cast<Index>(count);
 }
 
+/// Whether channels of type C are integers with a scale.
+template <class C>
+inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
+
 /// The arithmetic type for channels of type T.
 template <class T>
 using arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;

@@ -17,10 +17,6 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Whether channels of type C are integers with a scale.
-template <class C>
-inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
-
 /// The scale that integers are multiplied by: NaN if `scale` is NaN or infinite, so that every channel of
 /// such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or infinities.
 inline float usable_scale(float scale) {

@@ -266,14 +266,14 @@ class growing_cache {
   /// The stored keys [batch, size(), kv_heads, head_dim]; valid until the cache changes. For a latent_cache,
   /// each key is a latent followed by its rotated part, [batch, size(), 1, latent_dim + rotary_dim].  Throws:
   /// std::invalid_argument if rows differ in size
-  detail::stored_view<const T> keys() const { return tokens_.keys(Cache::names.keys); }
+  head_view<const T> keys() const { return tokens_.keys(Cache::names.keys); }
   /// The stored values [batch, size(), kv_heads, value_dim]; valid until the cache changes. For a
   /// latent_cache, the latents, [batch, size(), 1, latent_dim], in the memory of the keys.  Throws: as keys()
-  detail::stored_view<const T> values() const { return tokens_.values(Cache::names.values); }
+  head_view<const T> values() const { return tokens_.values(Cache::names.values); }
   /// keys() of row b only, [1, size(b), ...].  Throws: std::out_of_range
-  detail::stored_view<const T> keys(Index b) const { return tokens_.keys(Cache::names.keys, b); }
+  head_view<const T> keys(Index b) const { return tokens_.keys(Cache::names.keys, b); }
   /// values() of row b only, [1, size(b), ...].  Throws: std::out_of_range
-  detail::stored_view<const T> values(Index b) const { return tokens_.values(Cache::names.values, b); }
+  head_view<const T> values(Index b) const { return tokens_.values(Cache::names.values, b); }
 
  private:
   friend Cache;

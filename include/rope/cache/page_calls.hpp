@@ -44,7 +44,7 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
   check_view(function, k);
   check_view(function, v);
   check_memory(function, k, v);
-  const auto check_shape = [&](const char* name, const auto& x, const stored_view<T>& like) {
+  const auto check_shape = [&](const char* name, const auto& x, const head_view<T>& like) {
     if (x.batch != k.batch || x.tokens != k.tokens || x.heads != like.heads || x.head_dim != like.head_dim)
       throw_invalid(function, name, " must be ", shape_text({k.batch, k.tokens, like.heads, like.head_dim}),
                     ", got ", shape_text(x));
@@ -74,7 +74,7 @@ void write_to_pages(const head_view<K>& k, const head_view<V>& v, const page_vie
         const Index t = newest.start(s) + first, slot = pages.slot(t), page = pages.page(s, t);
         count = (std::min)(last - first, pages.page_size() - slot);
         const auto from = [&](const auto& x) { return newest.rows(x, s, 1).token_range(first, count); };
-        const auto to = [&](const stored_view<T>& pool) {
+        const auto to = [&](const head_view<T>& pool) {
           return pool.batch_range(page, 1).token_range(slot, count);
         };
         write_keys(from(k), to(pages.keys()), t);

@@ -45,8 +45,8 @@ class page_view {
 
   /// The pages of a pool, in any order of axes.
   struct pool {
-    detail::stored_view<T> keys;    // [pages, page_size, kv_heads, head_dim]
-    detail::stored_view<T> values;  // [pages, page_size, kv_heads, value_dim]
+    head_view<T> keys;    // [pages, page_size, kv_heads, head_dim]
+    head_view<T> values;  // [pages, page_size, kv_heads, value_dim]
   };
 
   /// \param blocks   any integers, [sequences, blocks], or [sequences * blocks] one sequence after the other;
@@ -87,9 +87,9 @@ class page_view {
   }
 
   /// The keys of the pool, [pages, page_size, kv_heads, head_dim].
-  const detail::stored_view<T>& keys() const { return memory_.keys; }
+  const head_view<T>& keys() const { return memory_.keys; }
   /// The values of the pool, [pages, page_size, kv_heads, value_dim].
-  const detail::stored_view<T>& values() const { return memory_.values; }
+  const head_view<T>& values() const { return memory_.values; }
   /// Whether keys are stored rotated or raw.
   key_storage storage() const { return storage_; }
   /// Number of sequences.
@@ -142,9 +142,10 @@ class page_view {
     blocks_ = detail::block_table(list, blocks_of_a_sequence_);
   }
   void check_memory() const {
-    const detail::stored_view<T>&k = memory_.keys, &v = memory_.values;
-    detail::check_stored("page_view", k);
-    detail::check_stored("page_view", v);
+    const head_view<T>&k = memory_.keys, &v = memory_.values;
+    detail::check_extents("page_view", k);
+    detail::check_extents("page_view", v);
+    detail::check_memory("page_view", k, v);
     if (k.batch != v.batch || k.tokens != v.tokens || k.heads != v.heads)
       detail::throw_invalid("page_view",
                             "keys and values must have the same pages, page_size and heads, got ",

@@ -293,9 +293,9 @@ class ring_cache : public cache_shape<ring_cache<T>> {
   void clear() { tokens_.clear(); }
 
   /// Keys of row b in memory order, [1, slots in use, kv_heads, head_dim].  Throws: std::out_of_range
-  detail::stored_view<const T> keys(Index b) const { return tokens_.keys("ring_cache", b); }
+  head_view<const T> keys(Index b) const { return tokens_.keys("ring_cache", b); }
   /// The values of the same slots, [1, slots in use, kv_heads, value_dim].  Throws: std::out_of_range
-  detail::stored_view<const T> values(Index b) const { return tokens_.values("ring_cache", b); }
+  head_view<const T> values(Index b) const { return tokens_.values("ring_cache", b); }
 
   /// Whether every key visible to a query at `position` of row b is still stored, including its own if
   /// already appended. False for positions before skipped ones once a later token was overwritten.  Throws:

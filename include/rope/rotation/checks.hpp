@@ -118,8 +118,9 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   static_assert(std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>, \
                 name ": " names " have the same channel type")
 
-#define ROPE_DETAIL_CHECK_ROUNDED(name, X, T)                                         \
-  static_assert(detail::is_or_widens<std::remove_const_t<X>, std::remove_const_t<T>>, \
+#define ROPE_DETAIL_CHECK_ROUNDED(name, X, T)                                             \
+  static_assert(channel<std::remove_const_t<T>> &&                                        \
+                    detail::is_or_widens<std::remove_const_t<X>, std::remove_const_t<T>>, \
                 name ": x and out have the same channel type, or x is float and out half or bfloat16")
 
 #define ROPE_DETAIL_VIEW_SENTENCE(name)                                                                    \
@@ -164,24 +165,48 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Throws if an extent is negative or the view exceeds the address space.
+/// Throws if an extent is negative, the view exceeds the address space, or its scales have another shape.
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
-void check_view(const char* function, const head_view<T>& x) {
+void check_extents(const char* function, const head_view<T>& x) {
   check_extents(function, x.data, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
+  if constexpr (is_quantized<std::remove_const_t<T>>)
+    if (x.scales.batch != x.batch || x.scales.tokens != x.tokens || x.scales.heads != x.heads ||
+        x.scales.head_dim != 1)
+      throw_invalid(function, "scales must be [", x.batch, ", ", x.tokens, ", ", x.heads, ", 1], got ",
+                    shape_text(x.scales));
+}
+/// check_extents for functions of numbers.
+template <class T>
+void check_view(const char* function, const head_view<T>& x) {
+  static_assert(channel<std::remove_const_t<T>>,
+                "head_view: channels are float, double, Eigen::half or Eigen::bfloat16 here; dequantize int8 "
+                "heads first");
+  check_extents(function, x);
 }
 
-/// Throws if a view with elements has a null pointer. Not for views that exist only for checks (shape_of).
+/// Throws if a view with elements has a null pointer.
 ///
 /// Throws:  std::invalid_argument
 template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
   const auto check_one = [function](const auto& x) {
-    if (x.data == nullptr && x.batch != 0 && x.tokens != 0 && x.heads != 0 && x.head_dim != 0)
+    if (x.batch == 0 || x.tokens == 0 || x.heads == 0) return;
+    if constexpr (is_quantized<typename std::remove_cvref_t<decltype(x)>::value_type>) {
+      if (x.scales.data == nullptr || (x.data == nullptr && x.head_dim != 0))
+        throw_invalid(function, "a quantized view must have data and scales, got null for ", shape_text(x));
+    } else if (x.data == nullptr && x.head_dim != 0) {
       throw_invalid(function, "a view must have data, got null for ", shape_text(x));
+    }
   };
   (check_one(views), ...);
+}
+
+/// Whether two views have the same extents.
+template <class X, class T>
+bool have_same_shape(const head_view<X>& x, const head_view<T>& y) {
+  return x.batch == y.batch && x.tokens == y.tokens && x.heads == y.heads && x.head_dim == y.head_dim;
 }
 
 /// Throws unless a view has the shape of `x`.
@@ -192,8 +217,7 @@ void check_memory(const char* function, const head_view<T>&... views) {
 template <class X, class T>
 void check_same_shape(const char* function, const head_view<X>& x, const head_view<T>& view,
                       const char* name = "out") {
-  if (x.batch != view.batch || x.tokens != view.tokens || x.heads != view.heads ||
-      x.head_dim != view.head_dim)
+  if (!have_same_shape(x, view))
     throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(view));
 }
 

@@ -38,7 +38,7 @@ namespace rope::inline ROPE_ABI {
 template <class T>
 head_view<T> heads_as_batch(const head_view<T>& x, Index kv_heads) {
   constexpr auto name = "heads_as_batch";
-  detail::check_extents(name, x.data, x.batch, x.tokens, x.heads, x.head_dim);
+  detail::check_view(name, x);
   if (kv_heads < 1 || x.heads % kv_heads != 0)
     detail::throw_invalid(name, "kv_heads must be at least 1 and divide ", x.heads, " heads, got ", kv_heads);
   if (!detail::product_fits({(std::max)(x.batch, Index{1}), kv_heads}))

@@ -12,6 +12,7 @@
 
 #include <rope/base/integer_list.hpp>  // dense_of
 #include <rope/base/message.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/tensor_shape.hpp>
 #include <rope/config.hpp>
 
@@ -28,6 +29,30 @@ template <class T>
 concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
     std::same_as<T, Eigen::bfloat16>;
 
+template <class T>
+struct head_view;
+
+namespace detail {
+
+/// Heads of numbers have no scales.
+struct no_scales {
+  no_scales batch_range(Index /*first*/, Index /*count*/) const { return {}; }
+  no_scales head_range(Index /*first*/, Index /*count*/) const { return {}; }
+  no_scales token_range(Index /*first*/, Index /*count*/) const { return {}; }
+};
+template <class T>
+struct scales_of {
+  using type = no_scales;
+};
+template <class T>
+requires is_quantized<std::remove_const_t<T>>
+struct scales_of<T> {
+  using scale = std::conditional_t<std::is_const_v<T>, const float, float>;
+  using type = head_view<scale>;
+};
+
+}  // namespace detail
+
 /// Heads [batch, tokens, heads, head_dim]. Element (b, t, h, d) is at
 ///
 ///     data[b * batch_stride + t * token_stride + h * head_stride + d]
@@ -35,15 +60,19 @@ concept channel = std::same_as<T, float> || std::same_as<T, double> || std::same
 ///     const head_view<float> q = bshd(data, batch, tokens, heads, head_dim);
 ///     rotate<half_split>(q.channels(64, 64), table);  // the second half of every head
 ///
-/// \tparam T  a channel type, const for inputs
+/// int8 heads have one scale per token and head, see quantized_view.hpp.
+///
+/// \tparam T  a channel type or std::int8_t, const for inputs
 ///
 /// Requires:  extents are not negative and all elements are inside one allocation. Strides count elements.
 template <class T>
 struct head_view {
-  static_assert(channel<std::remove_const_t<T>>,
-                "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16");
   /// The channel type.
   using value_type = std::remove_const_t<T>;
+  static_assert(
+      channel<value_type> || detail::is_quantized<value_type>,
+      "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; heads with scales "
+      "are std::int8_t");
 
   T* data;             // element (0, 0, 0, 0)
   Index batch;         // sequences
@@ -53,10 +82,16 @@ struct head_view {
   Index batch_stride;  // elements from a sequence to the next
   Index token_stride;  // elements from a token to the next
   Index head_stride;   // elements from a head to the next
+  ROPE_DETAIL_NO_UNIQUE_ADDRESS typename detail::scales_of<T>::type scales = {};  // [batch, tokens, heads, 1]
 
   /// The channels of one head of one token, [head_dim].
   T* at(Index b, Index t, Index h) const {
     return data + b * batch_stride + t * token_stride + h * head_stride;
+  }
+
+  /// The scale of one head of one token of int8 heads.
+  auto* scale_at(Index b, Index t, Index h) const requires detail::is_quantized<value_type> {
+    return scales.at(b, t, h);
   }
 
   /// Number of channels in the view.
@@ -64,42 +99,48 @@ struct head_view {
 
   /// A read-only view of this memory.
   operator head_view<const T>() const requires(!std::is_const_v<T>) {
-    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride};
+    return {data, batch, tokens, heads, head_dim, batch_stride, token_stride, head_stride, scales};
   }
 
   /// Channels [first, first + count) of every head.  Throws: std::out_of_range
   head_view channels(Index first, Index count) const {
-    return window("channels", first, count, 1, &head_view::head_dim);
+    return window("channels", first, count, 1, &head_view::head_dim, scales);
   }
   /// Sequences [first, first + count) of the batch.  Throws: std::out_of_range
   head_view batch_range(Index first, Index count) const {
-    return window("batch_range", first, count, batch_stride, &head_view::batch);
+    return window("batch_range", first, count, batch_stride, &head_view::batch,
+                  scales.batch_range(first, count));
   }
   /// Heads [first, first + count) of every token.  Throws: std::out_of_range
   head_view head_range(Index first, Index count) const {
-    return window("head_range", first, count, head_stride, &head_view::heads);
+    return window("head_range", first, count, head_stride, &head_view::heads,
+                  scales.head_range(first, count));
   }
   /// Tokens [first, first + count) of every sequence.  Throws: std::out_of_range
   head_view token_range(Index first, Index count) const {
-    return window("token_range", first, count, token_stride, &head_view::tokens);
+    return window("token_range", first, count, token_stride, &head_view::tokens,
+                  scales.token_range(first, count));
   }
 
  private:
-  head_view window(const char* name, Index first, Index count, Index stride, Index head_view::*extent) const {
+  template <class Scales>
+  head_view window(const char* name, Index first, Index count, Index stride, Index head_view::*extent,
+                   const Scales& scales_of_part) const {
     head_view part = *this;
     if (first < 0 || count < 0 || first > part.*extent || count > part.*extent - first)
       ROPE_THROW(std::out_of_range, detail::message("head_view::", name, ": first ", first, " and count ",
                                                     count, " must stay inside [0, ", part.*extent, ")"));
     if (data != nullptr) part.data += first * stride;  // null in a view without elements
     part.*extent = count;
+    part.scales = scales_of_part;
     return part;
   }
 };
 
 namespace detail {
 
-/// Whether X is T, or X is float and T has 16 bits. A T is then exact in X, and an X stored as T is rounded
-/// at most once.
+/// Whether X is T, or X is float and T has 16 bits or is quantized. A T is then exact in X, and an X stored as
+/// T is rounded at most once.
 template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
@@ -126,6 +167,20 @@ void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index 
     throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
 
+/// Refuses int8 without scales.
+template <class T>
+constexpr void check_channel() {
+  static_assert(
+      channel<std::remove_const_t<T>>,
+      "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; std::int8_t needs "
+      "scales, bshd(data, scales, batch, tokens, heads, head_dim)");
+}
+template <class T>
+void check_pointer(const char* name, const T* data, Index a, Index b, Index c, Index d) {
+  check_channel<T>();
+  check_extents(name, data, a, b, c, d);
+}
+
 }  // namespace detail
 
 /// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
@@ -135,7 +190,7 @@ void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index 
 ///          counted as 1, exceed the address space
 template <class T>
 head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
+  detail::check_pointer("bshd", data, batch, tokens, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 
@@ -144,7 +199,7 @@ head_view<T> bshd(T* data, Index batch, Index tokens, Index heads, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_dim) {
-  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
+  detail::check_pointer("bhsd", data, batch, heads, tokens, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * tokens * head_dim, head_dim, tokens * head_dim};
 }
 
@@ -153,7 +208,7 @@ head_view<T> bhsd(T* data, Index batch, Index heads, Index tokens, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_dim) {
-  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
+  detail::check_pointer("sbhd", data, tokens, batch, heads, head_dim);
   return {data, batch, tokens, heads, head_dim, heads * head_dim, batch * heads * head_dim, head_dim};
 }
 
@@ -163,7 +218,7 @@ head_view<T> sbhd(T* data, Index tokens, Index batch, Index heads, Index head_di
 /// Throws:  as bshd
 template <class T>
 head_view<T> thd(T* data, Index tokens, Index heads, Index head_dim) {
-  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
+  detail::check_pointer("thd", data, 1, tokens, heads, head_dim);
   return {data, 1, tokens, heads, head_dim, tokens * heads * head_dim, heads * head_dim, head_dim};
 }
 
@@ -187,6 +242,7 @@ struct index_letters {
 template <index_letters letters, class T, class Extent, class Stride>
 head_view<T> view_of_indices(const char* name, T* data, bool from_the_last, const Extent& extent_of,
                              const Stride& stride_of) {
+  check_channel<T>();
   constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
   head_view<T> view = {data, 1, 1, 1, 1, 1, 1, 1};
   Index channel_stride = 1, before = 1, reach = 1;  // reach counts an extent of 0 as 1
@@ -252,6 +308,7 @@ auto view_of_span(const char* name, const X& x) {
 template <class T>
 head_view<T> view_of_rows(const char* name, T* data, Index batch, Index rows, Index columns, Index heads,
                           Index row, const char* columns_name) {
+  check_channel<T>();
   if (heads <= 0 || columns % heads != 0)
     throw_invalid(name, "heads must be positive and divide the ", columns, " ", columns_name,
                   " of the matrix, got ", heads);

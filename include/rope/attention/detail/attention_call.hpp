@@ -98,7 +98,8 @@ template <class Layout, class T, class C, class S>
 void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                      const query_key_tables<S>& tables, const visibility& rules) {
   check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_position_range()});
-  check_rotation<Layout>(function, k, tables.keys(), known_range{rules.key_position_range()});
+  check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, tables.keys(),
+                         known_range{rules.key_position_range()});
 }
 
 /// Rejects xPos tables without the causal rule, because scores would grow with the distance of a key after

@@ -75,8 +75,8 @@ struct token_source {
   Index tokens = 0, heads = 0, head_dim = 0, token_stride = 0, head_stride = 0;
 
   token_source() = default;
-  token_source(const stored_view<C>& view) : token_source(stored_view<const C>(view)) {}
-  token_source(const stored_view<const C>& view)
+  token_source(const head_view<C>& view) : token_source(head_view<const C>(view)) {}
+  token_source(const head_view<const C>& view)
       : tokens(view.tokens),
         heads(view.heads),
         head_dim(view.head_dim),
@@ -86,7 +86,7 @@ struct token_source {
   /// \param pool    [pages, page_size, heads, head_dim]
   /// \param first   the sequence that is row 0 of the call
   /// \param length  tokens of the longest row
-  token_source(const stored_view<const C>& pool, const block_table& blocks, Index first, Index length)
+  token_source(const head_view<const C>& pool, const block_table& blocks, Index first, Index length)
       : token_source(pool) {
     tokens = length;
     page_size_ = pool.tokens;
@@ -175,9 +175,9 @@ struct token_source {
   /// times.
   Index block_of(Index t) const { return page_shift_ >= 0 ? t >> page_shift_ : t / page_size_; }
 
-  stored_view<const C> view_ = {};  // or the pool
-  Index page_size_ = 0;             // 0: no pages
-  int page_shift_ = -1;             // log2 of page_size if that is an integer
+  head_view<const C> view_ = {};  // or the pool
+  Index page_size_ = 0;           // 0: no pages
+  int page_shift_ = -1;           // log2 of page_size if that is an integer
   block_table blocks_ = {};
   Index first_ = 0;
   const Index* list_ = nullptr;  // [tokens], or null

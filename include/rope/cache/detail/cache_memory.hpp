@@ -59,15 +59,15 @@ class cache_memory {
   Index batch() const { return batch_; }
   Index slot_count() const { return slots_; }
 
-  stored_view<const T> keys() const { return keys_.view(batch_, heads_, slots_, head_dim_); }
-  stored_view<T> keys() { return keys_.view(batch_, heads_, slots_, head_dim_); }
-  stored_view<const T> values() const {
+  head_view<const T> keys() const { return keys_.view(batch_, heads_, slots_, head_dim_); }
+  head_view<T> keys() { return keys_.view(batch_, heads_, slots_, head_dim_); }
+  head_view<const T> values() const {
     if constexpr (shared)
       return keys().channels(0, value_dim_);
     else
       return values_.view(batch_, heads_, slots_, value_dim_);
   }
-  stored_view<T> values() {
+  head_view<T> values() {
     if constexpr (shared)
       return keys().channels(0, value_dim_);
     else
@@ -152,8 +152,8 @@ class cache_memory {
   }
 
   /// The destination of new keys in slots [slot, slot + count) of row b.
-  stored_view<T> new_keys(Index b, Index slot, Index count) {
-    const stored_view<T> those = keys().batch_range(b, 1).token_range(slot, count);
+  head_view<T> new_keys(Index b, Index slot, Index count) {
+    const head_view<T> those = keys().batch_range(b, 1).token_range(slot, count);
     if constexpr (shared)
       return those.channels(first_new_channel(), head_dim_ - first_new_channel());
     else
@@ -167,11 +167,11 @@ class cache_memory {
 
   template <class X>
   void check_shape(const char* function, const char* name, const X& x, Index head_dim) const {
-    check_view(function, shape_of(x));
+    check_extents(function, x);
     if (x.batch != batch_ || x.heads != heads_ || x.head_dim != head_dim)
       throw_invalid(function, name, " must be [", batch_, ", tokens, ", heads_, ", ", head_dim, "], got ",
                     shape_text(x));
-    check_stored(function, x);
+    check_memory(function, x);
   }
 
   head_memory<T> memory_of(const char* owner, Index head_dim) const {

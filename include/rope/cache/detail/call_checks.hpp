@@ -19,14 +19,9 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-template <class X>
-inline constexpr bool is_quantized_view = false;
-template <class T>
-inline constexpr bool is_quantized_view<quantized_view<T>> = true;
-
 /// Views of new tokens that are stored unchanged.
 template <class X>
-concept new_heads = is_head_view<X> || is_quantized_view<X>;
+concept new_heads = is_head_view<X>;
 
 /// Instead of positions: new tokens are at the next positions, or at the coordinates of their table.
 struct next_tokens {};

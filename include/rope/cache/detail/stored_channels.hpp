@@ -31,17 +31,17 @@ class head_memory {
   /// \param scales    of all heads if T is quantized, otherwise 0
   head_memory(std::size_t channels, std::size_t scales) : channels_(channels), scales_(scales) {}
 
-  stored_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
+  head_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
     return view_of(channels_.data(), scales_.data(), batch, heads, slot_count, head_dim);
   }
-  stored_view<const T> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
+  head_view<const T> view(Index batch, Index heads, Index slot_count, Index head_dim) const {
     return view_of(channels_.data(), scales_.data(), batch, heads, slot_count, head_dim);
   }
 
  private:
   template <class X, class Scale>
-  static stored_view<X> view_of(X* channels, Scale* scales, Index batch, Index heads, Index slot_count,
-                                Index head_dim) {
+  static head_view<X> view_of(X* channels, Scale* scales, Index batch, Index heads, Index slot_count,
+                              Index head_dim) {
     if constexpr (is_quantized<T>)
       return bhsd(channels, scales, batch, heads, slot_count, head_dim);
     else

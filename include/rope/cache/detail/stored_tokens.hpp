@@ -293,17 +293,17 @@ class stored_tokens {
   }
 
   /// Keys and values of every row.  Throws: std::invalid_argument if rows differ in size
-  stored_view<const T> keys(const char* function) const {
+  head_view<const T> keys(const char* function) const {
     return memory_.keys().token_range(0, rows_.common_size(function));
   }
-  stored_view<const T> values(const char* function) const {
+  head_view<const T> values(const char* function) const {
     return memory_.values().token_range(0, rows_.common_size(function));
   }
   /// Keys and values of row b.  Throws: std::out_of_range
-  stored_view<const T> keys(const char* function, Index b) const {
+  head_view<const T> keys(const char* function, Index b) const {
     return memory_.keys().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.used(b));
   }
-  stored_view<const T> values(const char* function, Index b) const {
+  head_view<const T> values(const char* function, Index b) const {
     return memory_.values().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.used(b));
   }
 
