@@ -39,8 +39,8 @@ ROPE_TEST_OF_BLOCKS(double)
 template class rope::kv_cache<std::int8_t>;
 template class rope::ring_cache<std::int8_t>;
 template class rope::page_view<std::int8_t>;
-template struct rope::quantized_view<std::int8_t>;
-template struct rope::quantized_view<const std::int8_t>;
+template struct rope::head_view<std::int8_t>;
+template struct rope::head_view<const std::int8_t>;
 
 #define ROPE_TEST_OF_ENTRIES(S)            \
   template class rope::frequency_table<S>; \

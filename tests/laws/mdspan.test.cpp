@@ -118,7 +118,7 @@ TEST_CASE("an mdspan gives positions and masks as other lists and matrices do", 
       [&] {
         static_cast<void>(rope::score_matrix(span_of_strides<const bool, 2>(nullptr, {0, 4})));
       },
-      "the mdspan must have entries"));
+      "the matrix must have entries"));
 }
 
 TEST_CASE("an mdspan of any strides is copied by its own indices, and stored back", "[library]") {

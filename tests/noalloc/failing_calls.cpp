@@ -44,21 +44,7 @@ bool same_frequencies(const frequencies& a, const frequencies& b) {
          (a.inv_freq() == b.inv_freq()).all();
 }
 
-template <class T>
-bool same_stored(const head_view<T>& a, const head_view<T>& b) {
-  return testing::same_heads(a, b);
-}
-template <class T>
-bool same_stored(const quantized_view<T>& a, const quantized_view<T>& b) {
-  bool same = testing::same_heads(a.scales, b.scales) && a.head_dim == b.head_dim;
-  if (same)
-    testing::for_each_head(a.scales, [&](Index row, Index t, Index h) {
-      same = same && std::equal(a.at(row, t, h), a.at(row, t, h) + a.head_dim, b.at(row, t, h));
-    });
-  return same;
-}
-
-/// The operands of attention.
+/// What attention goes by.
 template <class Cache>
 std::span<const std::int64_t> places(const Cache& cache, Index row) {
   if constexpr (requires { cache.order(row); })
@@ -110,7 +96,7 @@ bool same_cache(const Cache& a, const Cache& b) {
     if (a.size(row) != b.size(row) ||
         a.next_positions()[std::size_t(row)] != b.next_positions()[std::size_t(row)] ||
         !std::equal(here.begin(), here.end(), there.begin(), there.end()) ||
-        !same_stored(a.keys(row), b.keys(row)) || !same_stored(a.values(row), b.values(row)))
+        !testing::same_heads(a.keys(row), b.keys(row)) || !testing::same_heads(a.values(row), b.values(row)))
       return false;
     if constexpr (requires { a.axes(); })
       if (a.axes() > 0 && !(a.coordinates(row) == b.coordinates(row)).all()) return false;

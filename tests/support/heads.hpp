@@ -99,6 +99,8 @@ bool same_heads(const rope::head_view<T>& a, const rope::head_view<U>& b) {
   if (same)
     for_each_head(a, [&](Index i, Index t, Index h) {
       same = same && same_bits<std::remove_const_t<T>>(a.at(i, t, h), b.at(i, t, h), a.head_dim);
+      if constexpr (std::is_same_v<std::remove_const_t<T>, std::int8_t>)
+        same = same && same_bits<float>(a.scale_at(i, t, h), b.scale_at(i, t, h), 1);
     });
   return same;
 }

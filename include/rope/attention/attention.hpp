@@ -156,8 +156,8 @@ constexpr bool lacks_options() {
 ///
 /// Requires:  out shares no element with k or v, and none with q unless it is the same view; throws if an
 ///            overlap is detected, which is certain if the two views have the same strides
-/// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, an option is out
-///            of range, or scales do not have the shape of their integers; out is then unchanged
+/// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, an option is
+///            out of range, or scales do not have the shape of their integers; out is then unchanged
 /// Accuracy:  arithmetic and sums in float (double for double), weights within 1.2 ulp of 2^x, or 0 below
 ///            2^-125 of the largest (double: 2^-1021), one final rounding to the type of out. 16-bit keys and
 ///            values are widened exactly. Sums are formed per tile and then added: within 3e-5 at 262,144
@@ -167,8 +167,9 @@ constexpr bool lacks_options() {
 ///            keys and values, with equal bits if there are many queries and products are full. The rounding
 ///            of `quantize` is added to it. To within 2^-14 of these bounds, a score is off by at most e =
 ///            |scale| max_j s_j sum_d |q_id| / 2 with the scales s_j of the keys, a weight by a factor within
-///            exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2 with the scales
-///            t_j of the values. Maxima are over the visible keys. A softcap does not increase the errors
+///            exp(+-2 e), and a channel of out by at most (exp(2 e) - 1) max|v| + max_j t_j / 2 with the
+///            scales t_j of the values. Maxima are over the visible keys. A softcap does not increase the
+///            errors
 ///            (tests/attention/laws/quantized_attention.test.cpp)
 /// Cost:      2 (head_dim + value_dim) flops per query head and visible key. With few queries, each key and
 ///            value is read once, in place. Otherwise queries are processed in blocks of 512 rows. Few means

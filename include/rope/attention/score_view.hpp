@@ -5,7 +5,6 @@
 #include <algorithm>  // std::max
 #include <cstddef>
 #include <type_traits>
-#include <utility>  // std::integer_sequence
 
 #include <rope/base/integer_list.hpp>  // dense_of
 #include <rope/base/message.hpp>
@@ -81,7 +80,8 @@ concept dense_in_any_order = requires(const X& x) {
 
 /// An object that score_matrix accepts.
 template <class X>
-concept scores_in_memory = dense_in_any_order<X> || tensor<const X, 2> || tensor<const X, 4>;
+concept scores_in_memory =
+    dense_in_any_order<X> || numbers_by_index<const X, 2> || numbers_by_index<const X, 4>;
 
 /// Returned in place of a view after an error at compile time, so that its sentence is the only one.
 struct no_scores {
@@ -94,37 +94,35 @@ struct no_scores {
 /// A view of the entries of such an object, by its indices.
 template <scores_in_memory X>
 auto scores_by_index(const X& x) {
-  score_view<std::remove_cvref_t<decltype(*x.data())>> view = {.data = x.data()};
   if constexpr (dense_in_any_order<X>) {
-    view.queries = x.rows();
-    view.keys = x.cols();
-    view.query_stride = x.rowStride();
-    view.key_stride = x.colStride();
+    return score_view<typename X::Scalar>{.data = x.data(),
+                                          .queries = x.rows(),
+                                          .keys = x.cols(),
+                                          .query_stride = x.rowStride(),
+                                          .key_stride = x.colStride()};
   } else {
-    Index* const extents[] = {&view.keys, &view.queries, &view.heads, &view.batch};
-    Index* const strides[] = {&view.key_stride, &view.query_stride, &view.head_stride, &view.batch_stride};
-    constexpr int rank = int(X::NumIndices);
-    const auto sizes = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    Index stride = 1;
-    for (int i = 0; i < rank; ++i) {  // from the fastest index on
-      const int axis = is_row_major_tensor<X> ? i : rank - 1 - i;
-      *extents[axis] = sizes[static_cast<std::size_t>(rank - 1 - i)];
-      *strides[axis] = stride;
-      stride *= *extents[axis];
+    constexpr std::size_t rank = numbers_by_index<const X, 2> ? 2 : 4;
+    const auto memory = indexed_memory_of<int(rank)>(x);
+    score_view<std::remove_cvref_t<decltype(*memory.data)>> view = {.data = memory.data};
+    Index* const extents[] = {&view.batch, &view.heads, &view.queries, &view.keys};
+    Index* const strides[] = {&view.batch_stride, &view.head_stride, &view.query_stride, &view.key_stride};
+    for (std::size_t i = 0; i < rank; ++i) {
+      *extents[4 - rank + i] = memory.extents[i];
+      *strides[4 - rank + i] = memory.strides[i];
     }
+    return view;
   }
-  return view;
 }
 
 }  // namespace detail
 
-/// A view of an Eigen object by its indices, of any storage order and strides: a matrix, array, Map, Ref or
-/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor or TensorMap [queries, keys] or
-/// [batch, heads, queries, keys]. An extent of 1 is shared.
+/// A view of an object by its indices, of any storage order and strides: an Eigen matrix, array, Map, Ref or
+/// Block [queries, keys], shared by rows and heads, or an Eigen::Tensor, TensorMap or std::mdspan [queries,
+/// keys] or [batch, heads, queries, keys]. An extent of 1 is shared.
 ///
 ///     attention(q, k, v, out, {.mask = score_matrix(seen_by)});  // seen_by(query, key), in any order
 ///
-/// Requires:  the object outlives the view
+/// Requires:  the memory of the object outlives the view
 /// Throws:    std::invalid_argument if it has no entry
 template <class X>
 auto score_matrix(const X& x) {
@@ -133,47 +131,19 @@ auto score_matrix(const X& x) {
                 "[queries, keys] or [batch, heads, queries, keys], or a pointer and four extents; evaluate "
                 "an expression first");
   if constexpr (detail::scores_in_memory<X>) {
-    using entry = std::remove_cvref_t<decltype(*x.data())>;
+    const auto view = detail::scores_by_index(x);
+    using entry = std::remove_cvref_t<decltype(*view.data)>;
     static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
                   "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
                   "Eigen::Array<float, ...> first");
-    const auto view = detail::scores_by_index(x);
     if (view.data == nullptr)
       detail::throw_invalid("score_matrix", "the matrix must have entries, got ",
-                            detail::shape_text({view.queries, view.keys}),
+                            detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
                             "; leave the option out where there is no matrix");
     return view;
   } else {
     return detail::no_scores{};
   }
-}
-/// A view of a std::mdspan [queries, keys] or [batch, heads, queries, keys] of bool or float, of any strides.
-///
-/// Requires:  the memory of the mdspan outlives the view
-/// Throws:    std::invalid_argument if it has no entry
-template <class X>
-requires(detail::strided_span<X, 2> || detail::strided_span<X, 4>) auto score_matrix(const X& x) {
-  using entry = std::remove_cv_t<typename X::element_type>;
-  static_assert(std::is_same_v<entry, bool> || std::is_same_v<entry, float>,
-                "score_matrix: entries are bool (a mask) or float (a bias); write others to an "
-                "Eigen::Array<float, ...> first");
-  constexpr int rank = int(X::rank());
-  score_view<entry> view = {.data = x.data_handle()};
-  view.queries = detail::span_extent(x, rank - 2);
-  view.keys = detail::span_extent(x, rank - 1);
-  view.query_stride = detail::span_stride(x, rank - 2);
-  view.key_stride = detail::span_stride(x, rank - 1);
-  if constexpr (rank == 4) {
-    view.batch = detail::span_extent(x, 0);
-    view.heads = detail::span_extent(x, 1);
-    view.batch_stride = detail::span_stride(x, 0);
-    view.head_stride = detail::span_stride(x, 1);
-  }
-  if (view.data == nullptr)
-    detail::throw_invalid("score_matrix", "the mdspan must have entries, got ",
-                          detail::shape_text({view.batch, view.heads, view.queries, view.keys}),
-                          "; leave the option out where there is no matrix");
-  return view;
 }
 template <detail::owns_memory X>
 auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND) {

@@ -165,23 +165,17 @@ auto list_of(const X& x) {
       return integer_list<integer>(list.data(), list.size(), list.innerStride());
     else
       return integer_list<integer>(list.data(), list.rows(), list.cols(), list.rowStride(), list.colStride());
-  } else if constexpr (span_of_integers<X>) {
-    using integer = std::remove_cv_t<typename X::element_type>;
-    if constexpr (strided_span<X, 1>)
-      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_stride(x, 0));
+  } else if constexpr (numbers_by_index<const X, 1> || numbers_by_index<const X, 2>) {
+    constexpr int rank = numbers_by_index<const X, 1> ? 1 : 2;
+    const auto memory = indexed_memory_of<rank>(x);
+    using integer = std::remove_cvref_t<decltype(*memory.data)>;
+    const auto &extents = memory.extents, &strides = memory.strides;
+    if constexpr (rank == 1)
+      return integer_list<integer>(memory.data, extents[0], strides[0]);
     else
-      return integer_list<integer>(x.data_handle(), span_extent(x, 0), span_extent(x, 1), span_stride(x, 0),
-                                   span_stride(x, 1));
+      return integer_list<integer>(memory.data, extents[0], extents[1], strides[0], strides[1]);
   } else {
-    using integer = element_of<X>;
-    if constexpr (tensor<const X, 1>)
-      return integer_list<integer>(x.data(), static_cast<Index>(x.dimension(0)), 1);
-    else if constexpr (tensor<const X, 2>) {
-      const auto rows = static_cast<Index>(x.dimension(0)), columns = static_cast<Index>(x.dimension(1));
-      return is_row_major_tensor<X> ? integer_list<integer>(x.data(), rows, columns, columns, 1)
-                                    : integer_list<integer>(x.data(), rows, columns, 1, rows);
-    } else
-      return integer_list<integer>(std::span<const integer>(x));
+    return integer_list<element_of<X>>(std::span<const element_of<X>>(x));
   }
 }
 

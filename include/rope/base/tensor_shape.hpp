@@ -27,21 +27,6 @@ concept tensor = requires(X& x) {
 template <class X>
 inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
 
-/// Extent number `axis`, counted from the slowest axis in memory, for row-major and column-major tensors.
-/// `axis` is a constant, because Eigen takes it as a signed integer in some classes and an unsigned one in
-/// others.
-template <int axis, class X>
-Index extent(const X& x) {
-  constexpr int number = is_row_major_tensor<X> ? axis : int(X::NumIndices) - 1 - axis;
-  return static_cast<Index>(x.dimension(number));
-}
-
-/// The extents of a tensor from the slowest index in memory to the fastest.
-template <class X, int... axis>
-std::array<Index, sizeof...(axis)> extents_in_memory(const X& x, std::integer_sequence<int, axis...>) {
-  return {extent<axis>(x)...};
-}
-
 /// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
 /// any strides. An accessor that changes numbers as they are read returns values, not references.
 template <class X, int rank>
@@ -63,6 +48,51 @@ Index span_extent(const X& x, int axis) {
 template <class X>
 Index span_stride(const X& x, int axis) {
   return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
+}
+
+/// A tensor or an mdspan of any strides, with as many indices as `rank`.
+template <class X, int rank>
+concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
+
+/// Where a tensor or an mdspan has its numbers: extents and strides by index.
+template <class T, std::size_t rank>
+struct indexed_memory {
+  T* data = nullptr;
+  std::array<Index, rank> extents = {}, strides = {};
+  std::array<std::size_t, rank> from_fastest = {};  // the indices in the order of their strides
+};
+
+template <class X, int... axis>
+auto indexed_memory_of(X& x, std::integer_sequence<int, axis...>) {
+  constexpr std::size_t rank = sizeof...(axis);
+  if constexpr (tensor<X, int(rank)>) {
+    indexed_memory<std::remove_pointer_t<decltype(x.data())>, rank> memory = {.data = x.data()};
+    // `axis` is a constant: Eigen takes it as a signed integer in some classes and as an unsigned in others.
+    memory.extents = {static_cast<Index>(x.dimension(axis))...};
+    std::size_t stride = 1;  // may wrap before the caller has checked the extents
+    for (std::size_t i = 0; i < rank; ++i) {
+      const std::size_t index = is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 - i : i;
+      memory.from_fastest[i] = index;
+      memory.strides[index] = static_cast<Index>(stride);
+      stride *= static_cast<std::size_t>(memory.extents[index]);
+    }
+    return memory;
+  } else {
+    indexed_memory<typename std::remove_cvref_t<X>::element_type, rank> memory = {.data = x.data_handle()};
+    memory.extents = {span_extent(x, axis)...};
+    memory.strides = {span_stride(x, axis)...};
+    for (std::size_t i = 0; i < rank; ++i) {
+      std::size_t place = i;  // the last index is the faster one of two with equal strides
+      for (; place > 0 && memory.strides[memory.from_fastest[place - 1]] >= memory.strides[i]; --place)
+        memory.from_fastest[place] = memory.from_fastest[place - 1];
+      memory.from_fastest[place] = i;
+    }
+    return memory;
+  }
+}
+template <int rank, class X>
+auto indexed_memory_of(X& x) {
+  return indexed_memory_of(x, std::make_integer_sequence<int, rank>{});
 }
 
 /// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.

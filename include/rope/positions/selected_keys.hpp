@@ -58,27 +58,19 @@ class selected_keys {
   template <class X>
   requires(!std::is_same_v<std::remove_cvref_t<X>, selected_keys>)
       selected_keys(const X& lists ROPE_DETAIL_LIFETIMEBOUND) {
-    constexpr bool is_span = detail::strided_span<X, 2> || detail::strided_span<X, 3>,
-                   is_tensor = detail::tensor<const X, 2> || detail::tensor<const X, 3>;
+    constexpr int rank = detail::numbers_by_index<const X, 2>   ? 2
+                         : detail::numbers_by_index<const X, 3> ? 3
+                                                                : 0;
     static_assert(
-        is_span || is_tensor || detail::integers_in_memory<X>,
+        rank != 0 || detail::integers_in_memory<X>,
         "selected_keys: give lists in memory, an Eigen matrix, tensor or mdspan [queries, keys] or a "
         "tensor or mdspan [queries, key heads, keys], or a pointer and a selected_shape");
-    if constexpr (is_span) {
-      set_memory(lists.data_handle());
-      constexpr int rank = int(X::rank());
-      for (int i = 0; i < rank; ++i)
-        axis_of(i, rank) = {detail::span_extent(lists, i), detail::span_stride(lists, i)};
-    } else if constexpr (is_tensor) {
-      set_memory(lists.data());
-      constexpr int rank = int(X::NumIndices);
-      const auto extents = detail::extents_in_memory(lists, std::make_integer_sequence<int, rank>{});
-      Index stride = 1;
-      for (int i = rank - 1; i >= 0; --i) {  // from the fastest index on
-        const Index extent = extents[static_cast<std::size_t>(i)];
-        axis_of(detail::is_row_major_tensor<X> ? i : rank - 1 - i, rank) = {extent, stride};
-        stride *= extent;
-      }
+    if constexpr (rank != 0) {
+      const auto memory = detail::indexed_memory_of<rank>(lists);
+      set_memory(memory.data);
+      queries_ = {memory.extents.front(), memory.strides.front()};
+      if constexpr (rank == 3) heads_ = {memory.extents[1], memory.strides[1]};
+      keys_ = {memory.extents.back(), memory.strides.back()};
     } else if constexpr (is_matrix<X>()) {
       const auto& matrix = detail::dense_of(lists);
       set_memory(matrix.data());
@@ -133,8 +125,6 @@ class selected_keys {
   struct axis {
     Index extent = 1, stride = 0;
   };
-  /// Axis i of `rank` axes: queries first, keys last, and key heads between them if there are three.
-  axis& axis_of(int i, int rank) { return i == 0 ? queries_ : i == rank - 1 ? keys_ : heads_; }
 
   template <class X>
   static constexpr bool is_matrix() {

@@ -2,7 +2,7 @@
 #ifndef ROPE_ROTATION_CHECKS_HPP
 #define ROPE_ROTATION_CHECKS_HPP
 
-#include <algorithm>  // std::fill_n, std::max, std::min
+#include <algorithm>  // std::max, std::min
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -319,37 +319,6 @@ void check_same_or_disjoint(const char* function, const head_view<const T>& x, c
     throw_invalid(function,
                   "out must be x itself or share no channel with it, and covers a part of x; "
                   "give other memory, or rotate in place");
-}
-
-/// Throws unless a layout names every channel of [0, 2 * pairs) once: a channel in two pairs would be rotated
-/// twice, which no inverse could undo.
-///
-/// Throws:  std::invalid_argument
-/// Cost:    nothing for interleaved and half_split; otherwise one pass over the pairs per 1024 channels
-template <class Layout>
-void check_layout(const char* function, Index pairs) {
-  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
-    const Index channels = 2 * pairs;
-    for (Index i = 0; i < pairs; ++i) {
-      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
-      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
-        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
-                      " and ", v, " for pair ", i);
-    }
-    constexpr Index per_pass = 1024;
-    bool named[per_pass];
-    for (Index begin = 0; begin < channels; begin += per_pass) {
-      std::fill_n(named, per_pass, false);
-      for (Index i = 0; i < pairs; ++i)
-        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
-          if (channel < begin || channel - begin >= per_pass) continue;
-          if (named[channel - begin])
-            throw_invalid(function, "the layout must name every channel of [0, ", channels,
-                          ") once, got channel ", channel, " again for pair ", i);
-          named[channel - begin] = true;
-        }
-    }
-  }
 }
 
 /// Replaces positions in a call of check_rotation if the smallest and largest position are known.

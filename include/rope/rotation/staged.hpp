@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <type_traits>
-#include <utility>  // std::integer_sequence
 
 #include <rope/base/integer_list.hpp>  // product_fits
 #include <rope/base/message.hpp>
@@ -37,49 +36,6 @@ constexpr bool name_a_view(const index_letters<size>& letters) {
   return has_tokens && has_channels;
 }
 
-/// A tensor or an mdspan of any strides, with as many indices as `rank`.
-template <class X, int rank>
-concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
-
-/// The memory of a tensor or an mdspan: its extents and strides by index.
-template <class T, std::size_t rank>
-struct indexed_memory {
-  T* data = nullptr;
-  std::array<Index, rank> extents = {}, strides = {};
-  std::array<std::size_t, rank> from_fastest = {};  // the indices in the order of their strides
-};
-
-template <int rank, class X>
-auto indexed_memory_of(X& x) {
-  constexpr auto size = static_cast<std::size_t>(rank);
-  if constexpr (tensor<X, rank>) {
-    indexed_memory<std::remove_pointer_t<decltype(x.data())>, size> memory = {.data = x.data()};
-    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    Index stride = 1;
-    for (std::size_t i = 0; i < size; ++i) {  // from the fastest index on
-      const std::size_t index = is_row_major_tensor<std::remove_cvref_t<X>> ? size - 1 - i : i;
-      memory.from_fastest[i] = index;
-      memory.extents[index] = extents[size - 1 - i];
-      memory.strides[index] = stride;
-      stride *= memory.extents[index];
-    }
-    return memory;
-  } else {
-    indexed_memory<typename std::remove_cvref_t<X>::element_type, size> memory = {.data = x.data_handle()};
-    for (std::size_t i = 0; i < size; ++i) {
-      memory.extents[i] = span_extent(x, static_cast<int>(i));
-      memory.strides[i] = span_stride(x, static_cast<int>(i));
-    }
-    for (std::size_t i = 0; i < size; ++i) {
-      std::size_t place = i;  // the last index is the faster one of two with equal strides
-      for (; place > 0 && memory.strides[memory.from_fastest[place - 1]] >= memory.strides[i]; --place)
-        memory.from_fastest[place] = memory.from_fastest[place - 1];
-      memory.from_fastest[place] = i;
-    }
-    return memory;
-  }
-}
-
 }  // namespace detail
 
 /// The view of an Eigen::Tensor or TensorMap of any rank and order of indices. Give one letter per index, in
@@ -102,25 +58,16 @@ auto view_as(X&& x) {
                 "view_as: letters are b, s or t, h and d, one for each index of the tensor, with a d and an "
                 "s or t; equal letters stand side by side");
   constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  static_assert(detail::tensor<X, rank>,
-                "view_as: x is an Eigen::Tensor or TensorMap with as many indices as letters; evaluate a "
-                "slice, chip, reshape or expression into a tensor first");
+  static_assert(
+      detail::numbers_by_index<X, rank>,
+      "view_as: x is an Eigen::Tensor, TensorMap or mdspan with as many indices as letters; evaluate "
+      "a slice, chip, reshape or expression into a tensor first");
   if constexpr (detail::tensor<X, rank>)
     static_assert(
         letters.letter[detail::is_row_major_tensor<std::remove_cvref_t<X>> ? rank - 1 : 0] == 'd',
         "view_as: channels must be the fastest index, the last letter for a row-major tensor and the "
         "first for a column-major one; copy the tensor with staged<letters>(x)");
-  return detail::view_of_tensor<letters>("view_as", x);
-}
-template <detail::index_letters letters, class X>
-requires detail::strided_span < X, static_cast<int>(sizeof(letters))
-- 1 > auto view_as(X&& x) {
-  constexpr std::size_t rank = sizeof(letters) - 1;
-  static_assert(
-      detail::name_a_view(letters) && (letters.letter[0] == 'd' || letters.letter[rank - 1] == 'd'),
-      "view_as: letters are b, s or t, h and d, one for each index of the mdspan, with a d first or "
-      "last and an s or t; equal letters stand side by side");
-  return detail::view_of_span<letters>("view_as", x);
+  return detail::view_of_indices<letters>("view_as", x);
 }
 template <detail::index_letters letters, detail::owns_memory X>
 auto view_as(X&& x ROPE_DETAIL_LIFETIMEBOUND) {

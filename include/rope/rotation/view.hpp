@@ -3,12 +3,10 @@
 #define ROPE_ROTATION_VIEW_HPP
 
 #include <algorithm>  // std::max
-#include <array>
 #include <concepts>
 #include <cstddef>
 #include <limits>
 #include <type_traits>
-#include <utility>  // std::integer_sequence
 
 #include <rope/base/integer_list.hpp>  // dense_of
 #include <rope/base/message.hpp>
@@ -139,8 +137,8 @@ struct head_view {
 
 namespace detail {
 
-/// Whether X is T, or X is float and T has 16 bits or is quantized. A T is then exact in X, and an X stored as
-/// T is rounded at most once.
+/// Whether X is T, or X is float and T has 16 bits or is quantized. A T is then exact in X, and an X stored
+/// as T is rounded at most once.
 template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
@@ -234,74 +232,48 @@ struct index_letters {
   }
 };
 
-/// The view of an object whose indices have these letters, `axis` from that of the channels on: of the extent
-/// extent_of(axis) and the stride stride_of(axis, entries of the axes before). Indices with the same letter
-/// must be contiguous.
+/// The view of a tensor or an mdspan whose indices have these letters. The caller has checked the letters.
+/// For other types a static_assert has already failed: the empty view avoids a second error message.
 ///
-/// Throws:  std::invalid_argument, or std::length_error if the extents exceed the address space
-template <index_letters letters, class T, class Extent, class Stride>
-head_view<T> view_of_indices(const char* name, T* data, bool from_the_last, const Extent& extent_of,
-                             const Stride& stride_of) {
-  check_channel<T>();
-  constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  head_view<T> view = {data, 1, 1, 1, 1, 1, 1, 1};
-  Index channel_stride = 1, before = 1, reach = 1;  // reach counts an extent of 0 as 1
-  char letter_before = 0;
-  for (int n = 0; n < rank; ++n) {
-    const int axis = from_the_last ? rank - 1 - n : n;
-    const char letter = letters.letter[axis];
-    const Index extent = extent_of(axis), stride = stride_of(axis, before);
-    const Index most = (std::max)(extent, Index{1});
-    if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
-    if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
-      throw_length(name, "the elements must not exceed the address space");
-    const auto take = [&](Index& of_letter, Index& of_stride) {
-      if (letter != letter_before || of_letter == 1)
-        of_stride = stride;
-      else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
-        throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
-                      of_letter, " entries and then ", stride);
-      of_letter *= extent;
-    };
-    if (letter == 'b') take(view.batch, view.batch_stride);
-    if (letter == 's') take(view.tokens, view.token_stride);
-    if (letter == 'h') take(view.heads, view.head_stride);
-    if (letter == 'd') take(view.head_dim, channel_stride);
-    before *= extent;
-    reach *= most;
-    letter_before = letter;
-  }
-  if (view.head_dim > 1 && channel_stride != 1)
-    throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
-                  "; copy the mdspan to one with the channels side by side");
-  return view;
-}
-
-/// The view of a tensor. The caller has checked the letters. For types that are not tensors a static_assert
-/// has already failed: the empty view avoids a second error message.
+/// Throws:  std::invalid_argument unless the channels and the indices of one letter are contiguous;
+///          std::length_error if the extents exceed the address space
 template <index_letters letters, class X>
-auto view_of_tensor(const char* name, X& x) {
+auto view_of_indices(const char* name, X& x) {
   constexpr int rank = static_cast<int>(sizeof(letters)) - 1;
-  if constexpr (tensor<X, rank>) {
-    constexpr bool row_major = is_row_major_tensor<std::remove_cvref_t<X>>;
-    const auto extents = extents_in_memory(x, std::make_integer_sequence<int, rank>{});
-    return view_of_indices<letters>(
-        name, x.data(), row_major,
-        [&](int axis) { return extents[std::size_t(row_major ? axis : rank - 1 - axis)]; },
-        [](int /*axis*/, Index before) { return before; });
-  } else {
+  if constexpr (!numbers_by_index<X, rank>) {
     return head_view<float>{};
+  } else {
+    const auto memory = indexed_memory_of<rank>(x);
+    using T = std::remove_pointer_t<decltype(memory.data)>;
+    check_channel<T>();
+    head_view<T> view = {memory.data, 1, 1, 1, 1, 1, 1, 1};
+    Index channel_stride = 1, reach = 1;  // reach counts an extent of 0 as 1
+    for (const std::size_t index : memory.from_fastest) {
+      const char letter = letters.letter[index];
+      const Index extent = memory.extents[index], stride = memory.strides[index];
+      const Index most = (std::max)(extent, Index{1});
+      if (extent < 0) throw_invalid(name, "extents must not be negative, got ", extent);
+      if (!product_fits({reach, most}, (std::numeric_limits<Index>::max)() / Index(sizeof(T))))
+        throw_length(name, "the elements must not exceed the address space");
+      const auto take = [&](Index& of_letter, Index& of_stride) {
+        if (of_letter == 1)
+          of_stride = stride;
+        else if (extent > 1 && of_letter > 1 && stride != of_letter * of_stride)
+          throw_invalid(name, "indices of one letter must be contiguous, got strides of ", of_stride, " for ",
+                        of_letter, " entries and then ", stride);
+        of_letter *= extent;
+      };
+      if (letter == 'b') take(view.batch, view.batch_stride);
+      if (letter == 's') take(view.tokens, view.token_stride);
+      if (letter == 'h') take(view.heads, view.head_stride);
+      if (letter == 'd') take(view.head_dim, channel_stride);
+      reach *= most;
+    }
+    if (view.head_dim > 1 && channel_stride != 1)
+      throw_invalid(name, "channels must be contiguous, got a stride of ", channel_stride,
+                    "; copy the mdspan to one with the channels side by side");
+    return view;
   }
-}
-
-/// The view of an mdspan whose first or last letter is a d. Other strides than that of the
-/// channels are the caller's.
-template <index_letters letters, class X>
-auto view_of_span(const char* name, const X& x) {
-  return view_of_indices<letters>(
-      name, x.data_handle(), letters.letter[sizeof(letters) - 2] == 'd',
-      [&](int axis) { return span_extent(x, axis); },
-      [&](int axis, Index /*before*/) { return span_stride(x, axis); });
 }
 
 /// The view of a matrix [batch * tokens, heads * head_dim] with a row stride of `row` elements.
@@ -345,29 +317,26 @@ concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMa
 /// Defines the function that makes the view of a tensor with `rank` indices, named by the letters of the
 /// function. The tensor must have one storage order. For the `other` one, the message names the function for
 /// the reversed indices.
-#define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)                \
-  template <class X>                                                                                        \
-  auto function(X&& x) {                                                                                    \
-    constexpr bool is_tensor = detail::tensor<X, rank>;                                                     \
-    static_assert(is_tensor, #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank           \
-                                       "; evaluate a slice, chip, "                                         \
-                                       "reshape or expression into one first; matrices are thd(m, heads), " \
-                                       "bshd(m, batch, heads), dht(m, heads)");                             \
-    if constexpr (is_tensor)                                                                                \
-      static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                       \
-                    #function ": channels must be the fastest index; this tensor is " other                 \
-                              ": declare it " declared " Eigen::RowMajor, order it " order                  \
-                              " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)");  \
-    return detail::view_of_tensor<#function>(#function, x);                                                 \
-  }                                                                                                         \
-  template <detail::owns_memory X>                                                                          \
-  auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                          \
-    return function(x);                                                                                     \
-  }                                                                                                         \
-  template <detail::strided_span<rank> X>                                                                   \
-  auto function(X&& x) {                                                                                    \
-    return detail::view_of_span<#function>(#function, x);                                                   \
-  }                                                                                                         \
+#define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)               \
+  template <class X>                                                                                       \
+  auto function(X&& x) {                                                                                   \
+    constexpr bool is_tensor = detail::tensor<X, rank>;                                                    \
+    static_assert(is_tensor || detail::strided_span<X, rank>,                                              \
+                  #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank                     \
+                            "; evaluate a slice, chip, "                                                   \
+                            "reshape or expression into one first; matrices are thd(m, heads), "           \
+                            "bshd(m, batch, heads), dht(m, heads)");                                       \
+    if constexpr (is_tensor)                                                                               \
+      static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                      \
+                    #function ": channels must be the fastest index; this tensor is " other                \
+                              ": declare it " declared " Eigen::RowMajor, order it " order                 \
+                              " and call " #reversed "(x), or copy it with staged<\"" #function "\">(x)"); \
+    return detail::view_of_indices<#function>(#function, x);                                               \
+  }                                                                                                        \
+  template <detail::owns_memory X>                                                                         \
+  auto function(X&& x ROPE_DETAIL_LIFETIMEBOUND) {                                                         \
+    return function(x);                                                                                    \
+  }                                                                                                        \
   static_assert(true)
 
 // Views of an Eigen::Tensor or TensorMap, named by its own index order: row-major tensors with channels last,

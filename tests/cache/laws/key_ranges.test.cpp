@@ -41,11 +41,11 @@ std::vector<T> random_numbers(testing::random& dice, Index count) {
 
 template <class C>
 double number(const head_view<C>& x, Index b, Index t, Index h, Index d) {
-  return static_cast<double>(x.at(b, t, h)[d]);
-}
-template <class C>
-double number(const quantized_view<C>& x, Index b, Index t, Index h, Index d) {
-  return static_cast<double>(x.at(b, t, h)[d]) * static_cast<double>(*x.scale_at(b, t, h));
+  const auto channel = static_cast<double>(x.at(b, t, h)[d]);
+  if constexpr (std::is_same_v<std::remove_const_t<C>, std::int8_t>)
+    return channel * static_cast<double>(*x.scale_at(b, t, h));
+  else
+    return channel;
 }
 
 /// The largest difference of the output of one query from sum_j w_j v_j over the keys of its range, in

@@ -87,15 +87,6 @@ struct engine {
 };
 
 using testing::same_heads;
-/// Whether one token has the same integers and scales in two views.
-template <class A, class B>
-bool same_heads(const quantized_view<A>& a, const quantized_view<B>& b) {
-  bool same = true;
-  for (Index h = 0; h < a.heads; ++h)
-    same = same && testing::same_bits<std::int8_t>(a.at(0, 0, h), b.at(0, 0, h), a.head_dim) &&
-           testing::same_bits<float>(a.scale_at(0, 0, h), b.scale_at(0, 0, h), 1);
-  return same;
-}
 
 template <class T>
 bool same(const std::vector<T>& a, const std::vector<T>& b) {

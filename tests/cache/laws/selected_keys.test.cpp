@@ -43,11 +43,11 @@ std::vector<T> random_numbers(testing::random& dice, Index count) {
 
 template <class C>
 double number(const head_view<C>& x, Index t, Index h, Index d) {
-  return static_cast<double>(x.at(0, t, h)[d]);
-}
-template <class C>
-double number(const quantized_view<C>& x, Index t, Index h, Index d) {
-  return static_cast<double>(x.at(0, t, h)[d]) * static_cast<double>(*x.scale_at(0, t, h));
+  const auto channel = static_cast<double>(x.at(0, t, h)[d]);
+  if constexpr (std::is_same_v<std::remove_const_t<C>, std::int8_t>)
+    return channel * static_cast<double>(*x.scale_at(0, t, h));
+  else
+    return channel;
 }
 
 /// Lists [queries, kv_heads, listed] of different keys below `keys`. Some of them are empty.

@@ -31,14 +31,7 @@ void add_bits(bits& to, const rope::head_view<T>& x) {
     const auto* first = reinterpret_cast<const unsigned char*>(x.at(b, t, h));
     to.insert(to.end(), first, first + static_cast<std::size_t>(x.head_dim) * sizeof(T));
   });
-}
-template <class T>
-void add_bits(bits& to, const rope::quantized_view<T>& x) {
-  testing::for_each_head(x.scales, [&](Index b, Index t, Index h) {
-    const auto* first = reinterpret_cast<const unsigned char*>(x.at(b, t, h));
-    to.insert(to.end(), first, first + static_cast<std::size_t>(x.head_dim));
-  });
-  add_bits(to, x.scales);
+  if constexpr (std::is_same_v<std::remove_const_t<T>, std::int8_t>) add_bits(to, x.scales);
 }
 
 /// Whether a cache accepts a table.

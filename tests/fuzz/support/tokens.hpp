@@ -123,11 +123,11 @@ channels draw_channels(bytes& b, std::size_t count) {
 /// One channel of stored heads.
 template <class T>
 wide channel(const rope::head_view<T>& x, Index b, Index t, Index h, Index d) {
-  return static_cast<wide>(x.at(b, t, h)[d]);
-}
-template <class T>
-wide channel(const rope::quantized_view<T>& x, Index b, Index t, Index h, Index d) {
-  return static_cast<wide>(*x.scale_at(b, t, h)) * static_cast<wide>(x.at(b, t, h)[d]);
+  const auto number = static_cast<wide>(x.at(b, t, h)[d]);
+  if constexpr (std::is_same_v<std::remove_const_t<T>, std::int8_t>)
+    return static_cast<wide>(*x.scale_at(b, t, h)) * number;
+  else
+    return number;
 }
 
 /// Whether a head has the expected channels.
