@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*ring_cache::append: after both views pass the table if the cache rotates keys, then counts
+// EXPECT: error: .*append: after both views pass the table if the cache rotates keys, then counts
 
 #include <rope/rope.hpp>
 

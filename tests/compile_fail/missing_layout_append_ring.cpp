@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*ring_cache::append: name the layout
+// EXPECT: error: .*append: name the layout
 
 #include <rope/rope.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*kv_cache::append_rotated: name the layout
+// EXPECT: error: .*append_rotated: name the layout
 
 #include <rope/rope.hpp>
 

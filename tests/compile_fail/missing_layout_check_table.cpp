@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*ring_cache::check_table: name the layout
+// EXPECT: error: .*check_table: name the layout
 
 #include <rope/rope.hpp>
 

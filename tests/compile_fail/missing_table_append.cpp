@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*kv_cache::append: a table is a frequency_table
+// EXPECT: error: .*append: a table is a frequency_table
 
 #include <rope/rope.hpp>
 

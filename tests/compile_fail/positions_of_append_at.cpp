@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*kv_cache::append_at: after both views pass the table if the cache rotates keys, then positions
+// EXPECT: error: .*append_at: after both views pass the table if the cache rotates keys, then positions
 
 #include <rope/rope.hpp>
 

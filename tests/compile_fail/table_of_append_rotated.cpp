@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*kv_cache::append_rotated: after both views pass the table that rotated the keys, then positions
+// EXPECT: error: .*append_rotated: after both views pass the table that rotated the keys, then positions
 
 #include <rope/rope.hpp>
 

@@ -93,7 +93,7 @@ inline constexpr bool is_page_view<page_view<T>> = true;
 /// order.
 template <class K, class V, class Pages, class... More>
 constexpr bool misplaced_in_write_pages() {
-  const std::size_t place = begins_with_table<stored_as::heads, More...>() ? 1 : 0;
+  const std::size_t place = begins_with_table<value_place::own, More...>() ? 1 : 0;
   return !is_page_view<std::remove_cvref_t<Pages>> || lacks_list<any_integers, More...>(place);
 }
 
@@ -153,7 +153,7 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages, cons
   });
 }
 
-ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, "write_pages", (detail::misplaced_in_write_pages<Arguments...>()),
+ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, (detail::misplaced_in_write_pages<Arguments...>()),
                            "after k and v pass the pages (a page_view), then the table if keys rotate, "
                            "then query_offsets (any integers, [sequences + 1], or {}), then the threads");
 

@@ -134,32 +134,6 @@ struct batch_row {
 /// Every row of a batch.
 inline constexpr batch_row every_row = {0, true};
 
-/// The base class of kv_cache and ring_cache with their extents.
-///
-///     const Index channels = cache.kv_heads() * (cache.head_dim() + cache.value_dim());  // of a token
-///
-/// \tparam Cache  the derived class
-template <class Cache>
-class cache_shape {
- public:
-  /// Rows of the batch.
-  Index batch() const { return memory().batch(); }
-  /// Heads of keys and values.
-  Index kv_heads() const { return memory().keys().heads; }
-  /// Channels of a key head.
-  Index head_dim() const { return memory().keys().head_dim; }
-  /// Channels of a value head.
-  Index value_dim() const { return memory().values().head_dim; }
-
- private:
-  friend Cache;
-  cache_shape() = default;
-  const auto& memory() const { return static_cast<const Cache&>(*this).memory(); }
-};
-
-}  // namespace rope::inline ROPE_ABI
-
-namespace rope::inline ROPE_ABI {
 namespace detail {
 
 template <class Scalar>

@@ -14,6 +14,7 @@
 #include <rope/base/scratch.hpp>
 #include <rope/base/storage.hpp>
 #include <rope/cache/detail/cache_rows.hpp>
+#include <rope/cache/detail/call_checks.hpp>  // value_place
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/stored_channels.hpp>
 #include <rope/config.hpp>
@@ -29,10 +30,6 @@
 /// value_dim], which may be part of the keys. Writes, moves and copies tokens.
 
 namespace rope::inline ROPE_ABI::detail {
-
-/// Whether values have their own memory, or are the first value_dim channels of the keys. New keys are then
-/// passed as the remaining channels.
-enum class value_place { own, in_keys };
 
 /// Invariant: slots that the owner has not written are indeterminate. A moved-from object has no extents.
 template <class T, value_place place = value_place::own>

@@ -138,6 +138,9 @@ class cache_rows {
     return {positions_.data() + at(b * capacity_), at(size(b))};
   }
   /// The numbers of positions(b) that are counted and ascending.
+  std::int64_t seen(Index b) const { return size(b); }
+  std::int64_t order_of(Index b, std::int64_t token) const { return positions(b)[at(to_index(token))]; }
+  Index slot(std::int64_t token) const { return to_index(token); }
   const ordered_tokens& order(Index b) const { return order_[at(b)]; }
   /// Whether row b has no token, or no row has.
   bool empty(Index b) const { return size(b) == 0; }

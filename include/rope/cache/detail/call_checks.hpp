@@ -19,10 +19,6 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Views of new tokens that are stored unchanged.
-template <class X>
-concept new_heads = is_head_view<X>;
-
 /// Instead of positions: new tokens are at the next positions, or at the coordinates of their table.
 struct next_tokens {};
 
@@ -39,15 +35,15 @@ auto place_source(const P& positions, Index tokens) {
 template <place_form P>
 requires(!position_form<P>) const P& place_source(const P& place, Index /*tokens*/) { return place; }
 
-/// How a cache stores a token. Heads may be normalised before rotation and may have coordinates. Latents may
-/// not.
-enum class stored_as { heads, latents };
+/// Where the values of a cache are stored: in memory of their own, or in the first channels of the keys, as
+/// latents. Heads may be normalised before rotation and may have coordinates. Latents may not.
+enum class value_place { own, in_keys };
 
 /// Whether `More` begin with a table for keys.
-template <stored_as as, class... More>
+template <value_place place, class... More>
 constexpr bool begins_with_table() {
-  constexpr bool tables[] = {(as == stored_as::heads ? key_table<std::remove_cvref_t<More>>
-                                                     : rotation_table<std::remove_cvref_t<More>>)...,
+  constexpr bool tables[] = {(place == value_place::own ? key_table<std::remove_cvref_t<More>>
+                                                        : rotation_table<std::remove_cvref_t<More>>)...,
                              false};
   return tables[0];
 }
@@ -61,26 +57,26 @@ constexpr bool lacks_list(std::size_t place) {
 }
 
 /// Whether the arguments of `append` after its two views are not a table, counts and threads, in this order.
-template <stored_as as, class K, class V, class... More>
+template <value_place place, class K, class V, class... More>
 constexpr bool misplaced_in_append() {
-  return lacks_list<row_counts, More...>(begins_with_table<as, More...>() ? 1 : 0);
+  return lacks_list<row_counts, More...>(begins_with_table<place, More...>() ? 1 : 0);
 }
 
 /// Whether the arguments of `append_at` after its two views are not a table, positions, counts and threads,
 /// in this order.
-template <stored_as as, class K, class V, class... More>
+template <value_place place, class K, class V, class... More>
 constexpr bool misplaced_in_append_at() {
   constexpr bool positions[] = {position_form<std::remove_cvref_t<More>>..., false},
                  coordinates[] = {std::is_same_v<std::remove_cvref_t<More>, token_coordinates>..., false};
-  const std::size_t place = begins_with_table<as, More...>() ? 1 : 0;
-  const bool given = positions[place] || (as == stored_as::heads && place == 0 && coordinates[0]);
-  return !given || lacks_list<row_counts, More...>(place + 1);
+  const std::size_t first = begins_with_table<place, More...>() ? 1 : 0;
+  const bool given = positions[first] || (place == value_place::own && first == 0 && coordinates[0]);
+  return !given || lacks_list<row_counts, More...>(first + 1);
 }
 
 /// Whether the arguments of `shift` after its numbers are not a table, required with a layout, and a row.
 template <class Layout, class... More>
 constexpr bool misplaced_in_shift() {
-  const std::size_t place = begins_with_table<stored_as::latents, More...>() ? 1 : 0;
+  const std::size_t place = begins_with_table<value_place::in_keys, More...>() ? 1 : 0;
   return (place == 0 && !std::is_same_v<Layout, unnamed_layout>) || sizeof...(More) > place + 1 ||
          lacks_list<batch_row, More...>(place);
 }
@@ -90,17 +86,8 @@ constexpr bool misplaced_in_shift() {
 template <class K, class V, class... More>
 constexpr bool misplaced_in_append_rotated() {
   constexpr bool places[] = {place_form<std::remove_cvref_t<More>>..., true, true};
-  return !begins_with_table<stored_as::latents, More...>() || !places[1] ||
+  return !begins_with_table<value_place::in_keys, More...>() || !places[1] ||
          lacks_list<row_counts, More...>(2);
-}
-
-/// Whether a call has no views of new tokens. Without a layout, views may have integers with scales.
-template <class Layout, class K, class... More>
-constexpr bool lacks_tokens() {
-  if constexpr (std::is_same_v<Layout, unnamed_layout> && new_heads<std::remove_cvref_t<K>>)
-    return has_memory_at<0b10, K, More...>();
-  else
-    return lacks_view<2, K, More...>();
 }
 
 /// Whether `Arguments` are not `count` tables.
@@ -111,59 +98,49 @@ constexpr bool lacks_tables(std::size_t count) {
 
 }  // namespace rope::inline ROPE_ABI::detail
 
-/// ROPE_DETAIL_ASK for functions that need a table only with a layout and have another name in messages.
-#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name)                       \
-  ROPE_DETAIL_ASK(function, name, (detail::lacks_tokens<Layout, Arguments...>()), \
+/// ROPE_DETAIL_ASK for functions that need a table only with a layout.
+#define ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function)                           \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<2, Arguments...>()), \
                   (!std::is_same_v<Layout, detail::unnamed_layout> && detail::lacks_table<Arguments...>))
 
 /// Overloads of `function` for calls that match no other: without a view, without the table of a layout, or
 /// with misplaced arguments after the views.
-#define ROPE_DETAIL_ASK_FOR_TOKENS(function, name, misplaced, sentence) \
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name);                  \
-  template <class Layout = detail::unnamed_layout, class... Arguments>  \
-  requires(!detail::lacks_tokens<Layout, Arguments...>() &&             \
-           (std::is_same_v<Layout, detail::unnamed_layout> ||           \
-            !detail::lacks_table<Arguments...>)&&misplaced) void        \
-  function(Arguments&&...) {                                            \
-    static_assert(!misplaced, name ": " sentence);                      \
-  }                                                                     \
+#define ROPE_DETAIL_ASK_FOR_TOKENS(function, misplaced, sentence)                                          \
+  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function);                                                           \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
+  requires(!detail::lacks_view<2, Arguments...>() && (std::is_same_v<Layout, detail::unnamed_layout> ||    \
+                                                      !detail::lacks_table<Arguments...>)&&misplaced) void \
+  function(Arguments&&...) {                                                                               \
+    static_assert(!misplaced, #function ": " sentence);                                                    \
+  }                                                                                                        \
   static_assert(true)
 
-#define ROPE_DETAIL_ASK_FOR_APPEND(cache, as)                                                         \
-  ROPE_DETAIL_ASK_FOR_TOKENS(                                                                         \
-      append, cache "::append", (detail::misplaced_in_append<detail::stored_as::as, Arguments...>()), \
-      "after both views pass the table if the cache rotates keys, then counts (any integers, "        \
-      "[batch], or {}), then the threads")
-
-#define ROPE_DETAIL_ASK_FOR_APPEND_AT(cache, as)                                                \
-  ROPE_DETAIL_ASK_FOR_TOKENS(                                                                   \
-      append_at, cache "::append_at",                                                           \
-      (detail::misplaced_in_append_at<detail::stored_as::as, Arguments...>()),                  \
-      "after both views pass the table if the cache rotates keys, then "                        \
-      "positions (a start, a list of ids, row_starts, segments" ROPE_DETAIL_COORDINATES_OF_##as \
-      "), then counts (any integers, [batch], or {}), then the threads")
-#define ROPE_DETAIL_COORDINATES_OF_heads " or, without a table, token_coordinates"
-#define ROPE_DETAIL_COORDINATES_OF_latents
-
-#define ROPE_DETAIL_ASK_FOR_APPEND_ROTATED(cache)                                                            \
+/// Such overloads of the functions that append tokens.
+#define ROPE_DETAIL_ASK_FOR_APPENDS(place)                                                                   \
+  ROPE_DETAIL_ASK_FOR_TOKENS(append, (detail::misplaced_in_append<place, Arguments...>()),                   \
+                             "after both views pass the table if the cache rotates keys, then counts (any "  \
+                             "integers, [batch], or {}), then the threads");                                 \
+  ROPE_DETAIL_ASK_FOR_TOKENS(append_at, (detail::misplaced_in_append_at<place, Arguments...>()),             \
+                             "after both views pass the table if the cache rotates keys, then positions "    \
+                             "(a start, a list of ids, row_starts, segments or, for heads without a table, " \
+                             "token_coordinates), then counts (any integers, [batch], or {}), then the "     \
+                             "threads");                                                                     \
   template <class Layout = detail::unnamed_layout, class K, class V, class... More>                          \
-  requires(!detail::new_heads<std::remove_cvref_t<K>> || !detail::new_heads<std::remove_cvref_t<V>> ||       \
-           detail::misplaced_in_append_rotated<K, V, More...>()) void                                        \
+  requires(detail::lacks_view<2, K, V>() || detail::misplaced_in_append_rotated<K, V, More...>()) void       \
   append_rotated(const K&, const V&, const More&...) {                                                       \
-    static_assert(detail::new_heads<std::remove_cvref_t<K>> && detail::new_heads<std::remove_cvref_t<V>>,    \
-                  ROPE_DETAIL_VIEW_SENTENCE(cache "::append_rotated"));                                      \
-    static_assert(!detail::misplaced_in_append_rotated<K, V, More...>(), cache                               \
-                  "::append_rotated: after both views pass the table that rotated the keys, then positions " \
+    static_assert(!detail::lacks_view<2, K, V>(), ROPE_DETAIL_VIEW_SENTENCE("append_rotated"));              \
+    static_assert(!detail::misplaced_in_append_rotated<K, V, More...>(),                                     \
+                  "append_rotated: after both views pass the table that rotated the keys, then positions "   \
                   "or {}, then counts (any integers, [batch], or {}), then the threads");                    \
+  }                                                                                                          \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                       \
+  requires(detail::lacks_tables<Arguments...>(1)) void check_table(const Arguments&...) const {              \
+    static_assert(!detail::lacks_tables<Arguments...>(1), ROPE_DETAIL_TABLE_SENTENCE("check_table"));        \
   }                                                                                                          \
   static_assert(true)
 
-/// Overloads of check_table, rebase and shift for calls with missing or misplaced tables.
+/// Overloads of rebase and shift for calls with missing or misplaced tables.
 #define ROPE_DETAIL_ASK_FOR_TURNS()                                                                        \
-  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
-  requires(detail::lacks_tables<Arguments...>(1)) void check_table(const Arguments&...) const {            \
-    static_assert(!detail::lacks_tables<Arguments...>(1), ROPE_DETAIL_TABLE_SENTENCE("check_table"));      \
-  }                                                                                                        \
   template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
   requires(detail::lacks_tables<Arguments...>(2)) void rebase(const Arguments&...) {                       \
     static_assert(!detail::lacks_tables<Arguments...>(2),                                                  \

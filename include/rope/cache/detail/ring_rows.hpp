@@ -62,6 +62,7 @@ class ring_rows {
                     (std::max)(std::int64_t{0}, seen(b) - oldest_[at(b)]));
   }
   /// Slots of row b that were ever used. positions(b) has the token of each.
+  std::int64_t order_of(Index /*b*/, std::int64_t token) const { return token; }
   Index used(Index b) const { return used_[at(b)]; }
   std::span<const std::int64_t> positions(Index b) const {
     return {positions_.data() + at(b * slots_), at(used(b))};

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <rope/cache/token_cache.hpp>
 #include <rope/cache/kv_cache.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/cache/ring_cache.hpp>
