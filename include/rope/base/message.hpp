@@ -49,18 +49,17 @@ class message_part {
     char digits[32];
     switch (kind_) {
       case kind::text:
-        text += text_;
         break;
       case kind::integer:
-        text += std::to_string(integer_);
+        std::snprintf(digits, sizeof digits, "%lld", integer_);
         break;
       case kind::natural:
-        text += std::to_string(natural_);
+        std::snprintf(digits, sizeof digits, "%llu", natural_);
         break;
       case kind::real:
         std::snprintf(digits, sizeof digits, "%.17g", real_);
-        text += digits;
     }
+    text += kind_ == kind::text ? text_ : digits;
   }
 
  private:
@@ -89,8 +88,12 @@ std::string message(Parts... parts) {
 /// Extents as messages show them: "[2, 16, 8, 128]".
 inline std::string shape_text(const Index* extents, std::size_t count) {
   std::string text;
-  for (std::size_t i = 0; i < count; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(extents[i]);
-  return text + "]";
+  for (std::size_t i = 0; i < count; ++i) {
+    text += i == 0 ? "[" : ", ";
+    message_part(extents[i]).append_to(text);
+  }
+  text += "]";
+  return text;
 }
 inline std::string shape_text(std::initializer_list<Index> extents) {
   return shape_text(extents.begin(), extents.size());
@@ -100,22 +103,33 @@ template <class View>
 requires requires(const View& x) { x.head_dim; }
 std::string shape_text(const View& x) { return shape_text({x.batch, x.tokens, x.heads, x.head_dim}); }
 
+// Not inline and not templates, so that a call site only makes the parts.
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_invalid(std::initializer_list<message_part> parts) {
+  ROPE_THROW(std::invalid_argument, joined(parts));
+}
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_out_of_range(std::initializer_list<message_part> parts) {
+  ROPE_THROW(std::out_of_range, joined(parts));
+}
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_length(std::initializer_list<message_part> parts) {
+  ROPE_THROW(std::length_error, joined(parts));
+}
+
 /// Reports an invalid argument of `function`. The parts are the rule and the value.
 ///
 /// Throws:  std::invalid_argument
 template <class... Parts>
 [[noreturn]] void throw_invalid(const char* function, Parts... parts) {
-  ROPE_THROW(std::invalid_argument, joined({function, ": ", message_part(parts)...}));
+  throw_invalid({function, ": ", message_part(parts)...});
 }
 /// Throws:  std::out_of_range
 template <class... Parts>
 [[noreturn]] void throw_out_of_range(const char* function, Parts... parts) {
-  ROPE_THROW(std::out_of_range, joined({function, ": ", message_part(parts)...}));
+  throw_out_of_range({function, ": ", message_part(parts)...});
 }
 /// Throws:  std::length_error
 template <class... Parts>
 [[noreturn]] void throw_length(const char* function, Parts... parts) {
-  ROPE_THROW(std::length_error, joined({function, ": ", message_part(parts)...}));
+  throw_length({function, ": ", message_part(parts)...});
 }
 
 /// Throws unless the rule holds. The text of the rule names both numbers in this order.
