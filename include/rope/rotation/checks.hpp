@@ -244,7 +244,8 @@ struct memory_steps {
 /// Whether steps can add up to exactly `distance` bytes. The longest step is first. If each stride is at
 /// least as long as the span of all shorter ones, as for sub-views of one array, this takes two tries per
 /// stride. The answer is false once no `tries` are left.
-inline bool leads_to(const memory_steps* steps, const memory_steps* end, std::int64_t distance, int& tries) {
+EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_steps* end,
+                                       std::int64_t distance, int& tries) {
   if (steps == end) return distance == 0;
   std::int64_t least = 0, most = 0;  // the range that the shorter steps span
   for (const memory_steps* s = steps + 1; s != end; ++s) {
@@ -260,17 +261,35 @@ inline bool leads_to(const memory_steps* steps, const memory_steps* end, std::in
   return false;
 }
 
-/// Whether two views share memory. True is certain. False is certain if the strides of both views nest, as
-/// equal strides do and those of sub-views of one array. Otherwise false means that 4096 tries found no
-/// overlap.
-template <class A, class B>
-bool share_memory(const head_view<A>& a, const head_view<B>& b) {
-  if (a.size() == 0 || b.size() == 0) return false;
-  memory_steps steps[7];
+/// A view in bytes, for any type of channels: its first address, the extents and strides of its axes, and the
+/// addresses that it spans, [begin, end).
+struct memory_axes {
+  std::int64_t extents[4], strides[4], address, begin, end;
+
+  template <class T>
+  explicit memory_axes(const head_view<T>& x)
+      : extents{x.batch, x.tokens, x.heads, x.head_dim * Index{sizeof(T)}},
+        strides{x.batch_stride * Index{sizeof(T)}, x.token_stride * Index{sizeof(T)},
+                x.head_stride * Index{sizeof(T)}, 1},
+        address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        begin(address),
+        end(address + 1) {
+    for (int axis = 0; axis < 4; ++axis) {
+      const std::int64_t length = (extents[axis] - 1) * strides[axis];
+      (length < 0 ? begin : end) += length;
+    }
+  }
+};
+
+/// As share_memory, of two views that span a common address.
+EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axes& b) {
+  memory_steps steps[8];
   int count = 0;
-  const auto add = [&](Index extent, std::int64_t stride, std::int64_t size, bool back) {
-    if (extent == 1 || stride == 0) return;  // the stride of an extent of 1 is arbitrary and may be huge
-    const std::int64_t bytes = stride * size;
+  for (int axis = 0; axis < 8; ++axis) {
+    const bool back = axis < 4;
+    const std::int64_t extent = back ? a.extents[axis] : b.extents[axis - 4],
+                       bytes = back ? a.strides[axis] : b.strides[axis - 4];
+    if (extent == 1 || bytes == 0) continue;  // the stride of an extent of 1 is arbitrary and may be huge
     const std::int64_t most = back == (bytes < 0) ? extent - 1 : 0;
     const memory_steps next = {bytes < 0 ? -bytes : bytes, most - extent + 1, most};
     int place = 0;
@@ -278,25 +297,23 @@ bool share_memory(const head_view<A>& a, const head_view<B>& b) {
     if (place < count && steps[place].stride == next.stride) {
       steps[place].least += next.least;
       steps[place].most += next.most;
-      return;
+      continue;
     }
     for (int i = count++; i > place; --i) steps[i] = steps[i - 1];
     steps[place] = next;
-  };
-  const auto add_view = [&add](const auto& x, bool back) {
-    constexpr std::int64_t size = sizeof(*x.data);
-    add(x.batch, x.batch_stride, size, back);
-    add(x.tokens, x.token_stride, size, back);
-    add(x.heads, x.head_stride, size, back);
-    add(x.head_dim * Index{size}, 1, 1, back);
-  };
-  add_view(a, true);
-  add_view(b, false);
-  const auto address = [](const auto* data) {
-    return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data));
-  };
+  }
   int tries = 4096;
-  return leads_to(steps, steps + count, address(a.data) - address(b.data), tries);
+  return leads_to(steps, steps + count, a.address - b.address, tries);
+}
+
+/// Whether two views share memory. True is certain. False is certain if the strides of both views nest, as
+/// equal strides do and those of sub-views of one array. Otherwise false means that 4096 tries found no
+/// overlap.
+template <class A, class B>
+bool share_memory(const head_view<A>& a, const head_view<B>& b) {
+  if (a.size() == 0 || b.size() == 0) return false;
+  const memory_axes of_a(a), of_b(b);
+  return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(of_a, of_b);
 }
 
 /// Whether two views have the same channels at the same addresses. The stride of an extent of 1 is arbitrary
@@ -327,21 +344,15 @@ struct known_range {
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
 
-/// The end of a message about positions: for a list from a start, the start and the last position.
+/// The start of positions that follow from a start, otherwise null.
 template <class Source>
-std::string as_given(const Source& /*positions*/, Index /*tokens*/) {
-  return {};
+const std::int64_t* start_of(const Source& /*positions*/) {
+  return nullptr;
 }
-inline std::string as_given(const contiguous_positions& positions, Index tokens) {
-  std::string text;
-  for (const message_part& part : std::initializer_list<message_part>{
-           ", got positions ", positions.start, " to ", advance(positions.start, tokens - 1), " (start ",
-           positions.start, ", ", tokens, " tokens)"})
-    if (tokens != 1) part.append_to(text);
-  return text;
-}
-inline std::string as_given(const braced_positions& positions, Index tokens) {
-  return positions.ids.data ? std::string() : as_given(contiguous_positions{0}, tokens);
+inline const std::int64_t* start_of(const contiguous_positions& positions) { return &positions.start; }
+inline const std::int64_t* start_of(const braced_positions& positions) {
+  static constexpr std::int64_t zero = 0;
+  return positions.ids.data ? nullptr : &zero;
 }
 
 /// Throws unless the rotated channels lie in the head.
@@ -379,19 +390,31 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
   }
 }
 
-/// Throws std::out_of_range for a position outside of the table's [first, last). The message has a table that
-/// includes it.
+/// Throws for positions that are not all in [first, last), the rows of a table. The message has a table that
+/// includes them.
 ///
-/// \param given  the positions of the call, if they follow from a start
-[[noreturn]] inline void throw_outside(const char* function, std::int64_t position, std::int64_t first,
-                                       std::int64_t last, table_source source, const std::string& given) {
-  const std::int64_t from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
-  std::string advice = ", one for each token, and row r is position r";
-  if (source == table_source::entries)
+/// \param start  the start of the positions of `tokens` tokens, or null
+[[noreturn]] EIGEN_DONT_INLINE inline void throw_outside(const char* function, const position_range& range,
+                                                         std::int64_t first, std::int64_t last,
+                                                         table_source source, const std::int64_t* start,
+                                                         Index tokens) {
+  const std::int64_t position =
+                         range.smallest >= first && range.smallest < last ? range.largest : range.smallest,
+                     from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
+  std::string given, advice = ", one for each token, and row r is position r";
+  const auto write = [](std::string& text, std::initializer_list<message_part> parts) {
+    for (const message_part& part : parts) part.append_to(text);
+  };
+  if (start != nullptr && tokens != 1)
+    write(given, {", got positions ", *start, " to ", advance(*start, tokens - 1), " (start ", *start, ", ",
+                  tokens, " tokens)"});
+  if (source == table_source::entries) {
     advice = "; give it a row for this position";
-  else if (source != table_source::coordinates)
-    advice = ", make it with frequency_table(frequencies, " + (from == 0 ? "" : std::to_string(from) + ", ") +
-             std::to_string(to) + ")";
+  } else if (source != table_source::coordinates) {
+    advice = ", make it with frequency_table(frequencies, ";
+    if (from != 0) write(advice, {from, ", "});
+    write(advice, {to, ")"});
+  }
   throw_out_of_range(function, "position ", position, " is outside the table's [", first, ", ", last, ")",
                      given, "; the table has ", last - first, " rows", advice);
 }
@@ -407,8 +430,7 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   const position_range range = positions.range(function, batch, tokens);
   check_ids(function, tokens, table, positions);
   if (!range.empty() && !(table.contains(range.smallest) && table.contains(range.largest)))
-    throw_outside(function, table.contains(range.smallest) ? range.largest : range.smallest, table.first(),
-                  table.last(), table.source(), as_given(positions, tokens));
+    throw_outside(function, range, table.first(), table.last(), table.source(), start_of(positions), tokens);
   check_layout<Layout>(function, table.pairs());
 }
 
