@@ -2,6 +2,7 @@
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 
+#include <algorithm>  // std::min
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -295,13 +296,18 @@ template <class Layout, class T, class P>
 inline constexpr int steps_in_block = registers / 2 * int(sizeof(P)) /
                                       int(sizeof(rotation_step<Layout, T, P>));
 
+/// Steps in the blocks that follow blocks of `count`. Heads of 96 channels are three of the packets that come
+/// with 32 registers.
+template <int count>
+inline constexpr int next_block = count == 4 && registers >= 32 ? 3 : count / 2;
+
 /// Rotates pairs [first, last) of every head: first in blocks of `count` steps, then in smaller blocks, then
 /// in packets of half and quarter width, last in single pairs. No channel is written twice.
 template <class Layout, class P, int count, class T, class Row>
 EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index first, Index last) {
   first = rotate_blocks<rotation_step<Layout, T, P>, count>(x, row, first, last);
   if constexpr (count > 1)
-    rotate_packets<Layout, P, (count > 4 ? count / 2 : count - 1)>(x, row, first, last);
+    rotate_packets<Layout, P, next_block<count>>(x, row, first, last);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
   else if (first < last) {  // because a call costs as much as a short row
@@ -385,14 +391,12 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
 template <class Layout, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token_in_order(token_heads<T> x, table_row<S, inverse> row, bool in_twos,
                                                bool reads_ahead) {
-  Index h = 0;
-  if (in_twos)
-    for (; h + 2 <= x.heads; h += 2) rotate_token<Layout>(x.range(h, 2), row);
-  for (; h < x.heads; ++h) {
+  const Index together = in_twos ? 2 : 1;
+  for (Index h = 0; h < x.heads; h += together) {
     const auto* bytes = reinterpret_cast<const volatile unsigned char*>(x.in + h * x.in_stride);
     if (reads_ahead)
       for (Index i = 0; i < 2 * row.pairs * Index(sizeof(T)); i += line_of_cache) static_cast<void>(bytes[i]);
-    rotate_token<Layout>(x.range(h, 1), row);
+    rotate_token<Layout>(x.range(h, (std::min)(together, x.heads - h)), row);
   }
 }
 

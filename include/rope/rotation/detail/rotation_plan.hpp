@@ -258,9 +258,10 @@ class rotation_plan {
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : count;
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
       if (t + ahead < count) prefetch_heads(x.in + ahead * in_step, x.heads, positions[t + ahead]);
-      const bool identity = table.is_identity(positions[t]);
-      if constexpr (!in_place) copy(x, identity ? 0 : 2 * table.pairs);
-      if (identity) continue;
+      if (table.is_identity(positions[t])) {
+        if (!in_place_) copy(x, 1, 0);
+        continue;
+      }
       const S* cos = table.cos(positions[t]);
       if constexpr (inverse)
         if (invert_rows_) cos = inverted_row(cos, table.pairs, unit_);
@@ -284,15 +285,17 @@ class rotation_plan {
       rotate_token<Layout>(token, row);
   }
 
-  /// Copies the channels that are not rotated: all except `rotating` channels from first_channel_ on.
-  void copy(token_heads<T> token, Index rotating) const {
-    const auto copy_range = [&token](Index first, Index last) {
-      for (Index h = 0; h < token.heads; ++h)
-        std::copy(token.in + h * token.in_stride + first, token.in + h * token.in_stride + last,
-                  token.out + h * token.out_stride + first);
-    };
-    if (first_channel_ > 0) copy_range(-first_channel_, 0);
-    copy_range(rotating, x_.head_dim - first_channel_);
+  /// Copies the channels of `count` tokens that are not rotated: all except `rotating` channels from
+  /// first_channel_ on.
+  EIGEN_DONT_INLINE void copy(token_heads<T> x, Index count, Index rotating) const {
+    const Index first = -first_channel_, last = first + x_.head_dim;
+    for (Index t = 0; t < count; ++t, x.in += x_.token_stride, x.out += out_.token_stride)
+      for (Index h = 0; h < x.heads; ++h) {
+        const T* in = x.in + h * x.in_stride;
+        T* out = x.out + h * x.out_stride;
+        std::copy(in + first, in, out + first);
+        std::copy(in + rotating, in + last, out + rotating);
+      }
   }
 
   head_view<const T> x_;
@@ -321,16 +324,16 @@ void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index 
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
                               (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
-    const auto rotate_in = [&]<head_order order>() {
-      in_place_ ? rotate_tokens<true, order>(x, count, positions)
-                : rotate_tokens<false, order>(x, count, positions);
-    };
-    if (order_ == head_order::one)
-      rotate_in.template operator()<head_order::one>();
-    else if (order_ == head_order::of_memory)
-      rotate_in.template operator()<head_order::of_memory>();
+    if (!in_place_ && 2 * table_.pairs < x_.head_dim) copy(x, count, 2 * table_.pairs);
+    // Data from memory is as fast out of place.
+    if (order_ == head_order::of_memory)
+      rotate_tokens<false, head_order::of_memory>(x, count, positions);
+    else if (order_ == head_order::one)
+      in_place_ ? rotate_tokens<true, head_order::one>(x, count, positions)
+                : rotate_tokens<false, head_order::one>(x, count, positions);
     else
-      rotate_in.template operator()<head_order::together>();
+      in_place_ ? rotate_tokens<true, head_order::together>(x, count, positions)
+                : rotate_tokens<false, head_order::together>(x, count, positions);
   }
 }
 
