@@ -257,6 +257,15 @@ TEST_CASE("custom frequencies are stored unchanged", "[frequencies]") {
   }
 }
 
+TEST_CASE("a pair alone names a frequency where there is one axis", "[frequencies]") {
+  const frequencies text(8);
+  for (Index i = 0; i < text.pairs(); ++i) CHECK(text.inv_freq(i) == text.inv_freq()(i, 0));
+  const frequencies plane = frequencies::custom(Eigen::MatrixXd(Eigen::MatrixXd::Ones(4, 2)));
+  CHECK(throws_saying<std::invalid_argument>(
+      [&] { plane.inv_freq(1); },
+      "rope::inv_freq: name the axis, inv_freq(pair, axis), one of 2, got pair 1 alone"));
+}
+
 TEST_CASE("custom frequencies must not be empty", "[frequencies]") {
   CHECK(throws_saying<std::invalid_argument>([] { frequencies::custom(Eigen::ArrayXd(0)); },
                                              "inv_freq must be [pairs, axes] and not empty", "got [0, 1]"));

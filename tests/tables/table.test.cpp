@@ -166,6 +166,7 @@ TEMPLATE_TEST_CASE("a table of a count contains the positions from 0 on", "[tabl
   CHECK(table.last() == 5);
   CHECK(table.attention_factor() == 1.0);
   CHECK((table.inv_freq() == frequencies(6, 1e4).inv_freq()).all());
+  CHECK(table.inv_freq(2) == frequencies(6, 1e4).inv_freq()(2, 0));
   CHECK(table.cos(4).size() == 3);
   CHECK(table.sin(4).size() == 3);
   CHECK((table.cos(0) == TestType(1)).all());

@@ -184,6 +184,15 @@ class frequencies {
   }
   /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
   double inv_freq(Index pair, Index axis) const { return inv_freq_(pair, axis); }
+  /// inv_freq of one pair.  Requires: pair in [0, pairs)
+  ///
+  /// Throws:  std::invalid_argument unless there is one axis
+  double inv_freq(Index pair) const {
+    if (axes() != 1)
+      detail::throw_invalid("inv_freq", "name the axis, inv_freq(pair, axis), one of ", axes(), ", got pair ",
+                            pair, " alone");
+    return inv_freq(pair, 0);
+  }
   /// Number of channel pairs that rotate.
   Index pairs() const { return inv_freq_.rows(); }
   /// Number of channels that rotate: 2 * pairs.

@@ -222,6 +222,8 @@ class frequency_table {
   }
   /// inv_freq of one pair along one axis.  Requires: pair in [0, pairs), axis in [0, axes)
   double inv_freq(Index pair, Index axis) const { return frequencies_.inv_freq(pair, axis); }
+  /// inv_freq of one pair.  Throws: std::invalid_argument unless there is one axis
+  double inv_freq(Index pair) const { return frequencies_.inv_freq(pair); }
   /// Number of coordinates of a position.
   Index axes() const { return frequencies_.axes(); }
   /// The coordinates [rows, axes] that the table was built for. Empty for a range of positions.
