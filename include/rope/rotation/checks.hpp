@@ -150,17 +150,20 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AT(function, places) \
   ROPE_DETAIL_ASK(function, #function, (detail::has_memory_at<places, Arguments...>()), false)
 
-/// The first `views` arguments are views, and a later one is a table. A layout that is a value, such as an
-/// enumerator, gets a message too.
-#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                                     \
-  template <auto layout, class... Arguments>                                                     \
-  void function(Arguments&&...) {                                                                \
-    static_assert(std::is_void_v<decltype(layout)>,                                              \
-                  #function ": a layout is a type, " #function "<half_split>(...) or " #function \
-                            "<interleaved>(...); for one that is known at run "                  \
-                            "time, write both calls");                                           \
-  }                                                                                              \
-  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()),              \
+/// An overload of `function` for calls with a layout that is a value, such as an enumerator.
+#define ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, name)                                            \
+  template <auto layout, class... Arguments>                                                       \
+  void function(Arguments&&...) {                                                                  \
+    static_assert(std::is_void_v<decltype(layout)>,                                                \
+                  name ": a layout is a type, " #function "<half_split>(...) or " #function        \
+                       "<interleaved>(...); for one that is known at run time, write both calls"); \
+  }                                                                                                \
+  static_assert(true)
+
+/// The first `views` arguments are views, and a later one is a table.
+#define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
+  ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                             \
+  ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
                   detail::lacks_table<Arguments...>)
 
 namespace rope::inline ROPE_ABI::detail {
