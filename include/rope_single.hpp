@@ -8072,8 +8072,23 @@ namespace rope::inline ROPE_ABI::detail {
 /// rows[n * stride + d]
 template <class X>
 struct row_block {
+  using value_type = X;
   const X* rows;
   Index stride;
+  const X* at(Index n) const { return rows + n * stride; }
+  row_block from_row(Index n) const { return {at(n), stride}; }
+  row_block from_channel(Index c) const { return {rows + c, stride}; }
+};
+/// rows[n][first + d], anywhere in memory, and as many rows that are read after them.
+template <class X>
+struct listed_rows {
+  using value_type = X;
+  const X* const* rows;
+  const X* const* next;
+  Index first;
+  const X* at(Index n) const { return rows[n] + first; }
+  listed_rows from_row(Index n) const { return {rows + n, next + n, first}; }
+  listed_rows from_channel(Index c) const { return {rows, next, first + c}; }
 };
 /// `count` rows in the type `Storage`: the rows themselves, or widened copies in `wide`.
 template <class Storage, class X>
@@ -8231,7 +8246,7 @@ EIGEN_ALWAYS_INLINE void prefetch_to_l2(std::uintptr_t address) {
 #elif defined(EIGEN_VECTORIZE_SSE)
   _mm_prefetch(reinterpret_cast<const char*>(address), _MM_HINT_T1);
 #else
-  prefetch_after(static_cast<const char*>(nullptr), address);
+  prefetch_line(address);
 #endif
 }
 /// The address of x[channels], which need not be inside an allocation.
@@ -8321,6 +8336,14 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
       prefetch_line(again.address + static_cast<std::uintptr_t>(token * again.stride + byte));
   again.advance(tokens);
 }
+/// Prefetches `bytes` from channel c on of each of `tokens` rows anywhere in memory. They are used a batch
+/// later, so they wait in L2. (Selected keys: prefetched to L1, 2048 of 65536 take 1.15 times as long.)
+template <Index tokens, Index bytes, class X>
+EIGEN_ALWAYS_INLINE void prefetch_rows(const X* const* rows, Index c) {
+  for (Index token = 0; token < tokens; ++token)
+    for (Index byte = 0; byte < bytes; byte += line_bytes)
+      prefetch_to_l2(address_after(rows[token], c) + static_cast<std::uintptr_t>(byte));
+}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_ATTENTION_DETAIL_PREFETCH_HPP
 
@@ -8352,30 +8375,34 @@ EIGEN_ALWAYS_INLINE void multiply_add_each(const P& x, P* sums, const Factor& fa
                                            std::index_sequence<i...>) {
   ((sums[first + int(i)] = multiply_add(x, factor(Index(i)), sums[first + int(i)])), ...);
 }
-/// sums[r * keys + n] += queries[r * query_stride ..] * keys[n * stride ..] for one packet of channels.
-template <class P, class A, class K, std::size_t... r, std::size_t... n>
-EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, const K* keys, Index stride,
-                                      P* sums, std::index_sequence<r...>,
-                                      std::index_sequence<n...> each_key) {
+/// sums[r * count + n] += queries[r * query_stride ..] * keys.at(n) for one packet of channels of `count` keys.
+template <class P, class A, class Rows, std::size_t... r, std::size_t... n>
+EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, Rows keys, P* sums,
+                                      std::index_sequence<r...>, std::index_sequence<n...> each_key) {
   if constexpr (sizeof...(r) == 1) {
     // There are as many keys as sums: loading all keys first would need more registers than there are.
     const P query = in_register(load<P>(queries));
-    ((sums[n] = multiply_add(query, load<P>(keys + Index(n) * stride), sums[n])), ...);
+    ((sums[n] = multiply_add(query, load<P>(keys.at(Index(n))), sums[n])), ...);
   } else {
-    const P key[] = {in_register(load<P>(keys + Index(n) * stride))...};
+    const P key[] = {in_register(load<P>(keys.at(Index(n))))...};
     (multiply_add_each<int(r * sizeof...(n))>(
          in_register(load<P>(queries + Index(r) * query_stride)), sums, [&](Index i) { return key[i]; },
          each_key),
      ...);
   }
 }
-/// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys[n * stride + d] for rows x keys scores.
-/// The order of each sum does not depend on the number of rows and keys.
-template <class A, int rows, bool asks, class K, std::size_t... n>
-EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_block<K> keys, Index depth,
-                                     A* scores, stream_ahead* ahead, std::uintptr_t again,
+/// Whether rows are listed_rows, which have their own rows to prefetch. Every kernel of them prefetches, also
+/// for later groups of queries, because a second kernel that does not takes longer to compile than it saves.
+template <class Rows>
+inline constexpr bool are_listed_rows = std::is_same_v<Rows, listed_rows<typename Rows::value_type>>;
+/// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys.at(n)[d] for rows x keys scores. The
+/// order of each sum does not depend on the number of rows and keys.
+template <class A, int rows, bool asks, class Rows, std::size_t... n>
+EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, Rows keys, Index depth, A* scores,
+                                     stream_ahead* ahead, std::uintptr_t again,
                                      std::index_sequence<n...> each_key) {
   using P = packet<A>;
+  using K = typename Rows::value_type;
   constexpr Index L = lanes<P>, line = line_bytes / Index(sizeof(K)), count = sizeof...(n);
   constexpr std::size_t size = std::size_t(rows) * sizeof...(n),
                         padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
@@ -8383,10 +8410,12 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
   P sums[padded];
   unrolled<padded>([&](auto i) { sums[i] = fill<P>(A(0)); });
   std::uintptr_t next = 0;
-  if constexpr (asks) next = ahead->take(count * depth * Index(sizeof(K)));
+  if constexpr (asks && !are_listed_rows<Rows>) next = ahead->take(count * depth * Index(sizeof(K)));
   Index d = 0;
   for (; d + line <= depth; d += line) {
-    if constexpr (asks) {
+    if constexpr (asks && are_listed_rows<Rows>) {
+      prefetch_rows<count, line_bytes>(keys.next, d);
+    } else if constexpr (asks) {
       (prefetch_line(next + n * line_bytes), ...);
       next += count * line_bytes;
       if (again != 0) {
@@ -8395,10 +8424,10 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
       }
     }
     for (Index p = d; p < d + line; p += L)
-      score_packet(queries + p, query_stride, keys.rows + p, keys.stride, sums, each_row, each_key);
+      score_packet(queries + p, query_stride, keys.from_channel(p), sums, each_row, each_key);
   }
   for (; d + L <= depth; d += L)
-    score_packet(queries + d, query_stride, keys.rows + d, keys.stride, sums, each_row, each_key);
+    score_packet(queries + d, query_stride, keys.from_channel(d), sums, each_row, each_key);
   A totals[padded];
   unrolled<padded / std::size_t(L)>([&](auto i) {
     P group[std::size_t(L)];
@@ -8407,17 +8436,16 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
   });
   for (; d < depth; ++d)
     for (Index i = 0; i < Index(size); ++i)
-      totals[i] =
-          as_computed(multiply_add(queries[i / count * query_stride + d],
-                                   static_cast<A>(keys.rows[i % count * keys.stride + d]), totals[i]));
+      totals[i] = as_computed(multiply_add(queries[i / count * query_stride + d],
+                                           static_cast<A>(keys.at(i % count)[d]), totals[i]));
   for (Index r = 0; r < rows; ++r) std::copy_n(totals + r * count, count, scores + r * panel_shape<A>::tile);
 }
 /// Scores of `rows` queries with keys [0, count).
 ///
 /// \param ahead  what to prefetch; null if these keys were just read
-template <class A, int rows, class K>
-EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_block<K> keys, Index count,
-                                  Index depth, A* scores, stream_ahead* ahead) {
+template <class A, int rows, class Rows>
+EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, Rows keys, Index count, Index depth,
+                                  A* scores, stream_ahead* ahead) {
   constexpr int block = stream_sums / rows;
   // Always inlined, because clang keeps the state of a lambda in memory if it calls it. One loop prefetches
   // and one does not, because clang spills sums in a loop that tests whether to prefetch.
@@ -8426,9 +8454,8 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
     const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key)
         ROPE_DETAIL_INLINE_LAMBDA {
       constexpr Index scored = sizeof...(key);
-      score_block<A, rows, asks()>(queries, query_stride,
-                                   row_block<K>{keys.rows + n * keys.stride, keys.stride}, depth, scores + n,
-                                   ahead, again.address, each_key);
+      score_block<A, rows, asks()>(queries, query_stride, keys.from_row(n), depth, scores + n, ahead,
+                                   again.address, each_key);
       if constexpr (asks()) again.advance(scored);
       n += scored;
     };
@@ -8437,15 +8464,17 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
       while (n + block / 4 <= count) score(std::make_index_sequence<std::size_t(block / 4)>{});
     while (n < count) score(std::index_sequence<0>{});
   };
-  if (ahead != nullptr)
+  if constexpr (are_listed_rows<Rows>)
+    score_with(std::true_type{}, {});
+  else if (ahead != nullptr)
     score_with(std::true_type{}, ahead->again(keys, count));
   else
     score_with(std::false_type{}, {});
 }
-/// Values of `count` tokens at regular strides, and what to prefetch while they are processed.
-template <class V>
+/// Values of `count` tokens, and what to prefetch while they are processed.
+template <class Rows>
 struct value_run {
-  row_block<V> rows;
+  Rows rows;
   Index count;
   stream_ahead* ahead;
   repeated_prefetch again;
@@ -8454,10 +8483,11 @@ struct value_run {
 /// from c on, over the values of all runs. Sums stay in registers from run to run.
 ///
 /// \tparam asks  whether to prefetch what is read after the runs; false if the runs were just read
-template <class A, int rows, int packets, bool asks, class V>
-EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<V>> runs, Index c,
+template <class A, int rows, int packets, bool asks, class Rows>
+EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<Rows>> runs, Index c,
                                      A* sums_in_memory, Index sum_stride) {
   using P = packet<A>;
+  using V = typename Rows::value_type;
   constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V)), together = tokens_per_prefetch(bytes);
   P sums[std::size_t(rows * packets)];
   const auto in_memory = [&](std::size_t i) {
@@ -8471,13 +8501,16 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
          in_register(load<P>(value + Index(n) * L)), sums, [&](Index row) { return weight[row]; }, all),
      ...);
   };
-  for (const value_run<V>& run : runs) {
-    const V* value = run.rows.rows + c;
+  for (const value_run<Rows>& run : runs) {
+    Rows values = run.rows.from_channel(c);
     repeated_prefetch again = run.again.behind(c * Index(sizeof(V)));
     const auto add = [&](auto tokens) ROPE_DETAIL_INLINE_LAMBDA {
-      if constexpr (asks) prefetch_batch<tokens(), bytes>(*run.ahead, again);
-      for (Index token = 0; token < tokens(); ++token, ++weights, value += run.rows.stride)
-        step(value, std::make_index_sequence<std::size_t(rows)>{},
+      if constexpr (asks && are_listed_rows<Rows>)
+        prefetch_rows<tokens(), bytes>(values.next, c);
+      else if constexpr (asks)
+        prefetch_batch<tokens(), bytes>(*run.ahead, again);
+      for (Index token = 0; token < tokens(); ++token, ++weights, values = values.from_row(1))
+        step(values.at(0), std::make_index_sequence<std::size_t(rows)>{},
              std::make_index_sequence<std::size_t(packets)>{});
     };
     Index j = 0;
@@ -8487,8 +8520,8 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
   unrolled<std::size_t(rows * packets)>([&](auto i) { store(in_memory(i), sums[i]); });
 }
 /// Adds weighted values to the sums of `rows` queries, for all channels.
-template <class A, int rows, class V>
-EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<V>> runs, Index channels,
+template <class A, int rows, class Rows>
+EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<Rows>> runs, Index channels,
                                   A* sums, Index sum_stride, bool asks) {
   constexpr int most = stream_sums / rows < 8 ? stream_sums / rows : 8;
   constexpr Index L = lanes<packet<A>>;
@@ -8506,7 +8539,9 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<V>
     add_blocks(asking, std::integral_constant<int, 2>{});
     add_blocks(asking, std::integral_constant<int, 1>{});
   };
-  if (asks)
+  if constexpr (are_listed_rows<Rows>)
+    add_all(std::true_type{});
+  else if (asks)
     add_all(std::true_type{});
   else
     add_all(std::false_type{});
@@ -8514,10 +8549,9 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<V>
     for (int r = 0; r < rows; ++r) {
       A sum = sums[r * sum_stride + c];
       const A* weight = weights + r * panel_shape<A>::tile;
-      for (const value_run<V>& run : runs)
+      for (const value_run<Rows>& run : runs)
         for (Index j = 0; j < run.count; ++j, ++weight)
-          sum =
-              as_computed(multiply_add(*weight, static_cast<A>(run.rows.rows[j * run.rows.stride + c]), sum));
+          sum = as_computed(multiply_add(*weight, static_cast<A>(run.rows.at(j)[c]), sum));
       sums[r * sum_stride + c] = sum;
     }
 }
@@ -8537,9 +8571,7 @@ void for_groups_of_rows(Index rows, const Body& body) {
 /// Benchmark row that needs batches: one query, bshd/1x4096x32+8x128. Whole tiles of one head take 1.5 times
 /// as long.
 ///
-/// Listed tokens are anywhere in memory. A batch of them is copied, and the kernels read the copies as
-/// contiguous tokens. Pages of one token, which are read in place one by one, take 1.8 to 3.1 times as long
-/// as contiguous tokens.
+/// Listed tokens are anywhere in memory. Kernels get the address of each, and of as many tokens to prefetch.
 namespace rope::inline ROPE_ABI::detail {
 /// The keys or values of one batch in a tile: runs of tokens at a regular stride, of the current head, each
 /// with the memory that it prefetches.
@@ -8551,10 +8583,21 @@ struct key_runs {
   tile_range run[most];  // the first `count` are set, here and below: setting all takes longer than using 2
   const C* rows[most];   // the first token of each
   stream_ahead ahead[most];
+  C* copies = nullptr;  // for listed tokens, which are one run, [tokens, depth]; the others have none
+  listed_rows<C> list;
+  Index depth;
   Index first() const { return run[0].first; }
   Index last() const { return run[count - 1].last; }
+  bool is_listed() const { return copies != nullptr; }
+  /// Run i, at regular strides: copies of listed tokens.
   token_run<C> tokens(Index i) const {
-    return {b, head, begin + run[i].first, run[i].last - run[i].first, rows[i]};
+    const Index count_of_run = run[i].last - run[i].first;
+    for (Index n = 0; is_listed() && n < count_of_run; ++n) {
+      for (Index d = 0; d < depth; d += line_bytes / Index(sizeof(C)))
+        prefetch_rows<1, line_bytes>(list.next + n, d);
+      std::copy_n(list.at(n), depth, copies + n * depth);
+    }
+    return {b, head, begin + run[i].first, count_of_run, is_listed() ? copies : rows[i]};
   }
 };
 /// Where reading continues: tokens [token, end) of head kv.
@@ -8572,17 +8615,18 @@ class decode_batches {
         b_(b),
         short_pages_(has_short_pages(k, heads, rows)),
         heads_per_pass_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
-        tokens_(k.is_listed() ? tokens_of_copy((std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))
+        tokens_(k.is_listed() ? tokens_of_list((std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))
                               : tokens_of_batch(heads_per_pass_,
                                                 (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
         run_((std::min)(tokens_, k.run_from(0))),
         // int8 tokens are so small that a second prefetch costs more than it saves.
         again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {
     struct copied_tokens {};
-    struct rows_of_copies {};
+    struct addresses {};
     if (!k.is_listed()) return;
     copies_ = workspace<copied_tokens, C>(tokens_ * (std::max)(k.head_dim, v.head_dim));
-    rows_ = workspace<rows_of_copies, const C*>(tokens_);
+    rows_ = workspace<addresses, const C*>(2 * tokens_);
+    rows_of_next_ = rows_ + tokens_;
   }
   /// Heads of a pass, which alternate after every batch: all of them, or 1.
   Index heads_per_pass() const { return heads_per_pass_; }
@@ -8597,9 +8641,11 @@ class decode_batches {
     if (x.is_listed()) {
       batch.count = 1;
       batch.run[0] = {j, end};
-      batch.rows[0] = copies_;
-      depth_of_batch_ = x.head_dim;
-      if (!next_.has(x, head, 0, begin + j)) find_rows(x, begin + j, begin + end);
+      if (!next_.has(x, head, 0, begin + j)) find_next(x, {head, begin + j, begin + hull.last});
+      std::swap(rows_, rows_of_next_);
+      batch.list = {rows_, rows_of_next_, 0};
+      batch.copies = copies_;
+      batch.depth = x.head_dim;
       return batch;
     }
     const Index most = short_pages_ ? 1 : key_runs<C>::most;
@@ -8611,8 +8657,7 @@ class decode_batches {
     }
     return batch;
   }
-  /// Makes run i of a batch prefetch run i of the next batch, which reads x from `after` on. Copies listed
-  /// tokens meanwhile.
+  /// Makes run i of a batch prefetch run i of the next batch, which reads x from `after` on.
   void prefetch_next(key_runs<C>& batch, const token_source<C>& x, const key_place& after) {
     next_.source = &x;
     next_.head = after.kv;
@@ -8623,7 +8668,9 @@ class decode_batches {
       next_.rows[i] = x.at(b_, next_.token[i], after.kv);
       batch.ahead[i] = ahead_from(x, next_.rows[i]);
     }
-    if (x.is_listed()) copy_tokens(batch, x, after);
+    if (!x.is_listed()) return;
+    find_next(x, after);
+    batch.ahead[0] = {copies_, batch.depth, batch.depth, Index{0}};  // of kernels that read copies
   }
   /// Moves a batch of x to head first_head + `heads`. Each run then continues with the next run. The last one
   /// continues at the place given to prefetch_next, moved by `heads` heads.
@@ -8662,36 +8709,15 @@ class decode_batches {
     if (heads == 1 && !is_quantized<C>) return head <= Index{1} << 8 ? 64 : head <= Index{1} << 9 ? 32 : 16;
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
   }
-  /// Listed tokens of a batch, an even number: their copies take half of L1 (32 KiB), and the next batch has
-  /// time to arrive in L2. (Half as many, prefetched to L1, take 1.2 times as long from memory, 2048 of 65536
-  /// keys.)
-  static constexpr Index tokens_of_copy(Index head) {
+  /// Listed tokens of a batch, an even number of at most 16 KiB. (Batches of 8 or 32 KiB are not faster.)
+  static constexpr Index tokens_of_list(Index head) {
     return (std::min)(Index{64}, (std::max)(Index{1}, (Index{1} << 13) / (std::max)(Index{1}, head)) * 2);
   }
-  /// Finds the memory of listed tokens [first, last).
-  void find_rows(const token_source<C>& x, Index first, Index last) {
-    for (Index n = 0; first + n < last; ++n) rows_[n] = x.at(b_, first + n, 0);
-  }
-  /// Copies the listed tokens of a batch, and prefetches one token of the next batch before each.
-  void copy_tokens(key_runs<C>& batch, const token_source<C>& next, const key_place& after) {
-    const Index count = batch.last() - batch.first(), depth = depth_of_batch_,
-                bytes = depth * Index(sizeof(C)), whole = bytes / line_bytes * line_bytes,
-                next_count = (std::min)(tokens_, after.end - after.token);
-    for (Index n = 0; n < (std::max)(count, next_count); ++n) {
-      const C* const row = rows_[n];
-      if (n < next_count) {
-        rows_[n] = next.at(b_, after.token + n, 0);
-        for (Index byte = 0; byte < next.head_dim * Index(sizeof(C)); byte += line_bytes)
-          prefetch_to_l2(address_after(rows_[n], 0) + static_cast<std::uintptr_t>(byte));
-      }
-      if (n >= count) continue;
-      const auto* const from = reinterpret_cast<const char*>(row);
-      auto* const to = reinterpret_cast<char*>(copies_ + n * depth);
-      for (Index byte = 0; byte < whole; byte += line_bytes)  // without a call
-        std::memcpy(to + byte, from + byte, std::size_t(line_bytes));
-      if (whole < bytes) std::memcpy(to + whole, from + whole, static_cast<std::size_t>(bytes - whole));
-    }
-    batch.ahead[0] = {copies_, depth, depth, Index{0}};
+  /// Finds the listed tokens of the batch that reads `source` from `place` on. Its last token repeats.
+  EIGEN_DONT_INLINE void find_next(const token_source<C>& source, const key_place& place) {
+    const token_source<C> x = source;  // not shared, so that its fields are loaded once
+    for (Index n = 0; n < tokens_; ++n)
+      rows_of_next_[n] = x.at(b_, (std::min)(place.token + n, place.end - 1), 0);
   }
   /// The memory of tokens from `first` on, of heads_per_pass heads.
   stream_ahead ahead_from(const token_source<C>& x, const C* first) const {
@@ -8715,8 +8741,8 @@ class decode_batches {
   Index run_;                 // tokens of a run, at most
   Index again_;               // a cache line is prefetched again this many tokens before its use
   C* copies_ = nullptr;       // [tokens_, head_dim], of the listed tokens of a batch
-  const C** rows_ = nullptr;  // [tokens_], where these are, or the next ones
-  Index depth_of_batch_ = 0;
+  const C** rows_ = nullptr;  // [tokens_], the addresses of these
+  const C** rows_of_next_ = nullptr;
   place_of_next next_;
 };
 }  // namespace rope::inline ROPE_ABI::detail
@@ -9037,18 +9063,18 @@ class decode_operands {
   /// scores [rows, tile] of run i of a batch. The first rows read its keys from memory, the others from a
   /// cache.
   void score(key_runs<C>& keys, Index i, A* scores) {
-    const token_run<C> run = keys.tokens(i);
-    const Index depth = call_.q.head_dim, kv = run.head, first = keys.run[i].first;
-    const auto score_with = [&](const auto& block) {
+    const Index depth = call_.q.head_dim, kv = keys.head, first = keys.run[i].first,
+                count = keys.run[i].last - first;
+    const auto score_with = [&](const auto& rows) {
       for_groups_of_rows(of_.rows, [&](auto group, Index r) {
-        score_rows<A, group()>(query(kv, r), depth, block, run.count, depth, scores + r * shape::tile + first,
+        score_rows<A, group()>(query(kv, r), depth, rows, count, depth, scores + r * shape::tile + first,
                                r == 0 ? &keys.ahead[i] : nullptr);
       });
     };
     if (widens_once())
-      score_with(read_keys<wide_type<key_type>>(call_, run, buffers_));
-    else
-      score_with(read_keys<key_type>(call_, run, buffers_));
+      score_with(read_keys<wide_type<key_type>>(call_, keys.tokens(i), buffers_));
+    else if (!reads_list<key_type, Rotation::rotates>(keys, score_with))
+      score_with(read_keys<key_type>(call_, keys.tokens(i), buffers_));
     if constexpr (scales_apart<key_type>)
       multiply_by_scales(call_.k, of_.b, kv, keys.begin, keys.run[i], scores, of_.rows);
   }
@@ -9069,8 +9095,9 @@ class decode_operands {
     };
     const auto read = [&]<class Storage>(std::type_identity<Storage>, Index i) {
       const token_run<C> run = keys.tokens(i);
-      const auto values = read_values<Storage>(call_, run, buffers_);
-      return value_run<Storage>{values, run.count, &keys.ahead[i], keys.ahead[i].again(values, run.count)};
+      const row_block<Storage> values = read_values<Storage>(call_, run, buffers_);
+      return value_run<row_block<Storage>>{values, run.count, &keys.ahead[i],
+                                           keys.ahead[i].again(values, run.count)};
     };
     const auto one_by_one = [&](auto storage) {  // all use the same buffer
       for (Index i = 0; i < keys.count; ++i) {
@@ -9079,10 +9106,16 @@ class decode_operands {
       }
     };
     if (widens_once()) return one_by_one(std::type_identity<wide_type<value_type>>{});
+    if (reads_list<value_type, false>(keys, [&](const listed_rows<C>& values) {
+          const value_run<listed_rows<C>> run = {values, keys.last() - keys.first(), nullptr, {}};
+          add_with(keys.first(), std::span(&run, std::size_t{1}));
+        }))
+      return;
     if constexpr (std::is_same_v<value_type, C>) {
-      value_run<C> runs[key_runs<C>::most];
+      using run_type = value_run<row_block<C>>;
+      run_type runs[key_runs<C>::most];
       for (Index i = 0; i < keys.count; ++i) runs[i] = read(std::type_identity<C>{}, i);
-      add_with(keys.first(), std::span<const value_run<C>>(runs, static_cast<std::size_t>(keys.count)));
+      add_with(keys.first(), std::span<const run_type>(runs, static_cast<std::size_t>(keys.count)));
     } else {
       one_by_one(std::type_identity<value_type>{});
     }
@@ -9119,6 +9152,13 @@ class decode_operands {
   /// rows of one thread.
   bool widens_once() const {
     return !std::is_same_v<key_type, A> && call_.q.tokens * call_.group() > shape::rows;
+  }
+  /// Calls body(rows) with listed keys or values that are read as `Storage`, in place. Returns whether it does.
+  template <class Storage, bool rotates>
+  static bool reads_list(const key_runs<C>& keys, const auto& body) {
+    if constexpr (std::is_same_v<Storage, C> && !rotates)
+      if (keys.is_listed()) return body(keys.list), true;
+    return false;
   }
   A* query(Index kv, Index row) const {
     return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;

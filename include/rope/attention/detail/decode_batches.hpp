@@ -2,10 +2,9 @@
 #ifndef ROPE_ATTENTION_DETAIL_DECODE_BATCHES_HPP
 #define ROPE_ATTENTION_DETAIL_DECODE_BATCHES_HPP
 
-#include <algorithm>  // std::max, std::min
-#include <cstddef>
+#include <algorithm>  // std::copy_n, std::max, std::min
 #include <cstdint>
-#include <cstring>  // std::memcpy
+#include <utility>  // std::swap
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/prefetch.hpp>
@@ -22,9 +21,7 @@
 /// Benchmark row that needs batches: one query, bshd/1x4096x32+8x128. Whole tiles of one head take 1.5 times
 /// as long.
 ///
-/// Listed tokens are anywhere in memory. A batch of them is copied, and the kernels read the copies as
-/// contiguous tokens. Pages of one token, which are read in place one by one, take 1.8 to 3.1 times as long
-/// as contiguous tokens.
+/// Listed tokens are anywhere in memory. Kernels get the address of each, and of as many tokens to prefetch.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -39,11 +36,22 @@ struct key_runs {
   tile_range run[most];  // the first `count` are set, here and below: setting all takes longer than using 2
   const C* rows[most];   // the first token of each
   stream_ahead ahead[most];
+  C* copies = nullptr;  // for listed tokens, which are one run, [tokens, depth]; the others have none
+  listed_rows<C> list;
+  Index depth;
 
   Index first() const { return run[0].first; }
   Index last() const { return run[count - 1].last; }
+  bool is_listed() const { return copies != nullptr; }
+  /// Run i, at regular strides: copies of listed tokens.
   token_run<C> tokens(Index i) const {
-    return {b, head, begin + run[i].first, run[i].last - run[i].first, rows[i]};
+    const Index count_of_run = run[i].last - run[i].first;
+    for (Index n = 0; is_listed() && n < count_of_run; ++n) {
+      for (Index d = 0; d < depth; d += line_bytes / Index(sizeof(C)))
+        prefetch_rows<1, line_bytes>(list.next + n, d);
+      std::copy_n(list.at(n), depth, copies + n * depth);
+    }
+    return {b, head, begin + run[i].first, count_of_run, is_listed() ? copies : rows[i]};
   }
 };
 
@@ -63,17 +71,18 @@ class decode_batches {
         b_(b),
         short_pages_(has_short_pages(k, heads, rows)),
         heads_per_pass_(k.head_stride <= k.token_stride || short_pages_ ? heads : 1),
-        tokens_(k.is_listed() ? tokens_of_copy((std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))
+        tokens_(k.is_listed() ? tokens_of_list((std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))
                               : tokens_of_batch(heads_per_pass_,
                                                 (std::max)(k.head_dim, v.head_dim) * Index(sizeof(C)))),
         run_((std::min)(tokens_, k.run_from(0))),
         // int8 tokens are so small that a second prefetch costs more than it saves.
         again_(heads_per_pass_ == 1 && !is_quantized<C> ? (std::min)(Index{16}, run_ / 4 * 3) : 0) {
     struct copied_tokens {};
-    struct rows_of_copies {};
+    struct addresses {};
     if (!k.is_listed()) return;
     copies_ = workspace<copied_tokens, C>(tokens_ * (std::max)(k.head_dim, v.head_dim));
-    rows_ = workspace<rows_of_copies, const C*>(tokens_);
+    rows_ = workspace<addresses, const C*>(2 * tokens_);
+    rows_of_next_ = rows_ + tokens_;
   }
 
   /// Heads of a pass, which alternate after every batch: all of them, or 1.
@@ -90,9 +99,11 @@ class decode_batches {
     if (x.is_listed()) {
       batch.count = 1;
       batch.run[0] = {j, end};
-      batch.rows[0] = copies_;
-      depth_of_batch_ = x.head_dim;
-      if (!next_.has(x, head, 0, begin + j)) find_rows(x, begin + j, begin + end);
+      if (!next_.has(x, head, 0, begin + j)) find_next(x, {head, begin + j, begin + hull.last});
+      std::swap(rows_, rows_of_next_);
+      batch.list = {rows_, rows_of_next_, 0};
+      batch.copies = copies_;
+      batch.depth = x.head_dim;
       return batch;
     }
     const Index most = short_pages_ ? 1 : key_runs<C>::most;
@@ -105,8 +116,7 @@ class decode_batches {
     return batch;
   }
 
-  /// Makes run i of a batch prefetch run i of the next batch, which reads x from `after` on. Copies listed
-  /// tokens meanwhile.
+  /// Makes run i of a batch prefetch run i of the next batch, which reads x from `after` on.
   void prefetch_next(key_runs<C>& batch, const token_source<C>& x, const key_place& after) {
     next_.source = &x;
     next_.head = after.kv;
@@ -117,7 +127,9 @@ class decode_batches {
       next_.rows[i] = x.at(b_, next_.token[i], after.kv);
       batch.ahead[i] = ahead_from(x, next_.rows[i]);
     }
-    if (x.is_listed()) copy_tokens(batch, x, after);
+    if (!x.is_listed()) return;
+    find_next(x, after);
+    batch.ahead[0] = {copies_, batch.depth, batch.depth, Index{0}};  // of kernels that read copies
   }
   /// Moves a batch of x to head first_head + `heads`. Each run then continues with the next run. The last one
   /// continues at the place given to prefetch_next, moved by `heads` heads.
@@ -159,36 +171,15 @@ class decode_batches {
     return heads * head <= Index{1} << 12 ? 64 : heads * head <= Index{1} << 13 ? 32 : 16;
   }
 
-  /// Listed tokens of a batch, an even number: their copies take half of L1 (32 KiB), and the next batch has
-  /// time to arrive in L2. (Half as many, prefetched to L1, take 1.2 times as long from memory, 2048 of 65536
-  /// keys.)
-  static constexpr Index tokens_of_copy(Index head) {
+  /// Listed tokens of a batch, an even number of at most 16 KiB. (Batches of 8 or 32 KiB are not faster.)
+  static constexpr Index tokens_of_list(Index head) {
     return (std::min)(Index{64}, (std::max)(Index{1}, (Index{1} << 13) / (std::max)(Index{1}, head)) * 2);
   }
-  /// Finds the memory of listed tokens [first, last).
-  void find_rows(const token_source<C>& x, Index first, Index last) {
-    for (Index n = 0; first + n < last; ++n) rows_[n] = x.at(b_, first + n, 0);
-  }
-  /// Copies the listed tokens of a batch, and prefetches one token of the next batch before each.
-  void copy_tokens(key_runs<C>& batch, const token_source<C>& next, const key_place& after) {
-    const Index count = batch.last() - batch.first(), depth = depth_of_batch_,
-                bytes = depth * Index(sizeof(C)), whole = bytes / line_bytes * line_bytes,
-                next_count = (std::min)(tokens_, after.end - after.token);
-    for (Index n = 0; n < (std::max)(count, next_count); ++n) {
-      const C* const row = rows_[n];
-      if (n < next_count) {
-        rows_[n] = next.at(b_, after.token + n, 0);
-        for (Index byte = 0; byte < next.head_dim * Index(sizeof(C)); byte += line_bytes)
-          prefetch_to_l2(address_after(rows_[n], 0) + static_cast<std::uintptr_t>(byte));
-      }
-      if (n >= count) continue;
-      const auto* const from = reinterpret_cast<const char*>(row);
-      auto* const to = reinterpret_cast<char*>(copies_ + n * depth);
-      for (Index byte = 0; byte < whole; byte += line_bytes)  // without a call
-        std::memcpy(to + byte, from + byte, std::size_t(line_bytes));
-      if (whole < bytes) std::memcpy(to + whole, from + whole, static_cast<std::size_t>(bytes - whole));
-    }
-    batch.ahead[0] = {copies_, depth, depth, Index{0}};
+  /// Finds the listed tokens of the batch that reads `source` from `place` on. Its last token repeats.
+  EIGEN_DONT_INLINE void find_next(const token_source<C>& source, const key_place& place) {
+    const token_source<C> x = source;  // not shared, so that its fields are loaded once
+    for (Index n = 0; n < tokens_; ++n)
+      rows_of_next_[n] = x.at(b_, (std::min)(place.token + n, place.end - 1), 0);
   }
 
   /// The memory of tokens from `first` on, of heads_per_pass heads.
@@ -216,8 +207,8 @@ class decode_batches {
   Index run_;                 // tokens of a run, at most
   Index again_;               // a cache line is prefetched again this many tokens before its use
   C* copies_ = nullptr;       // [tokens_, head_dim], of the listed tokens of a batch
-  const C** rows_ = nullptr;  // [tokens_], where these are, or the next ones
-  Index depth_of_batch_ = 0;
+  const C** rows_ = nullptr;  // [tokens_], the addresses of these
+  const C** rows_of_next_ = nullptr;
   place_of_next next_;
 };
 

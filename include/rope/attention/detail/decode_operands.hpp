@@ -80,18 +80,18 @@ class decode_operands {
   /// scores [rows, tile] of run i of a batch. The first rows read its keys from memory, the others from a
   /// cache.
   void score(key_runs<C>& keys, Index i, A* scores) {
-    const token_run<C> run = keys.tokens(i);
-    const Index depth = call_.q.head_dim, kv = run.head, first = keys.run[i].first;
-    const auto score_with = [&](const auto& block) {
+    const Index depth = call_.q.head_dim, kv = keys.head, first = keys.run[i].first,
+                count = keys.run[i].last - first;
+    const auto score_with = [&](const auto& rows) {
       for_groups_of_rows(of_.rows, [&](auto group, Index r) {
-        score_rows<A, group()>(query(kv, r), depth, block, run.count, depth, scores + r * shape::tile + first,
+        score_rows<A, group()>(query(kv, r), depth, rows, count, depth, scores + r * shape::tile + first,
                                r == 0 ? &keys.ahead[i] : nullptr);
       });
     };
     if (widens_once())
-      score_with(read_keys<wide_type<key_type>>(call_, run, buffers_));
-    else
-      score_with(read_keys<key_type>(call_, run, buffers_));
+      score_with(read_keys<wide_type<key_type>>(call_, keys.tokens(i), buffers_));
+    else if (!reads_list<key_type, Rotation::rotates>(keys, score_with))
+      score_with(read_keys<key_type>(call_, keys.tokens(i), buffers_));
     if constexpr (scales_apart<key_type>)
       multiply_by_scales(call_.k, of_.b, kv, keys.begin, keys.run[i], scores, of_.rows);
   }
@@ -114,8 +114,9 @@ class decode_operands {
     };
     const auto read = [&]<class Storage>(std::type_identity<Storage>, Index i) {
       const token_run<C> run = keys.tokens(i);
-      const auto values = read_values<Storage>(call_, run, buffers_);
-      return value_run<Storage>{values, run.count, &keys.ahead[i], keys.ahead[i].again(values, run.count)};
+      const row_block<Storage> values = read_values<Storage>(call_, run, buffers_);
+      return value_run<row_block<Storage>>{values, run.count, &keys.ahead[i],
+                                           keys.ahead[i].again(values, run.count)};
     };
     const auto one_by_one = [&](auto storage) {  // all use the same buffer
       for (Index i = 0; i < keys.count; ++i) {
@@ -124,10 +125,16 @@ class decode_operands {
       }
     };
     if (widens_once()) return one_by_one(std::type_identity<wide_type<value_type>>{});
+    if (reads_list<value_type, false>(keys, [&](const listed_rows<C>& values) {
+          const value_run<listed_rows<C>> run = {values, keys.last() - keys.first(), nullptr, {}};
+          add_with(keys.first(), std::span(&run, std::size_t{1}));
+        }))
+      return;
     if constexpr (std::is_same_v<value_type, C>) {
-      value_run<C> runs[key_runs<C>::most];
+      using run_type = value_run<row_block<C>>;
+      run_type runs[key_runs<C>::most];
       for (Index i = 0; i < keys.count; ++i) runs[i] = read(std::type_identity<C>{}, i);
-      add_with(keys.first(), std::span<const value_run<C>>(runs, static_cast<std::size_t>(keys.count)));
+      add_with(keys.first(), std::span<const run_type>(runs, static_cast<std::size_t>(keys.count)));
     } else {
       one_by_one(std::type_identity<value_type>{});
     }
@@ -168,6 +175,14 @@ class decode_operands {
   /// rows of one thread.
   bool widens_once() const {
     return !std::is_same_v<key_type, A> && call_.q.tokens * call_.group() > shape::rows;
+  }
+
+  /// Calls body(rows) with listed keys or values that are read as `Storage`, in place. Returns whether it does.
+  template <class Storage, bool rotates>
+  static bool reads_list(const key_runs<C>& keys, const auto& body) {
+    if constexpr (std::is_same_v<Storage, C> && !rotates)
+      if (keys.is_listed()) return body(keys.list), true;
+    return false;
   }
 
   A* query(Index kv, Index row) const {

@@ -37,7 +37,7 @@ EIGEN_ALWAYS_INLINE void prefetch_to_l2(std::uintptr_t address) {
 #elif defined(EIGEN_VECTORIZE_SSE)
   _mm_prefetch(reinterpret_cast<const char*>(address), _MM_HINT_T1);
 #else
-  prefetch_after(static_cast<const char*>(nullptr), address);
+  prefetch_line(address);
 #endif
 }
 
@@ -102,7 +102,6 @@ class stream_ahead {
     return {address_after(rows.rows, tokens_ * rows.stride), rows.stride * Index(sizeof(X)), left, first_,
             stride};
   }
-
   /// The address of the next `bytes`, assumed to be contiguous. Advances past them.
   EIGEN_ALWAYS_INLINE std::uintptr_t take(Index bytes) {
     const std::uintptr_t here = next_;
@@ -135,6 +134,15 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
     for (Index byte = 0; byte < bytes; byte += line_bytes)
       prefetch_line(again.address + static_cast<std::uintptr_t>(token * again.stride + byte));
   again.advance(tokens);
+}
+
+/// Prefetches `bytes` from channel c on of each of `tokens` rows anywhere in memory. They are used a batch
+/// later, so they wait in L2. (Selected keys: prefetched to L1, 2048 of 65536 take 1.15 times as long.)
+template <Index tokens, Index bytes, class X>
+EIGEN_ALWAYS_INLINE void prefetch_rows(const X* const* rows, Index c) {
+  for (Index token = 0; token < tokens; ++token)
+    for (Index byte = 0; byte < bytes; byte += line_bytes)
+      prefetch_to_l2(address_after(rows[token], c) + static_cast<std::uintptr_t>(byte));
 }
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -29,8 +29,26 @@ namespace rope::inline ROPE_ABI::detail {
 /// rows[n * stride + d]
 template <class X>
 struct row_block {
+  using value_type = X;
   const X* rows;
   Index stride;
+
+  const X* at(Index n) const { return rows + n * stride; }
+  row_block from_row(Index n) const { return {at(n), stride}; }
+  row_block from_channel(Index c) const { return {rows + c, stride}; }
+};
+
+/// rows[n][first + d], anywhere in memory, and as many rows that are read after them.
+template <class X>
+struct listed_rows {
+  using value_type = X;
+  const X* const* rows;
+  const X* const* next;
+  Index first;
+
+  const X* at(Index n) const { return rows[n] + first; }
+  listed_rows from_row(Index n) const { return {rows + n, next + n, first}; }
+  listed_rows from_channel(Index c) const { return {rows, next, first + c}; }
 };
 
 /// `count` rows in the type `Storage`: the rows themselves, or widened copies in `wide`.

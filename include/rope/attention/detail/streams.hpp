@@ -49,17 +49,16 @@ EIGEN_ALWAYS_INLINE void multiply_add_each(const P& x, P* sums, const Factor& fa
   ((sums[first + int(i)] = multiply_add(x, factor(Index(i)), sums[first + int(i)])), ...);
 }
 
-/// sums[r * keys + n] += queries[r * query_stride ..] * keys[n * stride ..] for one packet of channels.
-template <class P, class A, class K, std::size_t... r, std::size_t... n>
-EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, const K* keys, Index stride,
-                                      P* sums, std::index_sequence<r...>,
-                                      std::index_sequence<n...> each_key) {
+/// sums[r * count + n] += queries[r * query_stride ..] * keys.at(n) for one packet of channels of `count` keys.
+template <class P, class A, class Rows, std::size_t... r, std::size_t... n>
+EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, Rows keys, P* sums,
+                                      std::index_sequence<r...>, std::index_sequence<n...> each_key) {
   if constexpr (sizeof...(r) == 1) {
     // There are as many keys as sums: loading all keys first would need more registers than there are.
     const P query = in_register(load<P>(queries));
-    ((sums[n] = multiply_add(query, load<P>(keys + Index(n) * stride), sums[n])), ...);
+    ((sums[n] = multiply_add(query, load<P>(keys.at(Index(n))), sums[n])), ...);
   } else {
-    const P key[] = {in_register(load<P>(keys + Index(n) * stride))...};
+    const P key[] = {in_register(load<P>(keys.at(Index(n))))...};
     (multiply_add_each<int(r * sizeof...(n))>(
          in_register(load<P>(queries + Index(r) * query_stride)), sums, [&](Index i) { return key[i]; },
          each_key),
@@ -67,13 +66,19 @@ EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, cons
   }
 }
 
-/// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys[n * stride + d] for rows x keys scores.
-/// The order of each sum does not depend on the number of rows and keys.
-template <class A, int rows, bool asks, class K, std::size_t... n>
-EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_block<K> keys, Index depth,
-                                     A* scores, stream_ahead* ahead, std::uintptr_t again,
+/// Whether rows are listed_rows, which have their own rows to prefetch. Every kernel of them prefetches, also
+/// for later groups of queries, because a second kernel that does not takes longer to compile than it saves.
+template <class Rows>
+inline constexpr bool are_listed_rows = std::is_same_v<Rows, listed_rows<typename Rows::value_type>>;
+
+/// scores[r * tile + n] = sum_d queries[r * query_stride + d] * keys.at(n)[d] for rows x keys scores. The
+/// order of each sum does not depend on the number of rows and keys.
+template <class A, int rows, bool asks, class Rows, std::size_t... n>
+EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, Rows keys, Index depth, A* scores,
+                                     stream_ahead* ahead, std::uintptr_t again,
                                      std::index_sequence<n...> each_key) {
   using P = packet<A>;
+  using K = typename Rows::value_type;
   constexpr Index L = lanes<P>, line = line_bytes / Index(sizeof(K)), count = sizeof...(n);
   constexpr std::size_t size = std::size_t(rows) * sizeof...(n),
                         padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
@@ -81,10 +86,12 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
   P sums[padded];
   unrolled<padded>([&](auto i) { sums[i] = fill<P>(A(0)); });
   std::uintptr_t next = 0;
-  if constexpr (asks) next = ahead->take(count * depth * Index(sizeof(K)));
+  if constexpr (asks && !are_listed_rows<Rows>) next = ahead->take(count * depth * Index(sizeof(K)));
   Index d = 0;
   for (; d + line <= depth; d += line) {
-    if constexpr (asks) {
+    if constexpr (asks && are_listed_rows<Rows>) {
+      prefetch_rows<count, line_bytes>(keys.next, d);
+    } else if constexpr (asks) {
       (prefetch_line(next + n * line_bytes), ...);
       next += count * line_bytes;
       if (again != 0) {
@@ -93,10 +100,10 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
       }
     }
     for (Index p = d; p < d + line; p += L)
-      score_packet(queries + p, query_stride, keys.rows + p, keys.stride, sums, each_row, each_key);
+      score_packet(queries + p, query_stride, keys.from_channel(p), sums, each_row, each_key);
   }
   for (; d + L <= depth; d += L)
-    score_packet(queries + d, query_stride, keys.rows + d, keys.stride, sums, each_row, each_key);
+    score_packet(queries + d, query_stride, keys.from_channel(d), sums, each_row, each_key);
 
   A totals[padded];
   unrolled<padded / std::size_t(L)>([&](auto i) {
@@ -106,18 +113,17 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, row_b
   });
   for (; d < depth; ++d)
     for (Index i = 0; i < Index(size); ++i)
-      totals[i] =
-          as_computed(multiply_add(queries[i / count * query_stride + d],
-                                   static_cast<A>(keys.rows[i % count * keys.stride + d]), totals[i]));
+      totals[i] = as_computed(multiply_add(queries[i / count * query_stride + d],
+                                           static_cast<A>(keys.at(i % count)[d]), totals[i]));
   for (Index r = 0; r < rows; ++r) std::copy_n(totals + r * count, count, scores + r * panel_shape<A>::tile);
 }
 
 /// Scores of `rows` queries with keys [0, count).
 ///
 /// \param ahead  what to prefetch; null if these keys were just read
-template <class A, int rows, class K>
-EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_block<K> keys, Index count,
-                                  Index depth, A* scores, stream_ahead* ahead) {
+template <class A, int rows, class Rows>
+EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, Rows keys, Index count, Index depth,
+                                  A* scores, stream_ahead* ahead) {
   constexpr int block = stream_sums / rows;
   // Always inlined, because clang keeps the state of a lambda in memory if it calls it. One loop prefetches
   // and one does not, because clang spills sums in a loop that tests whether to prefetch.
@@ -126,9 +132,8 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
     const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key)
         ROPE_DETAIL_INLINE_LAMBDA {
       constexpr Index scored = sizeof...(key);
-      score_block<A, rows, asks()>(queries, query_stride,
-                                   row_block<K>{keys.rows + n * keys.stride, keys.stride}, depth, scores + n,
-                                   ahead, again.address, each_key);
+      score_block<A, rows, asks()>(queries, query_stride, keys.from_row(n), depth, scores + n, ahead,
+                                   again.address, each_key);
       if constexpr (asks()) again.advance(scored);
       n += scored;
     };
@@ -137,16 +142,18 @@ EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, row_bloc
       while (n + block / 4 <= count) score(std::make_index_sequence<std::size_t(block / 4)>{});
     while (n < count) score(std::index_sequence<0>{});
   };
-  if (ahead != nullptr)
+  if constexpr (are_listed_rows<Rows>)
+    score_with(std::true_type{}, {});
+  else if (ahead != nullptr)
     score_with(std::true_type{}, ahead->again(keys, count));
   else
     score_with(std::false_type{}, {});
 }
 
-/// Values of `count` tokens at regular strides, and what to prefetch while they are processed.
-template <class V>
+/// Values of `count` tokens, and what to prefetch while they are processed.
+template <class Rows>
 struct value_run {
-  row_block<V> rows;
+  Rows rows;
   Index count;
   stream_ahead* ahead;
   repeated_prefetch again;
@@ -156,10 +163,11 @@ struct value_run {
 /// from c on, over the values of all runs. Sums stay in registers from run to run.
 ///
 /// \tparam asks  whether to prefetch what is read after the runs; false if the runs were just read
-template <class A, int rows, int packets, bool asks, class V>
-EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<V>> runs, Index c,
+template <class A, int rows, int packets, bool asks, class Rows>
+EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run<Rows>> runs, Index c,
                                      A* sums_in_memory, Index sum_stride) {
   using P = packet<A>;
+  using V = typename Rows::value_type;
   constexpr Index L = lanes<P>, bytes = packets * L * Index(sizeof(V)), together = tokens_per_prefetch(bytes);
   P sums[std::size_t(rows * packets)];
   const auto in_memory = [&](std::size_t i) {
@@ -173,13 +181,16 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
          in_register(load<P>(value + Index(n) * L)), sums, [&](Index row) { return weight[row]; }, all),
      ...);
   };
-  for (const value_run<V>& run : runs) {
-    const V* value = run.rows.rows + c;
+  for (const value_run<Rows>& run : runs) {
+    Rows values = run.rows.from_channel(c);
     repeated_prefetch again = run.again.behind(c * Index(sizeof(V)));
     const auto add = [&](auto tokens) ROPE_DETAIL_INLINE_LAMBDA {
-      if constexpr (asks) prefetch_batch<tokens(), bytes>(*run.ahead, again);
-      for (Index token = 0; token < tokens(); ++token, ++weights, value += run.rows.stride)
-        step(value, std::make_index_sequence<std::size_t(rows)>{},
+      if constexpr (asks && are_listed_rows<Rows>)
+        prefetch_rows<tokens(), bytes>(values.next, c);
+      else if constexpr (asks)
+        prefetch_batch<tokens(), bytes>(*run.ahead, again);
+      for (Index token = 0; token < tokens(); ++token, ++weights, values = values.from_row(1))
+        step(values.at(0), std::make_index_sequence<std::size_t(rows)>{},
              std::make_index_sequence<std::size_t(packets)>{});
     };
     Index j = 0;
@@ -190,8 +201,8 @@ EIGEN_ALWAYS_INLINE void value_block(const A* weights, std::span<const value_run
 }
 
 /// Adds weighted values to the sums of `rows` queries, for all channels.
-template <class A, int rows, class V>
-EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<V>> runs, Index channels,
+template <class A, int rows, class Rows>
+EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<Rows>> runs, Index channels,
                                   A* sums, Index sum_stride, bool asks) {
   constexpr int most = stream_sums / rows < 8 ? stream_sums / rows : 8;
   constexpr Index L = lanes<packet<A>>;
@@ -209,7 +220,9 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<V>
     add_blocks(asking, std::integral_constant<int, 2>{});
     add_blocks(asking, std::integral_constant<int, 1>{});
   };
-  if (asks)
+  if constexpr (are_listed_rows<Rows>)
+    add_all(std::true_type{});
+  else if (asks)
     add_all(std::true_type{});
   else
     add_all(std::false_type{});
@@ -217,10 +230,9 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<V>
     for (int r = 0; r < rows; ++r) {
       A sum = sums[r * sum_stride + c];
       const A* weight = weights + r * panel_shape<A>::tile;
-      for (const value_run<V>& run : runs)
+      for (const value_run<Rows>& run : runs)
         for (Index j = 0; j < run.count; ++j, ++weight)
-          sum =
-              as_computed(multiply_add(*weight, static_cast<A>(run.rows.rows[j * run.rows.stride + c]), sum));
+          sum = as_computed(multiply_add(*weight, static_cast<A>(run.rows.at(j)[c]), sum));
       sums[r * sum_stride + c] = sum;
     }
 }
