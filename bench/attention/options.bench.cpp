@@ -83,8 +83,8 @@ void step_in_range(row& of, shape s, Index size) {
           {{"the visible keys alone", {{[&] { rope::attention(x.q, keys, values, x.out); }}}}});
 }
 
-/// Decoding steps with `size` selected keys of many, different ones for each key head and step, compared with
-/// steps with as many contiguous keys, also different in every step.
+/// Steps whose `size` keys are selected amid many, each for its own key head and other ones in every step,
+/// beside steps with so many contiguous keys. Neither reads a key again before all others that it reads.
 void step_of_selected(row& of, shape s, Index size) {
   const operands x(s, true);
   constexpr Index steps = 16;
@@ -101,7 +101,7 @@ void step_of_selected(row& of, shape s, Index size) {
                             {.selected = {first, {.queries = 1, .key_heads = s.kv_heads, .keys = size}}});
           }},
           {{"contiguous keys", {{[&] {
-              const Index first = range++ % steps * ((s.keys - size) / steps);
+              const Index first = range++ % steps * size % s.keys;
               rope::attention(x.q, x.k.token_range(first, size), x.v.token_range(first, size), x.out);
             }}}}});
 }
