@@ -48,6 +48,7 @@ class hugging_face_groups {
       text_.missing("rope_parameters", "without it the class of " + model_.architecture +
                                            " takes a scaled rule of its own; give the dictionary");
     if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
+    if (add_scaled_layers(given, path)) return;
     if (given && add_nested_groups(*given, path)) {
       if (has_class_not_in(dictionary_by_type, defaults_.architecture))
         maker_.warn(path.substr(0, path.size() - 1) + " has dictionaries for types of layers; they hold, " +
@@ -81,6 +82,41 @@ class hugging_face_groups {
     if (!given) return nullptr;
     const auto& items = given->items();
     return items.begin() == items.end() ? nullptr : given;
+  }
+
+  /// Names the keys of a rope dictionary that no layer has, and the dictionary.
+  void note_unused(const J& given, const std::string& path, const std::string& because) {
+    std::vector<std::string> keys = {path.substr(0, path.size() - 1)};
+    add_inner_keys(given, path, speaks_of_rope, keys);
+    for (const std::string& key : keys) maker_.warn(key + " has no effect, because " + because);
+  }
+
+  /// Molmo 2: rope_scaling holds for the layers whose numbers rope_scaling_layers has, the others are unscaled.
+  ///
+  /// Source:  Molmo2TextModel of the released models; mlx-vlm, models/molmo_point
+  bool add_scaled_layers(const J* given, const std::string& path) {
+    constexpr const char* key = "rope_scaling_layers";
+    const auto scaled = text_.numbers(key, range::whole);
+    if (!scaled) return false;
+    if (!given) {
+      maker_.warn(text_.path() + key + " has no effect without rope_scaling");
+      return false;
+    }
+    const auto layers = text_.index("num_hidden_layers", range::layers);
+    if (!layers) text_.missing("num_hidden_layers", "rope_scaling_layers lists some of so many");
+    model_.layers.assign(static_cast<std::size_t>(*layers), "default");
+    for (const double layer : *scaled) {
+      if (layer >= static_cast<double>(*layers))
+        text_.refuse(key, "must have numbers below num_hidden_layers, " + std::to_string(*layers) + ", got " +
+                              exact_digits(layer));
+      model_.layers[static_cast<std::size_t>(layer)] = "scaling";
+    }
+    if (scaled->empty())
+      note_unused(*given, path, "rope_scaling_layers is empty");
+    else
+      maker_.add("scaling", given, path);
+    if (contains(model_.layers, std::string("default"))) maker_.add("default", nullptr, path);
+    return true;
   }
 
   /// The base of sliding layers, next to the dictionaries.
@@ -203,7 +239,7 @@ class hugging_face_groups {
         text_.refuse("partial_rotary_factor", "must be that of every layer in partial_rotary_factors, " +
                                                   exact_digits(factor) + ", got " + exact_digits(*beside));
     const J* scaling = scaling_dictionary();
-    const std::string path = text_.path() + "rope_scaling.";
+    const std::string path = text_.path() + "rope_scaling.", full(defaults_.full_type);
     std::vector<std::string> types;
     for (const std::string& type : model_.layers)
       if (!contains(types, type)) types.push_back(type);
@@ -215,13 +251,18 @@ class hugging_face_groups {
         if (bases) terms.base = (*bases)[i];
         if (factors) terms.factor = (*factors)[i];
       }
-      maker_.add(type, type == defaults_.full_type ? scaling : nullptr, path, terms);
+      maker_.add(type, type == full ? scaling : nullptr, path, terms);
     }
-    if (scaling && !contains(types, std::string(defaults_.full_type))) {
-      std::vector<std::string> keys = {text_.path() + "rope_scaling"};
-      add_inner_keys(*scaling, path, speaks_of_rope, keys);
-      for (const std::string& key : keys)
-        maker_.warn(key + " has no effect, because no layer has type " + std::string(defaults_.full_type));
+    const auto scaled = text_.texts("yarn_only_types");
+    if (scaling && !contains(types, full)) {
+      note_unused(*scaling, path, "no layer has type " + full);
+    } else if (scaling && (scaled ? *scaled != std::vector<std::string>{full} : types.size() > 1)) {
+      maker_.warn(
+          text_.path() + "yarn_only_types is not " + full +
+          " alone: rope_scaling holds for those layers, as in transformers; mlx-lm and vLLM scale the "
+          "types that it lists, or all");
+    } else if (!scaling && scaled) {
+      maker_.warn(text_.path() + "yarn_only_types has no effect without rope_scaling");
     }
   }
 

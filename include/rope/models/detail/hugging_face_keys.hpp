@@ -85,6 +85,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
       {"rope_pct", " stablelm "},
       {"rope_ratio", " chatglm "},
+      {"rope_scaling_layers", " molmo2 "},
       {"rotary_dim",
        " bailingmoe bailingmoev2 codegen gptj llada2moe minimax minimaxm1 minimaxm2 minimaxtext01 "},
       {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
@@ -94,6 +95,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"sliding_window_size", " mimov2 mimov2flash smallthinker "},
       {"swa_head_dim", " mimov2 mimov2flash "},
       {"use_bidirectional_attention", look_ahead_if_asked},
+      {"yarn_only_types", " step3p5 "},
   };
   static constexpr key_of_few not_keys[] = {
       // read by all other classes
