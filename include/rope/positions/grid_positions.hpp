@@ -20,8 +20,8 @@
 ///     frequency_table table(axial(frequencies::pixel(16, 256), 3),
 ///                           grid_coordinates(evenly_spaced(8), evenly_spaced(64), evenly_spaced(32)));
 ///
-/// A builder returns an Eigen array (base/owned_array.hpp), so shifts and scales, such as the random ones in
-/// DINOv3's training, are expressions: `coordinates.col(axis) += shift`.
+/// The functions return Eigen arrays (base/owned_array.hpp). Shifts and scales, such as the random ones in
+/// DINOv3's training, are therefore Eigen expressions: `coordinates.col(axis) += shift`.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -109,7 +109,7 @@ owned_array<Integer> grid_positions(const std::vector<Index>& extents,
 /// The grid with the coordinates of argument a on axis a, in row-major order, the last axis fastest
 /// (`meshgrid` with indexing 'ij').
 ///
-/// \param axes  one Eigen vector per axis: a builder below, or an expression of them
+/// \param axes  one Eigen vector per axis, such as evenly_spaced(...) below
 ///
 /// Throws:  std::length_error if the grid exceeds the address space
 template <class Real = double, class... Axes>
@@ -121,8 +121,8 @@ owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
                                  [&](std::size_t a, Index i) { return lists[a](i); });
 }
 
-/// The rows of the cells of a grid in the table of a larger grid with the same origin. One table per model
-/// then serves images of every size.
+/// The rows that the cells of a grid have in the table of a larger grid with the same origin. One table per
+/// model then serves images of every size.
 ///
 ///     id(i_0, i_1) = i_0 * table_extents[1] + i_1
 ///
@@ -211,8 +211,8 @@ struct cogvideox_grid {
   Index frames;            // of the video
   Index height;            // of a frame
   Index width;             // of a frame
-  Index base_height = 30;  // of the base grid: sample_height of the model over its patch_size
-  Index base_width = 45;   // sample_width over patch_size
+  Index base_height = 30;  // of the base grid: sample_height / patch_size of the model
+  Index base_width = 45;   // of the base grid: sample_width / patch_size
 };
 
 /// The positions of CogVideoX 1.0, (time, height, width) of frames * height * width tokens, row-major.
@@ -222,8 +222,8 @@ struct cogvideox_grid {
 /// The video covers the largest centered part of the base grid with the proportions of the video. CogVideoX
 /// 1.5 counts cells instead: use grid_positions.
 ///
-/// Throws:  std::invalid_argument if frames, height or width is negative, or there is a cell and the base
-///          grid is not positive; std::length_error if the grid exceeds the address space
+/// Throws:  std::invalid_argument if frames, height or width is negative, or the video has tokens and the
+///          base grid is not positive; std::length_error if the grid exceeds the address space
 /// Source:  get_resize_crop_region_for_grid of Hugging Face diffusers, which rounds halves to even
 template <class Real = double>
 owned_array<Real> cogvideox_positions(const cogvideox_grid& grid) {

@@ -17,16 +17,16 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 
-/// Masks by rule: the range of keys that each query attends to, for attention_options::key_ranges. A list of
-/// ranges has two numbers per query, and a mask has one per query and key. Attention skips the keys outside
-/// the ranges.
+/// Masks that follow a rule: the range of keys that each query attends to, for attention_options::key_ranges.
+/// Attention skips the keys outside the ranges. Ranges take two numbers per query, whereas a mask takes one
+/// per query and key.
 ///
 ///     const auto ranges = prefix_ranges(prefix, {.queries = tokens, .keys = tokens});
 ///     attention(q, k, v, out, {.key_ranges = ranges});
 ///
-/// If the rows of a batch have different ranges, their lists follow each other, [batch * queries].
+/// If the rows of a batch have different ranges, concatenate their lists: [batch * queries].
 ///
-/// Positions, counts and ranges of keys from the attention mask of a padded batch, as tokenizers return it.
+/// positions_of_mask makes positions, token counts and ranges from the attention mask of a padded batch.
 
 namespace rope::inline ROPE_ABI {
 
@@ -48,9 +48,9 @@ struct row_tokens {
 
 namespace detail {
 
-/// One range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
+/// Returns one range per query: range_of(token) for the tokens keys - queries .. keys - 1 of a row.
 ///
-/// Throws:  std::invalid_argument
+/// Throws:  std::invalid_argument unless 0 <= queries <= keys
 template <class Range, class RangeOf>
 std::vector<Range> ranges_of_row(const char* function, const row_tokens& row, const RangeOf& range_of) {
   if (row.queries < 0 || row.queries > row.keys)
@@ -125,18 +125,18 @@ std::vector<Range> chunk_ranges(Index chunk, const row_tokens& row) {
   });
 }
 
-/// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, if causal only up
-/// to itself. With lengths, the rest of a segment is padding, which attends to no key, and to which no token
-/// attends.
+/// The ranges of packed sequences (`cu_seqlens`): every token attends to its own segment, or to the tokens of
+/// the segment up to itself if causal. If lengths are given, tokens of a segment beyond its length are
+/// padding. Padding attends to no key, and no token attends to padding.
 ///
 ///     const std::vector offsets = {0, 16, 32}, lengths = {13, 9};
 ///     attention(q, k, v, out, {.key_ranges = segment_ranges(offsets, true, lengths)});
 ///
-/// For a batch of packed rows, concatenate the lists of the rows, [batch * tokens]. Attention that rotates
-/// needs the positions too, which start again in every segment. Or rotate first: `rotate<Layout>(q, k, table,
-/// segments{offsets})`.
+/// For a batch of packed rows, concatenate the lists of the rows, [batch * tokens]. If `attention` also
+/// rotates, pass the positions too: they start again in every segment. Or rotate before: `rotate<Layout>(q,
+/// k, table, segments{offsets})`.
 ///
-/// \param offsets  [segments + 1], from 0 to the tokens of the row: a position_list in memory
+/// \param offsets  [segments + 1], from 0 to the number of tokens of the row: a position_list in memory
 /// \param causal   false: tokens of a segment attend to each other both ways
 /// \param lengths  [segments] or empty: tokens of each segment that are not padding
 ///
@@ -197,7 +197,7 @@ Index rows_of_mask(const X& mask) {
     return 1;
 }
 
-/// The mask in its memory, or a copy of an expression.
+/// The mask as a list of integers: a view of its memory, or a copy if it is an expression.
 template <class X>
 auto mask_list(const X& mask) {
   if constexpr (integers_in_memory<X>)
@@ -244,17 +244,17 @@ key_range unpadded_tokens(Index row, Index tokens, const Entry& entry) {
 /// Positions, counts and ranges of keys from an attention mask of ones for tokens and zeros for padding, on
 /// the left or on the right of each row (`attention_mask` of tokenizers).
 ///
-/// Tokens of a row are at positions 0, 1, 2, ..., wherever its padding is. Queries of padding attend to no
-/// key, so that their outputs are zero. A prompt padded on the left and its steps of decoding, in a cache:
+/// Tokens of a row are at positions 0, 1, 2, ..., wherever its padding is. Queries at padding attend to no
+/// key, so their outputs are zero. For a prompt that is padded on the left, append it to a cache and attend:
 ///
 ///     cache.append_at<Layout>(k, v, table, rows.positions);
 ///     attention<Layout>(q, cache, out, table, {.key_ranges = rows.key_ranges});
 ///
-/// In the next step, row b attends to keys `tokens - counts[b]` and later. If padding is on the right,
-/// `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, and needs no ranges.
+/// In the next decoding step, row b attends to keys `tokens - counts[b]` and later. If padding is on the
+/// right, `cache.append<Layout>(k, v, table, rows.counts)` stores no padding, so attention needs no ranges.
 ///
 /// \param mask    [batch, tokens], any integers in any order of memory: an Eigen matrix, map or expression,
-///                an Eigen::Tensor or mdspan of rank 2; or bools of Eigen. A list is one row
+///                an Eigen::Tensor or mdspan of rank 2; or an Eigen expression of bools. A list is one row
 /// \param causal  false: tokens of a row attend to each other both ways, as in encoders
 ///
 /// Throws:  std::invalid_argument unless entries are 0 or 1 and the ones of each row are adjacent

@@ -15,7 +15,7 @@
 #include <rope/config.hpp>
 
 /// The (time, height, width) of every token of a prompt that mixes text, images and videos. A text token has
-/// one position on all axes. The patches of an image share their time.
+/// the same position on all axes. All patches of an image have the same time.
 ///
 ///     const auto prompt = qwen_vl_positions({text_run{3}, merged_patches(1, 4, 4, 2), text_run{2}});
 ///     rotate<half_split>(queries, frequency_table(frequencies, prompt.coordinates));
@@ -25,7 +25,7 @@
 ///     height     0      1      2     3   3   4   4             5      6
 ///     width      0      1      2     3   4   3   4             5      6
 ///
-/// The coordinates of every token of a HunYuan VL prompt with images (XD-RoPE).
+/// HunYuan VL has other coordinates (XD-RoPE): see hunyuan_vl_positions.
 
 namespace rope::inline ROPE_ABI {
 
@@ -46,7 +46,7 @@ struct vision_run {
   double frame_step = 1;  // positions between two frames; Qwen2.5-VL: tokens_per_second * second_per_grid
 };
 
-/// A piece of a prompt.
+/// A run: consecutive tokens of text, or one image or video.
 using prompt_run = std::variant<text_run, vision_run>;
 
 /// A vision_run from the extents before merging (`image_grid_thw`).
@@ -85,11 +85,11 @@ std::vector<Run> frames_with_timestamps(const vision_run& video, const std::vect
 ///     rotate<half_split>(next_query, text_table, tokens_so_far + prompt.delta());
 template <class Scalar>
 struct prompt_positions {
-  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL has its own
-  Scalar next;                      // of the first token after the prompt, on all axes
+  owned_array<Scalar> coordinates;  // [tokens, 3]: time, height, width; HunYuan VL differs
+  Scalar next;                      // position of the first token after the prompt, on all axes
 
-  /// The position of a later token minus its index (`rope_deltas`). Token n is at n + delta() on all axes: a
-  /// one-axis table at this position decodes with the same bits.
+  /// The position of a token after the prompt minus its index (`rope_deltas`). Such a token n is at n +
+  /// delta() on all axes. To decode, a one-axis table at this position gives the same bits.
   Scalar delta() const { return next - static_cast<Scalar>(coordinates.rows()); }
 };
 
@@ -120,7 +120,7 @@ inline bool is_within_2_53(double x) {
   return (detail::bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
 }
 
-/// The largest number of tokens of a prompt: the bytes of their coordinates fit an Index.
+/// The largest number of tokens of a prompt. The size of their coordinates in bytes then fits an Index.
 inline constexpr Index max_tokens_of_prompt = (std::numeric_limits<Index>::max)() / 64;
 
 /// The sum of the tokens of a run and of the runs before it.
@@ -134,7 +134,8 @@ inline Index with_tokens_before(const char* function, Index before, Index tokens
 
 /// The number of tokens of a run.
 ///
-/// Throws:  std::invalid_argument, std::length_error if the run is invalid
+/// Throws:  std::invalid_argument if a count or frame_step is invalid; std::length_error if there are too
+///          many tokens
 inline Index tokens_of_run(const char* function, const text_run& text) {
   if (text.tokens < 0) throw_invalid(function, "the tokens of a run must not be negative, got ", text.tokens);
   return text.tokens;
@@ -171,8 +172,8 @@ Index tokens_of_prompt(const char* function, const Runs& runs) {
   return total;
 }
 
-/// The coordinates of all runs. place(start, frame, row, column, run) returns those of a vision token.
-/// after(start, run) returns the start of the next run.
+/// The coordinates of the tokens of all runs. place(start, frame, row, column, run) returns the coordinates
+/// of a vision token. after(start, run) returns the start of the next run.
 template <class Scalar, class Runs, class Place, class After>
 prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Scalar start, const Place& place,
                                      const After& after) {
@@ -203,7 +204,8 @@ prompt_positions<Scalar> walk_prompt(const char* function, const Runs& runs, Sca
 }  // namespace detail
 
 /// The start of the run after an image or a video. The choices differ only after a video with more time
-/// positions than rows and columns. Qwen3-VL has none, because each of its frames is a run of its own.
+/// positions than rows and columns. Qwen3-VL has no such videos, because each of its frames is a separate
+/// run.
 enum class vision_advance {
   past_time_and_sides,  // one after the largest position: the papers, vLLM, transformers before 5.3
   past_sides            // max(height, width) after the start: transformers since 5.3
@@ -216,8 +218,8 @@ enum class vision_advance {
 ///     vision:  time = start + floor(frame * frame_step), height = start + row, width = start + column
 ///     the next run starts as `advance` defines; generation continues one after the largest position of all
 ///
-/// With past_sides, the times of a video may exceed the positions of the text after it. `next` is then no
-/// valid start for a continued prompt: pass the whole prompt in one call.
+/// With past_sides, the times of a video may exceed the positions of the text after it. Such a prompt cannot
+/// be continued at `next`: pass the whole prompt in one call.
 ///
 /// Throws:  std::invalid_argument if a count is negative, a frame_step is negative or not finite, or frames *
 ///          frame_step exceeds 2^53; std::length_error if the tokens exceed the address space;
@@ -313,9 +315,9 @@ prompt_positions<Integer> walk_hunyuan_prompt(const char* function, const Runs& 
 
 }  // namespace detail
 
-/// Positions of HunYuan VL: four coordinates per token, (position, width, height, image), or the last three,
-/// one per section of the model. All coordinates of a text token are its index in the prompt. A token of an
-/// image has
+/// Positions of HunYuan VL. A token has four coordinates, (position, width, height, image), or only the last
+/// three if `axes` is 3. Each belongs to one section of the model. All coordinates of a text token are its
+/// index in the prompt. A token of an image has
 ///
 ///     position  its index in the prompt
 ///     width     its column, from 0; column vision_run::width is a token that ends the row

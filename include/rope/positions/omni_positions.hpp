@@ -27,7 +27,7 @@ struct sounding_video_run {
   Index audio_tokens = 0;  // of the sound, not negative
 };
 
-/// A piece of a prompt with sound.
+/// A run of a prompt with sound: text, one image or silent video, or one video with sound.
 using omni_run = std::variant<text_run, vision_run, sounding_video_run>;
 
 namespace detail {
@@ -37,7 +37,7 @@ template <class Scalar>
 struct omni_prompt {
   prompt_positions<Scalar> prompt;
   Index token = 0;
-  Scalar last = 0;  // the largest coordinate of the last piece
+  Scalar last = 0;  // the largest coordinate of what was added last
 
   using place = place_of_token<Scalar>;
   void add(const place& coordinates) { coordinates.write(prompt.coordinates, token++); }
@@ -61,7 +61,8 @@ struct omni_prompt {
   }
 };
 
-/// The end of a chunk: the first token from `first` on whose time is at least end_time, or `tokens`.
+/// The end of a chunk: the first token from `first` on whose time is at least end_time, or `tokens` if there
+/// is no such token.
 template <class TimeOf>
 Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeOf& time_of) {
   Index i = first;
@@ -90,8 +91,8 @@ Index tokens_of_omni_prompt(const char* function, const Runs& runs) {
   return total;
 }
 
-/// The coordinates of all runs. both(walk, run) adds the coordinates of a video with sound and sets
-/// walk.prompt.next.
+/// The coordinates of the tokens of all runs. both(walk, run) adds the coordinates of a video with sound and
+/// sets walk.prompt.next.
 template <class Scalar, class Runs, class Both>
 prompt_positions<Scalar> walk_omni_prompt(const char* function, const Runs& runs, Scalar start,
                                           const Both& both) {
@@ -171,8 +172,8 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
 ///
 ///     text, image, video:  as qwen_vl_positions, except time = start + frame * frame_step
 ///     a video with sound:  the opening tokens at start and start + 1; then the earlier of the next frame
-///                          token and the next sound token (at equal times the frame token); the closing
-///                          tokens one and two after the rest of one stream once the other has ended
+///                          token and the next sound token (at equal times the frame token); once either has
+///                          ended, the rest of the other; the closing tokens one and two after that
 ///
 ///     const std::vector<omni_run> runs = {text_run{3}, sounding_video_run{{2, 1, 2, 13}, 26}, text_run{2}};
 ///     const auto prompt = qwen3_omni_positions(runs);

@@ -17,7 +17,8 @@
 ///
 ///     distance(p, k), the distance between a query at position p and a key at k <= p,
 ///
-/// and has the ids whose rotations produce it. Two ways to attend under a rule:
+/// and gives the position ids at which to rotate, so that scores depend on this distance. There are two ways
+/// to attend under a rule:
 ///
 ///   - One query at p, a decoding step: rotate it at p and the unrotated keys 0 .. p at
 ///     `key_positions(rule, p, 0, p + 1)`, then attend as usual.
@@ -30,19 +31,19 @@
 namespace rope::inline ROPE_ABI {
 
 /// Self-Extend: keys nearer than `window` keep their distance. Positions of farther keys are divided by
-/// `group`, and both parts are continuous at the window.
+/// `group`. The distance is continuous at the window.
 ///
 ///     distance = p - k                                                          p - k < window
 ///     distance = (floor(p / group) + window - floor(window / group)) - floor(k / group)    else
 ///
-/// Far part, for k <= p - window: queries at query(p), keys at key(k).
+/// For far keys, k <= p - window, rotate queries at query(p) and keys at key(k).
 ///
 ///     const auto ids = key_positions(self_extend{.group = 8, .window = 1024}, p, 0, p + 1);
 ///
 /// Throws:  std::invalid_argument from every function unless group and window are positive and 0 <= k <= p
 /// Source:  Jin et al. 2024, LLM Maybe LongLM, arXiv:2401.01325
 struct self_extend {
-  std::int64_t group;   // far tokens that share an id, positive
+  std::int64_t group;   // number of far tokens that share an id, positive
   std::int64_t window;  // tokens, positive
 
   /// The id of a query at p for its far keys: floor(p / group) + window - floor(window / group).
@@ -57,7 +58,8 @@ struct self_extend {
 ///
 ///     distance = min(p - k, window)
 ///
-/// Far part, for k <= p - window: queries at query(p) = window, keys at key(k) = 0 (not rotated).
+/// For far keys, k <= p - window, rotate queries at query(p) = window. The keys are at key(k) = 0, that is,
+/// unrotated.
 ///
 ///     const auto ids = key_positions(rerope{.window = 1024}, p, 0, p + 1);
 ///
@@ -81,8 +83,9 @@ struct rerope {
 ///     query, chunk before:        min((p mod length) + length, chunk_size)
 ///     query, earlier chunks:      min(2 length - 1, chunk_size)
 ///
-/// Distances up to local_size <= length are kept; none exceeds chunk_size. A sparse attention that selects a
-/// few keys uses `successive_critical` and `earlier_critical` instead, which keep the order of the queries.
+/// If local_size <= length, distances up to local_size are kept. No distance exceeds chunk_size. A sparse
+/// attention that selects a few keys uses `successive_critical` and `earlier_critical` instead, which keep
+/// the order of the queries.
 ///
 ///     const dual_chunk rule = {.chunk_size = 262144, .local_size = 8192};
 ///     const auto ids = key_positions(rule, p, 0, p + 1);
@@ -200,7 +203,7 @@ inline std::int64_t dual_chunk::length() const {
   if (local_size <= 0 || local_size >= chunk_size)
     detail::throw_invalid("dual_chunk", "local_size must be in (0, chunk_size), got ", local_size, " of ",
                           chunk_size);
-  // Then the sum of two numbers up to chunk_size fits 64 bits.
+  // With this limit, the sum of two numbers up to chunk_size fits 64 bits.
   if (chunk_size > std::int64_t{1} << 62)
     detail::throw_invalid("dual_chunk", "chunk_size must be at most 2^62, got ", chunk_size);
   return chunk_size - local_size;

@@ -29,7 +29,7 @@ concept position_integer = detail::whole_number<Integer>;
 template <class X>
 concept position_list = detail::integers_in_memory<X> || detail::dense_integers<X>;
 
-/// Row b of the batch starts at position starts[b], and its token t is at starts[b] + t. For decoding
+/// Row b of the batch starts at position starts[b], and its token t is at starts[b] + t. Use it to decode
 /// sequences of different lengths.
 ///
 ///     rotate<half_split>(q, table, row_starts{std::vector{17, 4, 250}});  // three sequences in a batch
@@ -57,8 +57,8 @@ row_starts(const X&) -> row_starts<detail::integer_of<X>>;
 ///
 ///     rotate<half_split>(q, table, segments{cu_seqlens});  // std::vector{0, 17, 21, 271}: three sequences
 ///
-/// Requires:  offsets [segments + 1] and starts ([segments] or empty), position_lists of one integer type in
-///            memory, outlive the call that uses them
+/// Requires:  offsets [segments + 1] and starts ([segments] or empty) are position_lists of one integer type.
+///            Their memory outlives the call that uses them
 /// Throws:    std::invalid_argument if a list is a matrix
 template <position_integer Integer>
 struct segments {
@@ -100,7 +100,7 @@ segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
 
 namespace detail {
 
-/// The smallest and the largest position of a call. Empty for a call without tokens.
+/// The smallest and the largest position of a call. The range of a call without tokens is empty.
 struct position_range {
   std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
   std::int64_t largest = (std::numeric_limits<std::int64_t>::min)();
@@ -120,8 +120,8 @@ inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
 }
 
 // The forms of positions. Each has operator()(b, t), the position of token t of row b, and range(), which
-// checks lengths and returns the smallest and the largest position. Both clamp to the int64 range, so that
-// calls without a table, which do not reject any position, do not overflow.
+// checks lengths and returns the smallest and the largest position. Both functions clamp to the int64 range:
+// calls without a table accept every position and must not overflow.
 
 /// Token t of every row is at start + t.
 struct contiguous_positions {

@@ -36,9 +36,9 @@ concept key_index = std::signed_integral<Integer> &&(sizeof(Integer) == 4 || siz
 
 }  // namespace detail
 
-/// The keys that each query attends to, or each query and key head, by their index in the row as in a mask.
-/// Lists are in any order, and -1 ends a list before its last entry. A view of the caller's integers,
-/// std::int32_t or std::int64_t.
+/// The keys that each query attends to, one list per query or per query and key head. A key is given by its
+/// index in the row, as in a mask. Lists are in any order. An entry of -1 ends its list. The object is a view
+/// of the caller's integers, std::int32_t or std::int64_t.
 ///
 ///     const std::vector<int> top = {5, 0, 2, -1};  // of one query
 ///     attention(q, k, v, out, {.selected = top});
@@ -47,7 +47,7 @@ concept key_index = std::signed_integral<Integer> &&(sizeof(Integer) == 4 || siz
 /// share their lists, [queries, keys].
 class selected_keys {
  public:
-  /// No lists: no key is selected, and all are visible.
+  /// No lists: every key remains visible.
   selected_keys() = default;
 
   /// Lists of an Eigen matrix, an Eigen::Tensor or an mdspan, [queries, keys], or [queries, key heads, keys]

@@ -102,7 +102,7 @@ auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index b
 /// Concatenates the rows of several coordinates: images of different sizes in one sequence, each from its own
 /// origin.
 ///
-/// \param parts  of one type: results of a builder, or Eigen arrays
+/// \param parts  of one type: results of grid_positions.hpp, or other Eigen arrays
 ///
 /// Throws:  std::invalid_argument if there are no parts or their axes differ; std::length_error if the rows
 ///          exceed the address space
