@@ -39,11 +39,8 @@
 /// both from before the rotation or both from after it. Training code that rotates in place has the latter.
 /// If every head has its own frequencies, pass x.head_range(h, 1) for the gradient of head h.
 ///
-/// Sums are in double, in an order that does not depend on the threads: a training step is reproducible bit
-/// by bit.
-///
-/// Sums of products of channel pairs x = (u, v) with their gradients g = (a, b). As complex numbers u + iv
-/// and a + ib, conj(x) g has two parts:
+/// The functions sum products of channel pairs x = (u, v) and their gradients g = (a, b). As complex numbers,
+/// x = u + iv and g = a + ib, the product conj(x) g has two parts:
 ///
 ///     along    u a + v b      how the loss changes with the logarithm of the pair's magnitude
 ///     across   u b - v a      how the loss changes with the pair's angle
@@ -51,14 +48,15 @@
 /// A rotation maps x to z x, and the gradient g after it to the gradient conj(z) g before it. Both parts are
 /// therefore equal before and after the rotation: conj(x) (conj(z) g) = conj(z x) g.
 ///
-/// Sums are in double, in an order that depends on the shapes only, not on the threads. multiply_add decides
-/// about fusing products and sums, not the compiler.
+/// Sums are in double, in an order that depends only on the shapes. Whether products and sums are fused is
+/// decided by multiply_add instead of the compiler. A training step is therefore reproducible bit by bit with
+/// any threads.
 ///
-/// Gradients with respect to the rates and inv_freq of xPos tables.
+/// For xPos tables, use rate_gradient and the inv_freq_gradient that takes an `xpos`.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The two parts of these products.
+/// The two parts of conj(x) g, see above.
 enum class part { along, across };
 
 /// Adds one part of every pair of the heads of token t of row b to `sums` [pairs].
@@ -157,8 +155,8 @@ number_array<double> weighted_sums(const rotated_heads<X, G, S, Source>& heads, 
   const auto& x = heads.x;
   const auto& d_x = heads.d_x;
   const Index pairs = heads.table.pairs();
-  // The number of pieces does not depend on the threads: enough pieces for the threads of most machines, and
-  // few enough that their sums are small compared to the heads.
+  // The number of pieces does not depend on the number of threads. 64 pieces keep the threads of most
+  // machines busy, and their sums need little memory compared to the heads.
   constexpr Index max_pieces = 64;
   const Index tokens = x.batch * x.tokens, pieces = (std::min)(tokens, max_pieces);
   number_array<double> partial(pairs * columns, pieces, 0.0);
@@ -278,9 +276,9 @@ struct cos_sin_gradient {
   Numbers sin;  // with respect to sin, [rows, pairs]
 };
 
-/// The gradient with respect to every cos and sin of the table, each an independent variable: for tables
-/// whose entries a network computes. Unlike the three functions above it needs x from before the rotation and
-/// the gradient from after it.
+/// The gradient with respect to every cos and sin of the table. Each is an independent variable, as in a
+/// table whose entries a network computes. Unlike the three functions above it needs x from before the
+/// rotation and the gradient from after it.
 ///
 ///     d_cos(r, i) = sum over tokens at position first + r, and over heads, of  u a + v b
 ///     d_sin(r, i) = sum over the same of                                       u b - v a

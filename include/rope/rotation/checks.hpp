@@ -53,8 +53,8 @@ constexpr bool has_memory_at() {
   return has;
 }
 
-/// Whether the first argument of a call is not a view, or another of the first `views` is memory without
-/// axes.
+/// True if the first argument of a call is not a view, or another of the first `views` arguments is
+/// memory_without_axes.
 template <int views, class First, class... Others>
 constexpr bool lacks_view() {
   return !is_head_view<std::remove_cvref_t<First>> || has_memory_at<(1U << views) - 1, First, Others...>();
@@ -132,8 +132,8 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   name ": a table is a frequency_table, or one that is placed in the head by at_channel"
 
 /// An overload of `function` for calls that no other overload accepts. Its message tells the user how to
-/// replace a missing view or, if all views are present, a missing table. Both conditions may use `Layout` and
-/// `Arguments`.
+/// replace a missing view or, if all views are present, a missing table. The conditions no_view and no_table
+/// may use `Layout` and `Arguments`.
 #define ROPE_DETAIL_ASK(function, name, no_view, no_table)                     \
   template <class Layout = detail::unnamed_layout, class... Arguments>         \
   requires((no_view) || (no_table)) void function(Arguments&&...) {            \
@@ -142,11 +142,12 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   }                                                                            \
   static_assert(true)
 
-/// Checks that the first `views` arguments are views. Later ones may be lists of positions, which are none.
+/// Checks that the first `views` arguments are views. Later ones may be lists of positions.
 #define ROPE_DETAIL_ASK_FOR_VIEWS(function, views) \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), false)
 
-/// The arguments whose bits are set in `places` are views. Other arguments may come first or between them.
+/// Checks that the arguments whose bits are set in `places` are views. Other arguments may come first or
+/// between them.
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AT(function, places) \
   ROPE_DETAIL_ASK(function, #function, (detail::has_memory_at<places, Arguments...>()), false)
 
@@ -329,7 +330,7 @@ bool are_same(const head_view<const T>& x, const head_view<T>& out) {
          (x.heads == 1 || x.head_stride == out.head_stride);
 }
 
-/// Throws if an output overlaps its input of the same shape without being the same view.
+/// Throws if `out` overlaps `x`, which has the same shape, but is another view.
 ///
 /// Throws:  std::invalid_argument
 template <class T>
@@ -369,8 +370,8 @@ inline void check_window(const char* function, Index first_channel, Index rotary
                   rotary_dim, " channels from channel ", first_channel, " on");
 }
 
-/// Rejects ids that equal the coordinates of the table, which has one row per token. Such ids would be looked
-/// up twice: row `id` of the table would replace row r.
+/// Rejects position ids from which the table was made. Row r of such a table is already that of token r. The
+/// caller must leave the ids out: they would select row ids[r] instead.
 ///
 /// Throws:  std::invalid_argument if a token would get another coordinate than its id
 template <class S, class Source>

@@ -58,7 +58,7 @@ void transform_head(A* x, Index size) {
 ///
 /// The matrix is orthogonal, so q' . k' = q . k: scores do not change. An outlier channel is spread over all
 /// channels of the head, so `quantize` needs a smaller scale and rounds the other channels more finely. Call
-/// it after the rotation and before quantization, because it does not commute with rotations:
+/// hadamard_transform after the rotation, because the two do not commute, and before quantization:
 ///
 ///     rotate<Layout>(q, k, table, start);
 ///     hadamard_transform(q);

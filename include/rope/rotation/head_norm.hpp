@@ -26,8 +26,6 @@
 
 /// The root-mean-square norm of the heads of q and k (QK norm), alone or in one pass with the rotation that
 /// follows it, and its backward pass.
-///
-/// The backward pass of `normalize_heads`.
 
 namespace rope::inline ROPE_ABI {
 
@@ -130,10 +128,10 @@ void normalize_and_rotate_both(const char* function, const head_view<T>& q, cons
 ///
 /// Throws:    std::invalid_argument if the weight is neither [head_dim] nor [heads, head_dim], epsilon is
 ///            negative or not finite, or offset is not finite; x is then unchanged
-/// Accuracy:  relative to exact arithmetic 4 eps, eps = 2^-24 (float), because the mean square is formed in
-///            double; (9 + n / 32) eps, eps = 2^-53 (double), for a mean over n channels; half and bfloat16:
-///            computed in float, one final rounding. The same bits for every stride, batch and number of
-///            threads (tests/rotation/head_norm.test.cpp)
+/// Accuracy:  float: relative error at most 4 eps, eps = 2^-24, because the mean square is formed in double.
+///            double: at most (9 + n / 32) eps, eps = 2^-53, for a mean over n channels. half and bfloat16:
+///            computed in float, one final rounding. Strides, batch and threads do not change the bits
+///            (tests/rotation/head_norm.test.cpp)
 /// Cost:      one read and one write of x. The thread's scratch holds the gains and, for 16-bit channels, the
 ///            heads of a token: no allocation after the first call of this size on the thread
 template <class T, class W, class Threads = this_thread>
@@ -164,9 +162,9 @@ void normalize_heads_to(head_view<X> x, head_view<T> out, const head_norm<W>& no
 ///
 /// The norm is taken over the whole head, and the rotation applies to the rotated channels. For float and
 /// double the result has the bits of `normalize_heads` followed by `rotate`. 16-bit channels stay in float
-/// between norm and rotation and are rounded once, at the end. The two calls round them twice. Transformers
-/// rounds them five times: x / rms, its product with the weight (Gemma rounds these two together), and in the
-/// rotation both products and their sum.
+/// between norm and rotation and are rounded once, at the end. The two calls round them twice. Hugging Face
+/// transformers rounds them five times: x / rms, its product with the weight (Gemma rounds these two
+/// together), and in the rotation both products and their sum.
 ///
 /// \param norm     see head_norm
 /// \param table, positions, threads  as in `rotate`
@@ -235,7 +233,7 @@ ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(normalize_and_rotate_to, 2);
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// The backward pass of checked arguments. Like norm_pass, it runs on a range of tokens.
+/// The backward pass for checked arguments. Like norm_pass, it runs on a range of tokens.
 template <class T, class W>
 class norm_gradient {
   using A = arithmetic<T>;
@@ -322,7 +320,7 @@ class norm_gradient {
 ///
 /// \param x         [batch, tokens, heads, head_dim], before the norm
 /// \param d         of the shape of x
-/// \param d_weight  overwritten, with the length of norm.weight; or empty if not needed
+/// \param d_weight  overwritten, of the length of norm.weight; empty if not needed
 /// \param threads   your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Requires:  d shares no element with x

@@ -16,7 +16,7 @@
 ///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
 ///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
 ///
-/// Pair i = (a_i, b_i) is rotated by the same angle in both, so one frequency table serves either.
+/// Pair i = (a_i, b_i) is rotated by the same angle in both layouts, so one frequency table serves both.
 /// Checkpoints do not record which layout they were trained with, and the wrong one gives fluent but wrong
 /// text. Therefore no function has a default layout.
 

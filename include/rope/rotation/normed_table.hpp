@@ -16,7 +16,7 @@ namespace rope::inline ROPE_ABI {
 ///     cache.append<half_split>(k, v, normed_table(k_norm, table));
 ///
 /// The stored keys have the bits of `normalize_and_rotate(k, k_norm, table, ...)` followed by `append(k, v)`.
-/// Attention takes the table alone. A normed_table does not own the table or the weights of the norm.
+/// Pass attention only the table. A normed_table does not own the table or the weights of the norm.
 ///
 /// \tparam S  float or double: the type of a table entry
 /// \tparam W  the type of a weight

@@ -16,9 +16,8 @@
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
 
-/// Views of int8 heads in memory, with one scale per token and head.
-///
-/// Quantizes heads to int8 with one scale per token and head, and back.
+/// Views of int8 heads in memory, with one scale per token and head. `quantize` and `dequantize` convert
+/// heads to int8 and back.
 
 namespace rope::inline ROPE_ABI {
 

@@ -76,7 +76,7 @@ void rotate_and_round(const char* function, const head_view<const float>& x, con
       });
 }
 
-/// rotate_checked, or rotate_and_round if the types differ.
+/// Calls rotate_checked, or rotate_and_round if the types of x and out differ.
 template <class Layout, bool inverse, class X, class T, class S, class P, class Threads>
 void rotate_into_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
                          const placed_table<S>& table, const P& positions, const Threads& threads) {
@@ -145,11 +145,11 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
 ///
 /// Throws:    std::invalid_argument if the rotated channels exceed the head or a list has the wrong length;
 ///            std::out_of_range if a position is outside the table; x is then unchanged
-/// Accuracy:  2.75 eps sqrt(u^2 + v^2) per channel against exact arithmetic, table included, eps = 2^-24
-///            (float) or 2^-53 (double); half and bfloat16: computed in float, one final rounding. Table
-///            entries are first converted to the arithmetic type. Entries beyond the range of float are
-///            multiplied in double. In builds with AVX512_BF16, a bfloat16 below 2^-126 becomes zero. The
-///            same bits for every stride, batch and instruction path of a build
+/// Accuracy:  the error of a channel, including that of the table, is at most 2.75 eps sqrt(u^2 + v^2), eps =
+///            2^-24 (float) or 2^-53 (double). half and bfloat16: computed in float, one final rounding.
+///            Table entries are first converted to the arithmetic type. Entries beyond the range of float are
+///            multiplied in double. In builds with AVX512_BF16, a bfloat16 below 2^-126 becomes zero.
+///            Strides, batch and the instruction path of a build do not change the bits
 ///            (tests/rotation/laws/rotate_bits.test.cpp, mixed_types.test.cpp)
 /// Cost:      one read and one write of the rotated channels; no allocation, unless ids are an expression
 /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34; half_split agrees with
@@ -188,8 +188,8 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
 /// \param  out  [batch, tokens, heads, head_dim], any strides; of the type of x, or a 16-bit type if x is
 ///              float
 ///
-/// Requires:  out is x, or shares no element with it (of another type: shares none); throws if an overlap is
-///            detected (always for equal strides)
+/// Requires:  out is x, or shares no element with x. If their types differ, out shares no element with x.
+///            Throws if an overlap is detected (always for equal strides)
 /// Throws:    as above, and std::invalid_argument if the shapes differ; out is then unchanged
 template <class Layout = detail::unnamed_layout, class X, class T, rotation_table Table,
           class P = detail::braced_ids, class Threads = this_thread>
@@ -210,8 +210,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
 ///
 /// Parameters and cost are those of `rotate`.
 ///
-/// Throws:    as `rotate`, and std::invalid_argument if m > 2^126 (float table) or 2^1022 (double table): 1 /
-///            m would be subnormal
+/// Throws:    as `rotate`, and std::invalid_argument if m > 2^126 (float table) or m > 2^1022 (double table),
+///            because 1 / m would be subnormal
 /// Accuracy:  unrotate(rotate(x)) is within 6.3 eps sqrt(u^2 + v^2) of x for an attention_factor of 1
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table, class P = detail::braced_ids,
           class Threads = this_thread>

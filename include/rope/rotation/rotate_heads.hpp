@@ -19,19 +19,21 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
-/// Heads that do not share a table or their tokens: rotation of each head by its own table (frequencies
-/// learned per head in RoPE-Mixed and Mochi, or masked per head), and heads as rows of a batch.
+/// For heads with different frequencies (learned per head in RoPE-Mixed and Mochi, or masked per head),
+/// rotate_heads rotates each head by its own table. For heads with different tokens, heads_as_batch makes
+/// each head a row of the batch.
 
 namespace rope::inline ROPE_ABI {
 
-/// Heads as rows, [batch * kv_heads, tokens, heads / kv_heads, head_dim]: row b * kv_heads + h of the result
-/// has the heads of key head h in row b of `x`. A cache of such rows has different tokens for each head.
+/// A view with heads as rows, [batch * kv_heads, tokens, heads / kv_heads, head_dim]. Row b * kv_heads + h of
+/// the result has the heads that belong to key head h in row b of `x`. A cache of such rows has different
+/// tokens for each head.
 ///
 ///     const auto rows = heads_as_batch(k, kv_heads);  // [batch * kv_heads, tokens, 1, head_dim]
 ///     rotate<Layout>(rows, table, start);
 ///
-/// \param x         keys, values, queries or outputs, as in bhsd, or of a batch of 1
-/// \param kv_heads  the heads of keys and values, for queries and outputs too
+/// \param x         keys, values, queries or outputs, in the memory order of bhsd, or with a batch of 1
+/// \param kv_heads  the number of heads of keys and values, also if x are queries or outputs
 ///
 /// Throws:  std::invalid_argument unless kv_heads divides the heads and batch_stride is heads * head_stride
 /// Cost:    nothing is copied

@@ -14,8 +14,8 @@
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
-/// Tensors and mdspans of any rank and order of indices: a view if channels are the fastest index, otherwise
-/// a copy.
+/// Tensors and mdspans of any rank and order of indices. If channels are the fastest index, view_as makes a
+/// view. Otherwise `staged` makes a copy.
 
 namespace rope::inline ROPE_ABI {
 
@@ -44,10 +44,11 @@ constexpr bool name_a_view(const index_letters<size>& letters) {
 ///     view_as<"bsssd">(row_major_video);     // (batch, frames, height, width, channels)
 ///     view_as<"dsssb">(column_major_video);  // (channels, width, height, frames, batch): the same tokens
 ///
-/// Without h or b the view has one head or one sequence. Adjacent equal letters form one axis, numbered in
-/// memory order, as `grid_positions({frames, height, width})` numbers tokens. Channels must be the fastest
-/// index: the last of a row-major tensor, the first of a column-major one. `staged` copies other tensors.
-/// Also takes a std::mdspan of any strides. Throws std::invalid_argument if its channels are not contiguous.
+/// Without h the view has one head, and without b one sequence. Adjacent equal letters form one axis,
+/// numbered in memory order, as `grid_positions({frames, height, width})` numbers tokens. Channels must be
+/// the fastest index: the last of a row-major tensor, the first of a column-major one. `staged` copies other
+/// tensors. Also takes a std::mdspan of any strides. Throws std::invalid_argument if its channels are not
+/// contiguous.
 ///
 /// Requires:  the tensor outlives the view. The letters must be right: nothing in a tensor
 ///            (batch, heads, tokens, head_dim) shows that "bshd" is wrong
@@ -118,8 +119,8 @@ class staged_tensor {
   head_view<T> view() & ROPE_DETAIL_LIFETIMEBOUND {
     return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
   }
-  /// A read-only view of the copy, valid as long as this object. A temporary copy has only this view: what
-  /// was written to it would be lost.
+  /// A read-only view of the copy, valid as long as this object. A temporary has only this view, because
+  /// numbers written to it would be lost.
   head_view<const T> view() const& ROPE_DETAIL_LIFETIMEBOUND {
     return bshd(numbers_.data(), batch_, tokens_, heads_, head_dim_);
   }
@@ -170,8 +171,8 @@ class staged_tensor {
 };
 
 /// Copies an Eigen::Tensor or TensorMap of any rank and order of indices, or a std::mdspan of any strides,
-/// into memory owned by the result, with contiguous channels. `.view()` is the copy, `.store(x)` copies it
-/// back.
+/// into memory owned by the result, with contiguous channels. `.view()` is a view of the copy, and
+/// `.store(x)` copies it back.
 ///
 ///     auto s = staged<"bhds">(x);  // channels between heads and tokens
 ///

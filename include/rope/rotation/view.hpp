@@ -340,7 +340,8 @@ concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMa
   static_assert(true)
 
 // Views of an Eigen::Tensor or TensorMap, named by its own index order: row-major tensors with channels last,
-// column-major tensors with channels first. Also of a std::mdspan of any strides with contiguous channels:
+// column-major tensors with channels first. They also take a std::mdspan with contiguous channels, and any
+// other strides:
 //
 //     rotate<half_split>(bshd(std::mdspan(data, batch, tokens, heads, head_dim)), table);
 //
@@ -398,7 +399,7 @@ auto thd(Matrix&& m ROPE_DETAIL_LIFETIMEBOUND, Index heads) { return thd(m, head
 
 /// A view of a row-major matrix [batch * tokens, heads * head_dim], sequence after sequence.
 ///
-/// Throws:  also std::invalid_argument unless batch is positive and divides the rows
+/// Throws:  as thd, and std::invalid_argument unless batch is positive and divides the rows
 template <detail::dense Matrix>
 auto bshd(Matrix&& m, Index batch, Index heads) {
   ROPE_DETAIL_CHECK_ROW_MAJOR("bshd", "[batch * tokens, heads * head_dim]");

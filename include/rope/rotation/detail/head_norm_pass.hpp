@@ -23,9 +23,9 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// out[d] = x[d] r g[d] for d in [0, count). out may be x. Steps of channels_per_step begin with the first
-/// channel, for any address. An Eigen expression of the whole row would process the channels before the first
-/// aligned one as scalars, which -ffast-math may round differently.
+/// out[d] = x[d] r g[d] for d in [0, count). out may be x. Channels are processed in steps of
+/// channels_per_step from the first one, for any address. An Eigen expression of the whole row would process
+/// the channels before the first aligned one as scalars, and -ffast-math may round scalars differently.
 template <class A>
 void scale_channels(const A* x, A r, const A* g, Index count, A* out) {
   using step = Eigen::Array<A, channels_per_step, 1>;
@@ -169,7 +169,7 @@ class norm_pass {
   Rotation rotation_;
 };
 
-/// Tokens whose queries and keys are normalised before the next tokens.
+/// The number of tokens whose queries and keys are both normalised before the next tokens.
 inline constexpr Index tokens_of_norm = 32;
 
 /// Normalises every head of `x` and rotates it into `out`, which may be `x`. The arguments must be checked.

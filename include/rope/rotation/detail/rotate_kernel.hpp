@@ -31,7 +31,8 @@ inline Index behind_line(const void* x) {
 
 /// One row of a table, for a rotation or its inverse.
 ///
-/// \tparam inverse  the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; otherwise cos and sin
+/// \tparam inverse  if true, the rotation uses scale * cos and -scale * sin, scale = 1 / m^2; if false, cos
+///                  and sin
 template <class S, bool is_inverse>
 struct table_row {
   static constexpr bool inverse = is_inverse;
@@ -108,10 +109,11 @@ EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, const Row& row, Index fi
   }
 }
 
-/// The table entries of `pairs` pairs from pair `first` on, in lane order, and the rotation of these pairs in
-/// one head. `in` points to the first of their channels in the head, and `half` is the number of pairs of the
-/// row. `rotate` receives the values that read_early loaded: all steps of a block are read before the first
-/// one is stored, because a compiler may not move a load before a store that might alias it.
+/// A step: the table entries of `pairs` pairs from pair `first` on, in lane order, and the rotation of these
+/// pairs in one head. `in` points to the first of their channels in the head, and `half` is the number of
+/// pairs of the row. Several steps form a block. read_early loads the channels of all steps of a block before
+/// `rotate` stores those of the first step, because a compiler may not move a load before a store that might
+/// alias it.
 template <class Layout, class T, class P>
 struct rotation_step;
 
@@ -202,7 +204,7 @@ requires(!can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> : sw
   using swapping_step<T, P>::swapping_step;
 };
 
-/// Two pairs of floats: the end of a row may leave two or three pairs. P is a packet of four floats.
+/// Two pairs of floats, for a row that ends with two or three pairs. P is a packet of four floats.
 template <class P>
 struct two_floats;
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -232,8 +234,8 @@ inline constexpr bool has_two_floats = true;
 inline constexpr bool has_two_floats = false;
 #endif
 
-/// `count` steps, one after another. Nested structures instead of an array, because g++ -O2 keeps arrays in
-/// memory.
+/// A block: `count` steps, one after another. Nested structures instead of an array, because g++ -O2 keeps
+/// arrays in memory.
 template <class Step, int count>
 struct rotation_steps {
   static constexpr Index pairs = count * Step::pairs, channels = count * Step::channels;
@@ -310,7 +312,7 @@ EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index 
     rotate_packets<Layout, P, next_block<count>>(x, row, first, last);
   else if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4)
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
-  else if (first < last) {  // because a call costs as much as a short row
+  else if (first < last) {  // inline, because a call costs as much as a short row
     if constexpr (has_two_floats && std::is_same_v<T, float>)
       first = rotate_blocks<rotation_step<Layout, T, two_floats<P>>, 1>(x, row, first, last);
     rotate_scalars<Layout>(x, row, first, last);
@@ -339,8 +341,9 @@ inline constexpr Index pairs_in_block = [] {
 }();
 
 /// Rotates contiguous interleaved heads that do not begin at a cache line, from the first line boundary on.
-/// Otherwise every packet as wide as a line would cross a line boundary. The row begins with the first pair
-/// after that boundary, so the last packets of a head also contain the first pairs of the next head.
+/// From their own start, every packet as wide as a line would cross a line boundary. The row begins with the
+/// first pair after that boundary, so the last packets of a head also contain the first pairs of the next
+/// head.
 ///
 /// \param before  pairs before the first line boundary
 template <class Layout, class P, class T, class S, bool inverse>

@@ -19,8 +19,8 @@
 
 /// The order in which a checked call of rotate reads and writes memory.
 ///
-/// Table rows that are computed once for all heads of a token: if the type of entries differs from the
-/// arithmetic type, or if the rows of an inverse are not a constant times those of the table.
+/// Some table rows are converted before use, once for all heads of a token: rows whose entries differ in type
+/// from the arithmetic, and rows of an inverse that are not a constant times those of the table.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -90,12 +90,12 @@ EIGEN_ALWAYS_INLINE void with_row(table_row<S, inverse> row, bool converts, cons
   rotate(row);
 }
 
-/// The row of the inverse rotations. The inverse of [[c, -s], [s, c]] is its transpose divided by c^2 + s^2.
-/// In a table of angles that is m^2 for every pair. In a table of given entries it differs from pair to pair,
-/// and for extreme m it may leave the range of S. In both of these cases the row is divided before it is
-/// used.
+/// The row of the inverse rotations of a token. The inverse of [[c, -s], [s, c]] is its transpose divided by
+/// c^2 + s^2. In a table made from angles, this sum is m^2 for every pair. The row is divided before it is
+/// used in two cases: in a table of given entries, where the sum differs from pair to pair, and for extreme
+/// m, where the sum may leave the range of S.
 ///
-/// \param unit  a power of two near 1 / m, so that (unit m)^2 stays in range
+/// \param unit  a power of two near 1 / m, so that (unit m)^2 is near 1
 /// \return  c / (c^2 + s^2), then s / (c^2 + s^2), [2 * pairs], in scratch of the calling thread
 template <class S>
 const S* inverted_row(const S* cos, Index pairs, double unit) {
@@ -151,8 +151,8 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
   });
 }
 
-/// A checked call. Its members are values, so that a compiler can keep them in registers. The type does not
-/// depend on the type of positions, so its loops are compiled only once.
+/// A checked call. Its members are values, so that a compiler can keep them in registers. Positions are not
+/// part of the type, so its loops are compiled only once for all kinds of positions.
 template <class Layout, bool inverse, class T, class S>
 class rotation_plan {
   using A = arithmetic<T>;
@@ -227,7 +227,8 @@ class rotation_plan {
     // slower.
     if ((x_.heads == 1 || !is_token_major(x_)) && from_memory)
       tokens_ahead_ = (std::max)(Index{1}, (x_.heads == 1 ? 4096 : 2048) / bytes_of_head());
-    // Faster for rows of up to two blocks: half_split, and interleaved in head-major memory.
+    // Two heads at a time are faster for rows of up to two blocks: in half_split, and in head-major
+    // interleaved memory.
     in_twos_ = table_.pairs <= 2 * pairs_in_block<Layout, T> && (halves || tokens_ahead_ > 0);
     reads_ahead_ = halves && from_memory && tokens_ahead_ == 0 && !in_twos_;
   }
@@ -238,7 +239,7 @@ class rotation_plan {
   }
 
   /// Prefetches the channels of heads and, if there is one head, its table row. The position may be outside
-  /// the table. Inline because GCC 12 drops calls of a function that does nothing else.
+  /// the table. Inline because GCC 12 drops calls of a function that only prefetches.
   EIGEN_ALWAYS_INLINE void prefetch_heads(const T* in, Index heads, std::int64_t position) const {
     constexpr auto line = static_cast<std::uintptr_t>(line_of_cache);
     const auto bytes = static_cast<std::uintptr_t>(bytes_of_head()), row = bytes / sizeof(T) * sizeof(S);
@@ -304,19 +305,19 @@ class rotation_plan {
   Index first_channel_;
   bool invert_rows_ = false;
   S scale_ = S(1);     // 1 / m^2 of an inverse that divides by it
-  double unit_ = 1.0;  // of inverted_row
+  double unit_ = 1.0;  // argument of inverted_row
   bool in_place_;
-  bool converts_rows_ = false;  // to the arithmetic type, once for all heads
+  bool converts_rows_ = false;  // whether rows are converted to the arithmetic type
   head_order order_ = head_order::together;
-  bool in_twos_ = false, reads_ahead_ = false;  // of rotate_token_in_order
+  bool in_twos_ = false, reads_ahead_ = false;  // arguments of rotate_token_in_order
   Index tokens_ahead_ = 0;                      // prefetch distance in tokens; 0: no prefetching
 };
 
 /// Rotates `count` tokens of row b, from token t on, at positions[0], positions[1], ..., in memory order. If
 /// the heads of a token are adjacent in memory, they are rotated together. If the tokens of a head are
-/// adjacent, a few heads are rotated together and share the table row of a token. A single head would read as
-/// much of the table as of its data, and all heads would be too many streams. Not inline, so that programs
-/// can compile it once.
+/// adjacent, a few heads are rotated together and share the table row of a token. One head at a time would
+/// read as many bytes of the table as of the head, and all heads together would be too many streams. Not
+/// inline, so that programs can compile it once.
 template <class Layout, bool inverse, class T, class S>
 void rotation_plan<Layout, inverse, T, S>::rotate_piece(Index b, Index t, Index count,
                                                         const std::int64_t* positions) const {
