@@ -28,7 +28,7 @@ namespace rope::inline ROPE_ABI {
 enum class pair_change {
   kept,          // as in the original schedule
   blended,       // slowed by less than the largest divisor
-  interpolated,  // slowed by the largest divisor, if at least two pairs share it
+  interpolated,  // slowed by the largest divisor, if two or more pairs share this divisor
   stopped        // its frequency is 0
 };
 
@@ -42,10 +42,10 @@ struct pair_census {
   Index blended = 0;                      // how many are blended
   Index interpolated = 0;                 // how many are interpolated
   Index stopped = 0;                      // how many are stopped
-  double largest_divisor = 1;             // original frequency divided by frequency, of the pairs that rotate
-  double shortest_wavelength = 0;         // tokens per full turn, of the pairs that rotate; 0: none
-  double longest_wavelength = 0;          // as shortest_wavelength
-  double smallest_divisor = 1;            // as largest_divisor. Below 1: a factor below 1 raised frequencies
+  double largest_divisor = 1;             // original frequency / frequency, over pairs that rotate
+  double shortest_wavelength = 0;         // tokens per full turn, over pairs that rotate; 0: none
+  double longest_wavelength = 0;          // tokens per full turn, as above
+  double smallest_divisor = 1;            // the smallest quotient; below 1 if a factor raised frequencies
 };
 
 /// Compares the frequency of every pair of a group with base^(-2 i / rotary_dim), its frequency without a
@@ -88,7 +88,7 @@ Census pair_census_of(const layer_group& group) {
 
 namespace detail {
 
-/// "29 kept: 0 to 28", or without the range if other pairs are between.
+/// For example "29 kept: 0 to 28". The range is left out if other pairs are inside it.
 template <class Census>
 std::string pairs_of(const Census& pairs, pair_change change, Index count, const std::string& what) {
   const auto first = std::find(pairs.changes.begin(), pairs.changes.end(), change);
@@ -116,7 +116,7 @@ std::string pairs_text(const Census& pairs) {
   return text;
 }
 
-/// The number of tokens before a query that are visible to it, in the layers of this group.
+/// The largest distance of a visible token in the layers of a group, and the name of this limit.
 struct view_distance {
   double tokens = 0;  // 0: unknown
   const char* name = "";
@@ -187,14 +187,14 @@ std::string describe_group(const Group& group, const view_distance& distance) {
 
 }  // namespace detail
 
-/// Every number that made the group, and every number derived from them, one per line.
+/// Reports every number that made the group, and every number derived from them, one per line.
 template <std::derived_from<layer_group> Group>
 std::string describe(const Group& group) {
   return detail::describe_group(group, {});
 }
 
-/// The whole model: facts about all layers, how each layer attends, each group, and the warnings. At the end
-/// is C++ that makes the same frequencies, layouts and options without the file.
+/// Reports the whole model: facts about all layers, how each layer attends, each group, and the warnings. The
+/// report ends with C++ that makes the same frequencies, layouts and options without the file.
 template <std::derived_from<model_rope> Model>
 std::string describe(const Model& model) {
   using detail::digits, detail::line;
@@ -234,15 +234,15 @@ std::string describe(const Model& model) {
 }
 
 /// The differences between two descriptions of one model, such as its config.json and its GGUF file: one
-/// sentence for each, with both numbers. Empty if they rotate and attend alike. Windows that are unknown on
-/// one side are not compared.
+/// sentence per difference, with both numbers. The list is empty if the models rotate and attend alike.
+/// Windows that are unknown on one side are not compared.
 ///
-/// \param tolerance  relative. Closer numbers are equal, because GGUF stores floats
+/// \param tolerance  the largest relative difference of numbers that count as equal. GGUF stores floats
 template <class Model = model_rope>
 std::vector<std::string> compare_models(const std::type_identity_t<Model>& a,
                                         const std::type_identity_t<Model>& b, double tolerance = 1e-6) {
   std::vector<std::string> found;
-  if (a.groups().empty() || b.groups().empty()) {  // then nothing else is known of one of them
+  if (a.groups().empty() || b.groups().empty()) {  // then nothing else is known about that model
     if (a.instead_of_rope() != b.instead_of_rope())
       found.push_back("positions are encoded by " + detail::place_text(a) + " and by " +
                       detail::place_text(b));

@@ -14,11 +14,12 @@
 #include <rope/models/model_rope.hpp>
 #include <rope/rotation/layout.hpp>
 
-/// Imports the rotary embedding of a model from the metadata of its GGUF file, with its meaning in llama.cpp.
+/// Imports the rotary embedding of a model from the metadata of its GGUF file. Keys have their meaning in
+/// llama.cpp.
 
 namespace rope::inline ROPE_ABI {
 
-/// Access to a GGUF file, for any reader. Each member returns nothing if the key is absent or has a value of
+/// Access to a GGUF file, for any reader. Each member returns nothing if the key is absent or its value has
 /// another type.
 ///
 ///     number(key)   a metadata value: integer, float or bool
@@ -46,15 +47,15 @@ struct gguf_options {
 
 /// Reads the rotary embedding of a model from the metadata of its GGUF file.
 ///
-/// Absent keys have the values of llama.cpp: without rope.scaling.type the rule is linear, a factor that is
-/// absent or 0 is 1, freq_base is 10000, and dimension_count is the whole head. The bounds of YaRN are always
-/// rounded outwards, so a model with `truncate: false` differs from its Hugging Face original.
-/// compare_models() reports the difference.
+/// Absent keys get the values of llama.cpp. Without rope.scaling.type the rule is linear. A factor that is
+/// absent or 0 counts as 1. Without freq_base the base is 10000, and without dimension_count the whole head
+/// rotates. The bounds of YaRN are always rounded outwards, so a model with `truncate: false` differs from
+/// its Hugging Face original. compare_models() reports the difference.
 ///
-/// Layers slide only in architectures whose graphs in llama.cpp have sliding layers. For all others the
-/// window is 0, and warnings name the keys without effect.
+/// Layers have a sliding window only in architectures whose graphs in llama.cpp have one. In all other
+/// architectures the window is 0, and warnings name the keys without effect.
 ///
-/// A file may have up to 16384 layers, and groups of layers of up to 32768 pairs together.
+/// A file may have up to 16384 layers, and up to 1024 groups of layers with 32768 pairs together.
 ///
 /// \param lookup   reads the file
 /// \param options  information that the file lacks

@@ -44,8 +44,8 @@ concept json_like = requires(const J& json, const std::string& key) {
 ///
 ///     const model_rope model = import_hugging_face(json, {.length = 32768});
 struct hugging_face_options {
-  /// Tokens of the sequence, for `dynamic` and `longrope`, whose frequencies depend on it. 0 means a short
-  /// sequence: the initial frequencies of Hugging Face.
+  /// Tokens of the sequence. The frequencies of `dynamic` and `longrope` depend on this length. 0 means a
+  /// short sequence: the initial frequencies of Hugging Face.
   double length = 0;
   /// The layout of the weights, if it is not that of the architecture or the architecture is unknown.
   std::optional<layout_kind> layout = {};
@@ -53,14 +53,14 @@ struct hugging_face_options {
   model_without_rope without_rope = model_without_rope::refuse;
 };
 
-/// Reads the rotary embedding of a model from its config.json, in both forms: `rope_scaling` next to
-/// `rope_theta`, and `rope_parameters`, which may have one dictionary per layer type. From a file with
-/// several parts it reads the language model: `text_config`, `thinker_config`, `llm_config`,
-/// `language_config`, `language_model` or `decoder`, which may be nested.
+/// Reads the rotary embedding of a model from its config.json. The file has either `rope_scaling` next to
+/// `rope_theta`, or `rope_parameters`, which may have one dictionary per layer type. From a file with several
+/// parts it reads the language model: `text_config`, `thinker_config`, `llm_config`, `language_config`,
+/// `language_model` or `decoder`, which may be nested.
 ///
 /// The layout is that of the weights that Hugging Face distributes for the architecture. An absent key has
-/// the default of the configuration class of transformers. Warnings name each such default, and every key
-/// about positions, windows or scales without effect, anywhere in the file.
+/// the default of the configuration class of transformers. Warnings name each such default. They also name
+/// every key about positions, windows or scales that has no effect, anywhere in the file.
 ///
 /// A file may have up to 16384 layers, and up to 1024 groups of layers with 32768 pairs together.
 ///

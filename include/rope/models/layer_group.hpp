@@ -15,13 +15,13 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// A number that made the frequencies, under its name in rope.
+/// A number from which the frequencies were made, under the name that rope gives it.
 ///
 ///     for (const named_number& number : group.numbers)
 ///       std::cout << number.name << " = " << number.value << ", ";
 struct named_number {
   std::string name;  // such as "factor"
-  double value;      // of the number
+  double value;      // its value
 };
 
 /// The rotation in the indexer of a layer, whose narrow heads select the visible keys (DeepSeek
@@ -42,7 +42,7 @@ struct indexer_rotation {
 
 /// The assignment of pairs to the axes of M-RoPE.
 enum class mrope_order {
-  blocks,       // the first pairs rotate by the first axis, the next ones by the second
+  blocks,       // the first pairs rotate by the first axis, the next pairs by the second, ...
   alternating,  // the axes alternate from pair to pair, see interleaved_sections (Qwen3-VL)
   time_last,    // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
   spread        // the pairs of every axis are spread evenly, see spread_sections (openPangu)
@@ -60,22 +60,22 @@ struct layer_group {
   layout_kind layout;   // of the weights in the described format
   Index head_dim;       // channels of a query or key head
   Index first_channel;  // the first channel that rotates
-  rope::frequencies frequencies;  // inv_freq [rad per position] and attention_factor
-  double softmax_multiplier = 1;  // of the scale 1 / sqrt(head_dim); 1 except with the YaRN of DeepSeek
-  double scale = 0;               // of q . k before the softmax: attention_options::scale
-  double softcap = 0;             // attention_options::softcap; 0: off
+  rope::frequencies frequencies;           // inv_freq [rad per position] and attention_factor
+  double softmax_multiplier = 1;           // factor on 1 / sqrt(head_dim); 1 except with the YaRN of DeepSeek
+  double scale = 0;                        // the factor on q . k: attention_options::scale
+  double softcap = 0;                      // attention_options::softcap; 0: off
   std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
-  mrope_order section_order = mrope_order::blocks;  // which pairs belong to which axis
+  mrope_order section_order = mrope_order::blocks;  // the order of the axes
   std::optional<indexer_rotation> indexer = {};     // of layers with sparse attention
 
   std::string rule;                        // "default", "linear", "yarn", ...
-  double base;                             // before the rule
+  double base;                             // the base before the rule is applied
   std::vector<named_number> numbers = {};  // arguments of the rule and derived numbers, for reports
 
   /// The number of rotated channels.
   Index rotary_dim() const { return frequencies.rotary_dim(); }
 
-  /// The number of that name, or `otherwise`.
+  /// The number with that name, or `otherwise` if there is none.
   double number(std::string_view name, double otherwise) const {
     for (const named_number& n : numbers)
       if (n.name == name) return n.value;

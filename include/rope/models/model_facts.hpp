@@ -58,26 +58,26 @@ struct model_facts {
   Index query_heads = 0;                            // of a layer; 0: unknown
   Index key_heads = 0;                              // of a layer; 0: unknown
   double max_position = 0;                          // longest context the model declares; 0: unknown
-  double sliding_window = 0;                        // tokens visible in a sliding layer; 0: none or unknown
+  double sliding_window = 0;                        // tokens of the sliding window; 0: none or unknown
   std::vector<Index> windows = {not_known_window};  // attention_options::window per layer, or one for all
-  Index window_of_sliding = not_known_window;       // attention_options::window of layers that slide, if any
+  Index window_of_sliding = not_known_window;       // attention_options::window of sliding layers, if any
   std::string no_window_because = {};               // why the window of an attending layer is unknown
-  bool causal = true;                               // false: every token attends to later ones too
+  bool causal = true;                               // false: tokens also attend to later tokens
   bool sink_logits = false;                         // the checkpoint has attention_options::sink_logits
-  std::vector<Index> layers_without_sinks = {};     // these layers have none, in increasing order
-  bool keys_are_values = false;                     // and attention's output is un-rotated (DeepSeek V4)
-  query_scaling query_rule = {};                    // a factor on queries in addition to their rotation,
-  scaled_queries scaled = scaled_queries::none;     // and in which layers
-  std::vector<std::string> warnings = {};           // values not understood, assumed, renamed or left out
-  Index attention_chunk = 0;                        // tokens of a chunk, in which the layers attend that have
-                                                    // model_rope::chunk_of_layer; 0: none or unknown
+  std::vector<Index> layers_without_sinks = {};     // layers without sink logits, in increasing order
+  bool keys_are_values = false;                     // true: un-rotate attention's output (DeepSeek V4)
+  query_scaling query_rule = {};                    // the factor on queries in addition to their rotation
+  scaled_queries scaled = scaled_queries::none;     // the layers that multiply by this factor
+  std::vector<std::string> warnings = {};           // about keys not understood, assumed, renamed or left out
+  Index attention_chunk = 0;                        // tokens of a chunk, for layers that attend in chunks
+                                                    // (model_rope::chunk_of_layer); 0: none or unknown
 };
 
 /// How an import treats a model in which no layer rotates.
 enum class model_without_rope {
   refuse,   ///< it throws and gives the reason
-  describe  ///< it returns a model_rope without groups: model_rope::instead_of_rope has what the model has
-            ///< instead, and of its attention only the number of heads and the longest context are known
+  describe  ///< it returns a model_rope without groups: model_rope::instead_of_rope names what it has
+            ///< instead. Of its attention only the number of heads and the longest context are known
 };
 
 }  // namespace rope::inline ROPE_ABI

@@ -28,7 +28,7 @@ namespace rope::inline ROPE_ABI {
 ///     const model_layers layers = {.types = {"sliding_attention", "full_attention", "linear_attention"},
 ///                                  .without_rope = {2}};
 struct model_layers {
-  std::vector<std::string> types = {};   // of every layer; empty if unknown or all alike
+  std::vector<std::string> types = {};   // the type of every layer; empty if unknown or all alike
   std::vector<Index> without_rope = {};  // these layers do not rotate, in increasing order
   std::vector<Index> not_known = {};     // the rotation of these layers is unknown, in increasing order
   std::string instead_of_rope = {};      // if no layer rotates, what the model has instead; otherwise empty
@@ -59,19 +59,19 @@ class model_rope : public model_facts {
   }
   model_rope(const model_rope&) = default;
   model_rope(model_rope&&) = default;
-  /// Assigns all of `other`, or nothing if memory is short: facts of one model do not fit the groups of
-  /// another.
+  /// Assigns all of `other`, or changes nothing if an allocation fails. Facts of one model would not fit the
+  /// groups of another.
   model_rope& operator=(const model_rope& other) { return *this = model_rope(other); }
   model_rope& operator=(model_rope&&) = default;
   ~model_rope() = default;
 
-  /// The groups of layers with equal rotation. At least one, unless no layer rotates.
+  /// The groups of layers with equal rotation. There is at least one, unless no layer rotates.
   const std::vector<layer_group>& groups() const { return groups_; }
-  /// The other position encoding if no layer rotates, such as "learned positions"; empty if one does.
+  /// What the model has if no layer rotates, such as "learned positions". Empty if some layer rotates.
   const std::string& instead_of_rope() const { return layers_.instead_of_rope; }
-  /// The layer type of every layer; empty if unknown or all alike.
+  /// The layer type of every layer. Empty if unknown or all alike.
   const std::vector<std::string>& layers() const { return layers_.types; }
-  /// The number of layers, or 0 if unknown: the number of types, or of windows if there are several.
+  /// The number of layers, from the list of types or of windows. 0 if unknown.
   Index layer_count() const {
     if (!layers_.types.empty()) return static_cast<Index>(layers_.types.size());
     return windows.size() > 1 ? static_cast<Index>(windows.size()) : 0;
@@ -88,9 +88,9 @@ class model_rope : public model_facts {
     return nullptr;
   }
 
-  /// Whether layer `layer` rotates, does not rotate, or is unknown. The import functions warn about unknown
-  /// ones. A single group serves every layer of the model, or every layer from 0 on if their number is
-  /// unknown.
+  /// Whether layer `layer` rotates, does not rotate, or has an unknown rotation. The import functions warn
+  /// about unknown rotations. A single group serves every layer of the model. If the number of layers is
+  /// unknown, it serves every layer from 0 on.
   layer_rotation rotation_of_layer(Index layer) const {
     if (!may_be_layer(layer) || is_listed(layers_.not_known, layer)) return layer_rotation::not_known;
     if (!instead_of_rope().empty() || is_listed(layers_.without_rope, layer)) return layer_rotation::none;
@@ -102,7 +102,7 @@ class model_rope : public model_facts {
   /// The group that layer `layer` rotates with, or nullptr if it does not rotate.
   ///
   /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its rotation is unknown.
-  ///          rotation_of_layer does not throw then
+  ///          To test for that, call rotation_of_layer
   const layer_group* group_of_layer(Index layer) const {
     check_layer("group_of_layer", layer);
     const layer_rotation rotation = rotation_of_layer(layer);
@@ -119,7 +119,7 @@ class model_rope : public model_facts {
   ///
   /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its options are unknown:
   ///          an unknown window, or several scales and no group for this layer. Also if the layer attends in
-  ///          chunks (Llama 4), which no window can express: rotate_layer provides their key_ranges
+  ///          chunks (Llama 4), which no window can express. rotate_layer provides the key_ranges of chunks
   attention_options attention_of_layer(Index layer) const {
     attention_options options = numbers_of_layer(layer);
     if (const Index chunk = chunk_of_layer(layer); chunk > 0)
@@ -169,7 +169,8 @@ class model_rope : public model_facts {
   }
 
   /// The layer types that attention_of_group accepts: types of layers that rotate, in the order of layers,
-  /// then types of groups without layers. If layers have no types, an empty type means all of them.
+  /// then types of groups without layers. If layers have no types, the list has one empty type, which means
+  /// all layers.
   ///
   ///     for (const std::string& type : model.attention_types())
   ///       options_of[type] = model.attention_of_group(type);
@@ -236,7 +237,7 @@ class model_rope : public model_facts {
   ///     if (!rule.is_one()) scale_queries(queries, rule, start);
   ///
   /// Throws:  std::out_of_range if there is no such layer; std::invalid_argument if its rule is unknown, or
-  ///          depends on whether this layer rotates and that is unknown
+  ///          if the rule depends on the rotation of the layer, which is unknown
   query_scaling query_scaling_of_layer(Index layer) const {
     check_layer("query_scaling_of_layer", layer);
     if (scaled == scaled_queries::none) return {};
@@ -250,7 +251,7 @@ class model_rope : public model_facts {
   }
 
  private:
-  /// The options of a layer, without rules about visible keys other than the causal one.
+  /// The options of a layer: its numbers, and of the rules about visible keys only `causal`.
   attention_options numbers_of_layer(Index layer) const {
     check_layer("attention_of_layer", layer);
     if (groups_.empty())
@@ -275,7 +276,7 @@ class model_rope : public model_facts {
     return at < windows.size() ? windows[at] : not_known_window;
   }
 
-  /// ": " and the reason, for a layer that rotates (and so attends), or nothing.
+  /// ": " and the reason if the layer rotates (and therefore attends). Otherwise empty.
   std::string reason_of_no_window(Index layer) const {
     const bool attends = rotation_of_layer(layer) == layer_rotation::in_group;
     return attends && !no_window_because.empty() ? ": " + no_window_because : "";
@@ -320,7 +321,7 @@ class model_rope : public model_facts {
       if (is_listed(layers_.without_rope, layer))
         detail::throw_invalid("model_rope", "a layer must not be both without rotation and not known, got ",
                               layer);
-    if (groups_.size() == 1) return;  // one group is for every layer
+    if (groups_.size() == 1) return;  // one group serves every layer
     for (const layer_group& g : groups_)
       if (g.layer_type.empty() || group(g.layer_type) != &g)
         detail::throw_invalid("model_rope", "each of ", groups_.size(),

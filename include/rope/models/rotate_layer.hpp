@@ -28,7 +28,7 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// The ranges of keys of a layer that attends in chunks. Key j of a row is at position j.
+/// The ranges of keys of a layer that attends in chunks. Key j of a row must be at position j.
 ///
 /// Throws:  std::invalid_argument, std::out_of_range
 template <class T, class P>
@@ -47,7 +47,8 @@ std::vector<key_range> chunks_of_layer(Index chunk, const head_view<T>& q, const
   return ranges;
 }
 
-/// The checked attention options of the layer, with its sinks and the ranges of its chunks.
+/// The attention options of the layer, with its sink logits and the ranges of its chunks. Checks these
+/// arguments.
 template <class T, class P>
 attention_options options_of_layer(const model_rope& model, Index layer, const head_view<T>& q,
                                    const P& positions, std::span<const float> sink_logits,
@@ -77,7 +78,7 @@ attention_options options_of_layer(const model_rope& model, Index layer, const h
   return options;
 }
 
-/// Throws unless heads have the size of those of the layer.
+/// Throws unless head_dim of `x` is that of the layer.
 template <class T>
 void check_head_of_layer(const layer_group* group, const char* name, const head_view<T>& x) {
   if (group && x.head_dim != group->head_dim)
@@ -85,7 +86,8 @@ void check_head_of_layer(const layer_group* group, const char* name, const head_
                   " channels, got ", x.head_dim);
 }
 
-/// For a layer that does not rotate: makes the checks of `rotate`, except that positions are in a table.
+/// Makes the checks of `rotate` for a layer that does not rotate, except the check that positions are in a
+/// table.
 template <class P, class T, class... K>
 void check_unrotated(const P& positions, const head_view<T>& q, const head_view<K>&... k) {
   constexpr const char* function = "rotate_layer";
@@ -131,24 +133,24 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 
 }  // namespace detail
 
-/// Prepares q and k for attention in layer `layer`, in place, and returns the layer's attention options. It
-/// rotates q and k by the layer's table in its layout, or leaves them if the layer does not rotate. It
-/// multiplies the queries if the model scales them by their position.
+/// Prepares q and k for attention in layer `layer`, in place, and returns the layer's attention options. If
+/// the layer rotates, q and k are rotated by the layer's table, in its layout. If the model scales queries by
+/// their position, q is also multiplied by this scale.
 ///
 ///     attention(q, k, v, out, rotate_layer(tables, layer, q, k, start));
 ///
-/// With a cache of rotated keys, the keys go there first:
+/// With a cache, append the rotated keys before attention:
 ///
 ///     const attention_options options = rotate_layer(tables, layer, q, k, cache.size());
 ///     cache.append(k, v);
 ///     attention(q, cache, out, options);
 ///
-/// A model with layers that attend in chunks (Llama 4) needs memory for their ranges of keys:
+/// For a model with layers that attend in chunks (Llama 4), pass a vector for their ranges of keys:
 ///
 ///     std::vector<key_range> ranges;
 ///     attention(q, k, v, out, rotate_layer(tables, layer, q, k, start, ranges));
 ///
-/// Norms of heads (q_norm, k_norm) must be applied before. This is for text. For images, make tables with
+/// Apply norms of heads (q_norm, k_norm) before. rotate_layer is for text. For images, make tables with
 /// frequencies_on_axes.
 ///
 /// \param tables       of the model, for all positions used
@@ -164,8 +166,8 @@ attention_options rotate_layer(const model_tables<S>& tables, Index layer, const
 ///
 /// Throws:    as attention_of_layer, query_scaling_of_layer, rotate and scale_queries; std::out_of_range if
 ///            the rotation of the layer is unknown; std::invalid_argument if sink_logits are missing or the
-///            layer has none, heads have another size, or keys are values too (DeepSeek V4), so that the
-///            output of attention must be un-rotated. q and k are then unchanged
+///            layer has none, head_dim differs from that of the layer, or keys are also values (DeepSeek V4),
+///            which requires that you un-rotate the output of attention. q and k are then unchanged
 /// Accuracy:  those of `rotate` and `scale_queries`
 /// Cost:      those of `rotate` and, if the layer scales queries, of `scale_queries`
 template <class S, class Q, class K, class P = std::int64_t, class Threads = this_thread>

@@ -19,16 +19,16 @@
 
 /// The frequency tables of a whole model.
 ///
-/// Frequencies on several axes, from the M-RoPE sections of a layer group.
+/// frequencies_on_axes makes frequencies on several axes from the M-RoPE sections of a layer group.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Height and width alternate from pair 0 on, and time has the last pairs.
+/// The axes of pairs if height and width alternate from pair 0 on, and time has the last pairs.
 ///
 /// \param sections  (time, height, width)
 ///
-/// Throws:  std::invalid_argument unless there are three, with equal height and width
+/// Throws:  std::invalid_argument unless there are three sections, and height and width are equal
 /// Source:  Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
 inline axis_assignment sections_with_time_last(const std::vector<Index>& sections) {
   sum_of_sections("frequencies_on_axes", sections);
@@ -41,14 +41,15 @@ inline axis_assignment sections_with_time_last(const std::vector<Index>& section
 
 }  // namespace detail
 
-/// The frequencies of a group on the axes of its positions: on_axes with its mrope_sections, or unchanged if
-/// it has none. The axes are (time, height, width), except for Hunyuan VL.
+/// The frequencies of a group on the axes of its positions: on_axes with the mrope_sections of the group. If
+/// the group has no sections, its frequencies are returned unchanged. The axes are (time, height, width),
+/// except for Hunyuan VL.
 ///
 ///     const auto prompt = qwen_vl_positions(runs);
 ///     rotate<half_split>(queries, frequency_table(frequencies_on_axes(group), prompt.coordinates));
 ///
-/// Interleaved sections have the meaning of Hugging Face transformers, also if they come from a GGUF file.
-/// ggml_interleaved_sections describes how ggml differs.
+/// Interleaved sections have the meaning that they have in Hugging Face transformers, also if they come from
+/// a GGUF file. How ggml differs is described at ggml_interleaved_sections.
 ///
 /// Throws:  std::invalid_argument unless the sections are not negative, add up to the pairs of the group, and
 ///          fit the order of axes of the group
@@ -77,8 +78,8 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
   return on_axes(group.frequencies, assignment());
 }
 
-/// One table for all layers with equal rotation: two for the 34 layers of Gemma 3, whose sliding layers have
-/// another base.
+/// One table for all layers with equal rotation. For the 34 layers of Gemma 3 there are two tables, because
+/// its sliding layers have another base.
 ///
 ///     const model_rope model = import_hugging_face(json);
 ///     const model_tables tables(model, 8192);
@@ -90,7 +91,7 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
 /// \tparam S  float or double: the type of an entry
 ///
 /// Invariant: immutable; safe to share between threads. It has no tables after a move.
-/// Cost:      size() tables, for any number of layers
+/// Cost:      size() tables, whatever the number of layers
 template <class S = float>
 class model_tables {
  public:
@@ -120,8 +121,8 @@ class model_tables {
   /// The model that the tables were made from.
   const model_rope& model() const { return model_; }
 
-  /// The table of a layer, placed at the first rotated channel, or nothing if the layer does not rotate. It
-  /// is valid while this object lives and is not assigned to.
+  /// The table of a layer, placed at the first rotated channel, or nothing if the layer does not rotate. The
+  /// table is valid until this object is destroyed or assigned to.
   ///
   /// Throws:  std::out_of_range if there is no such layer or its rotation is unknown
   std::optional<placed_table<S>> of_layer(Index layer) const {
@@ -141,7 +142,8 @@ class model_tables {
     return of_group(detail::to_index(group - model_.groups().data()));
   }
 
-  /// The table of a group of layers, by its number in model_rope::groups, placed as above.
+  /// The table of a group of layers, by its number in model_rope::groups, placed at the first rotated
+  /// channel.
   ///
   /// Throws:  std::out_of_range if there is no such group
   placed_table<S> of_group(Index group) const {

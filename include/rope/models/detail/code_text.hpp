@@ -21,9 +21,9 @@
 #include <rope/models/detail/description_text.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// C++ that makes the result of an import, for a program without the file: statements that compile anywhere
-/// after #include <rope/rope.hpp>. Names and comments contain only numbers and letters of the file. Comments
-/// are /* */, so that lines can be broken anywhere.
+/// Writes C++ that makes the result of an import, for a program that does not have the model file. The
+/// statements compile anywhere after #include <rope/rope.hpp>. Names and comments take only numbers and
+/// letters from the file. Comments are /* */, so that lines can be broken anywhere.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -42,12 +42,12 @@ inline bool same_frequencies(const frequencies& a, const frequencies& b, double 
   return same;
 }
 
-/// Finds a rule with numbers that gives the frequencies of a group bit for bit. It finds none if the
-/// description was changed, or its rule has no such numbers (a list of factors).
+/// Finds a rule whose numbers give the frequencies of a group bit for bit. There is none if the caller has
+/// changed the description, or if the rule has a list of factors.
 template <class Group>
 class frequencies_code {
  public:
-  /// \param name  of the frequencies in the program
+  /// \param name  the name of the frequencies in the program
   frequencies_code(const Group& group, std::string name) : group_(group), name_(std::move(name)) {}
 
   std::string text() {
@@ -161,7 +161,7 @@ class frequencies_code {
              ".inv_freq()" + (equal(m, 1) ? "" : ", " + exact_digits(m)) + ")";
   }
 
-  /// Every inv_freq with all its digits.
+  /// A list of every inv_freq with all its digits.
   std::string listed() const {
     const std::string array = name_ + "_list", count = std::to_string(group_.frequencies.pairs());
     std::string text = "const double " + array + "[] = {", line;
@@ -179,7 +179,7 @@ class frequencies_code {
   std::string name_, found_ = {};
 };
 
-/// A layer type as the beginning of a name: letters, digits and single underscores.
+/// Turns a layer type into the beginning of a name: letters, digits and single underscores.
 inline std::string name_in_code(const std::string& layer_type) {
   const std::string digits = "0123456789", letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   std::string name;
@@ -197,7 +197,7 @@ template <class Model, class Group, class Layers>
 std::string options_code(const Model& model, const Group& group, const std::string& name,
                          const Layers& layers) {
   if (layers.empty()) return "/* " + name + ": it is not known from this file which layers these are */\n";
-  std::vector<Index> windows;  // of the layers. -1 in `layers` means every layer, if their number is unknown
+  std::vector<Index> windows;  // a layer of -1 in `layers` means every layer, if their number is unknown
   const auto window_of = [&](Index layer) {
     const auto at = model.windows.size() == 1 || layer < 0 ? 0 : static_cast<std::size_t>(layer);
     return at < model.windows.size() ? model.windows[at] : not_known_window;

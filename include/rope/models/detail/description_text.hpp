@@ -33,7 +33,7 @@ std::string line(const std::string& label, const Text& text) {
 
 // Sentences about the differences of two groups of layers.
 
-/// How a model knows the positions of its tokens, and the file with this information.
+/// What gives a model the positions of its tokens, and the kind of file with this information.
 template <class Model>
 std::string place_text(const Model& model) {
   return (model.groups().empty() ? model.instead_of_rope() : "rotation") + " in " + model.source;
@@ -54,7 +54,7 @@ std::string joined(const List& list) {
   return text;
 }
 
-/// The pairs of each M-RoPE axis.
+/// How pairs are assigned to the axes of M-RoPE, in words.
 inline const char* order_of_axes(const layer_group& group) {
   switch (group.section_order) {
     case mrope_order::alternating:
@@ -69,7 +69,7 @@ inline const char* order_of_axes(const layer_group& group) {
   return "in blocks";
 }
 
-/// Collects the differences of one group, each with both numbers.
+/// Collects the differences between the two models in one group, each with both numbers.
 template <class Model>
 struct group_comparison {
   const Model &a, &b;
@@ -87,8 +87,8 @@ struct group_comparison {
 
   void layouts(layout_kind x, layout_kind y) const {
     if (x == y) return;
-    // A converter permutes the rows of q and k from the halves of Hugging Face to the pairs of ggml. For
-    // GLM-4V it goes the other way, since the M-RoPE of ggml rotates halves.
+    // A converter permutes the rows of q and k from half_split in Hugging Face files to interleaved in GGUF.
+    // For GLM-4V it permutes from interleaved to half_split, because the M-RoPE of ggml is half_split.
     const auto permuted = [](const Model& from, layout_kind of_from, const Model& to) {
       return from.source == "Hugging Face" && to.source == "GGUF" &&
              (of_from == layout_kind::half_split || to.architecture == "glm4");
@@ -125,7 +125,7 @@ struct group_comparison {
   }
 };
 
-/// True if a pair rotates by minus the position.
+/// True if some pair rotates by minus the position.
 inline bool any_rotates_back(const frequencies& of) {
   for (Index a = 0; a < of.axes(); ++a)
     for (Index i = 0; i < of.pairs(); ++i)
@@ -200,7 +200,7 @@ std::vector<std::string> windows_texts(const Windows& windows) {
 template <class Model>
 std::vector<std::string> window_differences(const Model& a, const Model& b) {
   if (a.windows.empty() || b.windows.empty()) return {};
-  // A single window holds for every layer.
+  // A list with one window holds for every layer.
   const bool alone = a.windows.size() == 1 && b.windows.size() == 1;
   const std::size_t count = a.windows.size() == 1   ? b.windows.size()
                             : b.windows.size() == 1 ? a.windows.size()
@@ -231,7 +231,7 @@ std::vector<std::string> window_differences(const Model& a, const Model& b) {
   return texts;
 }
 
-/// Windows, causality, learned sinks, and whether keys are also values.
+/// The differences in windows, causality, learned sinks, and whether keys are also values.
 template <class Model>
 std::vector<std::string> attention_differences(const Model& a, const Model& b) {
   auto texts = window_differences(a, b);
@@ -295,7 +295,7 @@ std::string query_scaling_text(const Model& model) {
   return "none";
 }
 
-/// True if both multiply the queries of the same layers by the same factors.
+/// True if both models multiply the queries of the same layers by the same factors.
 template <class Model>
 bool same_query_scaling(const Model& a, const Model& b, double tolerance) {
   if (a.scaled != b.scaled) return false;

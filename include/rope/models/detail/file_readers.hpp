@@ -39,13 +39,13 @@ inline constexpr number_rule zero_or_above_one{[](double x) { return equal(x, 0)
 inline constexpr number_rule fraction{[](double x) { return x > 0 && x <= 1; }, "must be in (0, 1]"};
 inline constexpr number_rule zero_or_one{[](double x) { return equal(x, 0) || equal(x, 1); },
                                          "must be 0 or 1"};
-/// Layers, heads, channels. The bound prevents huge allocations for damaged files.
+/// For numbers of layers, heads and channels. The bound prevents huge allocations for damaged files.
 inline constexpr double most = 0x1p20;
 inline constexpr number_rule count{[](double x) { return x > 0 && x <= most && equal(std::floor(x), x); },
                                    "must be a positive whole number up to 1048576"};
 inline constexpr number_rule whole{[](double x) { return x >= 0 && x <= most && equal(std::floor(x), x); },
                                    "must be a whole number, not negative and up to 1048576"};
-/// Tokens of a window. Some files write a large number for no window.
+/// For the tokens of a window. Some files write a large number if there is no window.
 inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 && equal(std::floor(x), x); },
                                     "must be a whole number up to 2^53, or 0 where no layer slides"};
 
@@ -74,7 +74,8 @@ class json_reader {
   void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
   bool hides(const std::string& key) const { return contains(hidden_, key); }
 
-  /// The value of a key, or nullptr if it is absent or null, which mean the same in these files.
+  /// The value of a key, or nullptr if the key is absent or its value is null. Both mean the same in these
+  /// files.
   const J* find(const char* key) {
     if (hides(key)) return nullptr;
     if (!contains(asked_, key)) asked_.emplace_back(key);
@@ -85,7 +86,7 @@ class json_reader {
   }
   bool has(const char* key) { return find(key) != nullptr; }
 
-  /// The numbers of the architecture's class for keys that are absent in a file.
+  /// Sets the value of a key for files without the key: the default of the architecture's class.
   void assume(const char* key, double value) { assumed_.push_back({key, value, false}); }
   /// Calls with(key, value) for each default that was read.
   template <class F>
@@ -113,7 +114,7 @@ class json_reader {
     return static_cast<Index>(*value);
   }
 
-  /// The first existing one of several names of a number.
+  /// The value of the first of these keys that exists.
   std::optional<Index> index_of(std::initializer_list<const char*> keys,
                                 const number_rule& rule = range::count) {
     std::optional<Index> first;
@@ -181,7 +182,7 @@ class json_reader {
     return value;
   }
 
-  /// Calls with(key, value) for each key that exists and was never read, except null ones.
+  /// Calls with(key, value) for each key that exists, is not null and was never read.
   template <class F>
   void each_unasked(const F& with) const {
     if (!object_) return;

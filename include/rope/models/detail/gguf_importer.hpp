@@ -25,9 +25,9 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The factors on the queries of layers of a GGUF model.
+/// Reads the factors that multiply queries by their position.
 ///
-/// \param model  with known max_position
+/// \param model  its max_position must be set
 ///
 /// Source: llama.cpp, llm_graph_input_attn_temp and load_hparams of each architecture
 template <class L>
@@ -45,7 +45,7 @@ void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, 
   if (scale && !of_length && !of_context) unused(scale_key);
   if (length && !of_length) unused(length_key);
   if (record.temperature == gguf_temperature::fixed) {
-    // Without chunks llama.cpp has no numbers for the one layer that does not rotate.
+    // Without chunks, llama.cpp defines no factors for the one layer that does not rotate.
     const bool chunks = reader.number("attention.sliding_window", range::window) != 0.0;
     model.scaled = chunks ? scaled_queries::layers_without_rope : scaled_queries::not_known;
     model.query_rule.rule = llama4_query_scaling{};
@@ -59,7 +59,7 @@ void add_query_scaling(const gguf_reader<L>& reader, const gguf_record& record, 
   model.query_rule.rule = llama4_query_scaling{.floor_scale = floor, .attention_scale = *scale, .offset = 0};
 }
 
-/// Whether no layer of a GGUF model rotates, and the evidence for it.
+/// Whether no layer of a GGUF model rotates, and which key shows it.
 template <class L>
 unrotated_model unrotated_model_of(const gguf_reader<L>& reader, const gguf_record& record) {
   const std::string &architecture = reader.architecture(),
@@ -174,7 +174,8 @@ class gguf_importer {
       model_.layers.push_back(slides ? "sliding_attention" : "full_attention");
   }
 
-  /// DeepSeek V4: sliding layers, and two kinds of layers with compressed keys, which rotate alike.
+  /// DeepSeek V4 has sliding layers and two kinds of layers with compressed keys. These two kinds rotate
+  /// alike.
   void add_compressed() {
     model_.layers = gguf_compressed_types(reader_, record_, layers_);
     add_group("sliding_attention", true, shape().base(false), shape().dimension(true));
@@ -195,8 +196,8 @@ class gguf_importer {
         "keys are values too: the output of attention is un-rotated by the position of its query");
   }
 
-  /// Bases and dimensions per layer. Layers with equal base, dimension and type (sliding or not) are one
-  /// group.
+  /// Adds groups for files with bases or dimensions per layer. Layers with equal base, dimension and type
+  /// (sliding or not) form one group.
   void add_groups_of_layers(std::optional<std::vector<double>> bases,
                             std::optional<std::vector<double>> dimensions) {
     constexpr const char *base_key = "rope.freq_base_per_layer",
@@ -238,7 +239,8 @@ class gguf_importer {
     name_by_type(model_.groups, model_.layers);
   }
 
-  /// In llama.cpp, the architecture decides whether sliding layers are scaled.
+  /// Throws for an unknown architecture with sliding layers and scaling. In llama.cpp, the architecture
+  /// decides whether sliding layers are scaled.
   void note_scaling() {
     if (record_.architecture.empty() && model_.sliding_window > 0 && model_.groups.front().rule != "default")
       reader_.refuse(
@@ -339,7 +341,7 @@ class gguf_importer {
   model_without_rope without_rope_;
   gguf_record record_ = {};
   Index layers_ = 0;           // 0: unknown
-  std::vector<bool> sliding_;  // per layer; empty: unknown, or none slides
+  std::vector<bool> sliding_;  // per layer; empty: unknown, or no layer slides
   gguf_pair_factors factors_ = {};
   group_allowance allowance_ = {};
   model_draft model_ = {};

@@ -18,15 +18,16 @@
 #include <rope/models/layer_group.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// The layers of a GGUF model that slide, and those that do not rotate. Some of these facts are metadata,
-/// others are fixed in llama.cpp for an architecture. The end of the file has warnings about absent keys, and
-/// about keys that llama.cpp does not read.
+/// The layers of a GGUF model that slide, and the layers that do not rotate. A layer slides if it attends to
+/// a sliding window of tokens. A layer that attends fully sees all tokens up to the query. Some of these
+/// facts are metadata, others are fixed in llama.cpp for an architecture. The end of this header has warnings
+/// about absent keys, and about keys that llama.cpp does not read.
 ///
 /// Source: llama.cpp, load_hparams of each architecture
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The number of layers, without those for multi-token prediction, which come last. 0: unknown.
+/// The number of layers, without the layers for multi-token prediction, which come last. 0: unknown.
 template <class L>
 Index gguf_layer_count(const gguf_reader<L>& reader, std::vector<std::string>& warnings) {
   constexpr const char* name = "nextn_predict_layers";
@@ -57,12 +58,12 @@ std::vector<double> gguf_layer_list(const gguf_reader<L>& reader, const char* na
   return list;
 }
 
-/// Whether layers of this architecture slide, but only in models with another number of layers.
+/// Whether layers of this architecture slide only in models with another number of layers.
 inline bool of_other_size(const gguf_record& record, Index layers) {
   return record.period_layers > 0 && layers > 0 && record.period_layers != layers;
 }
 
-/// Whether no layer is known to slide, for any pattern and base of sliding layers.
+/// Whether no layer slides, whatever the file gives as pattern and base of sliding layers.
 template <class L>
 bool none_slides(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   const auto window = reader.number("attention.sliding_window", range::window);
@@ -70,7 +71,8 @@ bool none_slides(const gguf_reader<L>& reader, const gguf_record& record, Index 
   return !may_slide(record) || of_other_size(record, layers) || (needs_window && window.value_or(0) <= 0);
 }
 
-/// Warns about attention.sliding_window_pattern if no version of llama.cpp, or not every version, reads it.
+/// Warns about attention.sliding_window_pattern if no version of llama.cpp reads it, or only some versions
+/// do.
 ///
 /// Source: llama.cpp, get_key_or_arr in llama-model-loader.cpp; in later versions load_swa_pattern
 template <class L>
@@ -91,7 +93,8 @@ void note_sliding_pattern(const gguf_reader<L>& reader, const gguf_record& recor
                        "; later versions take the list, as is done here");
 }
 
-/// One entry per layer, true if it slides. Empty if this is unknown, or if none slides.
+/// One entry per layer, true if the layer slides. Empty if the sliding layers are unknown, or if there are
+/// none.
 template <class L>
 std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   constexpr const char* name = "attention.sliding_window_pattern";
@@ -115,7 +118,8 @@ std::vector<bool> gguf_sliding_layers(const gguf_reader<L>& reader, const gguf_r
   return sliding;
 }
 
-/// The layer types of DeepSeek V4, by the number of tokens per key. Empty for other architectures.
+/// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key. Empty for
+/// other architectures.
 template <class L>
 std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, const gguf_record& record,
                                                Index layers) {
@@ -124,7 +128,7 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
   std::vector<double> ratios =
       reader.required(reader.numbers("attention.compress_ratios", range::whole), key);
   const auto count = static_cast<std::size_t>(layers > 0 ? layers : static_cast<Index>(ratios.size()));
-  if (ratios.size() > count) ratios.resize(count);  // layers for multi-token prediction
+  if (ratios.size() > count) ratios.resize(count);  // cuts layers for multi-token prediction
   const std::string broken = broken_rule_of_layer_list(ratios.size(), layers, "block_count values");
   if (!broken.empty()) reader.refuse(key, broken);
   std::vector<std::string> types;
@@ -167,7 +171,7 @@ std::vector<Index> gguf_layers_without_attention(const gguf_reader<L>& reader, c
   return without;
 }
 
-/// attention.sliding_window, or the default of llama.cpp, or nothing if unknown.
+/// attention.sliding_window, or the default of llama.cpp for a file without this key. Nothing if unknown.
 template <class L>
 std::optional<double> gguf_window(const gguf_reader<L>& reader, const gguf_record& record) {
   if (!may_slide(record)) return 0;
@@ -189,7 +193,7 @@ Index gguf_window_of_sliding(const gguf_reader<L>& reader, const gguf_record& re
   return record.window == window_kind::both_sides && window > 0 ? window / 2 + 1 : window;
 }
 
-/// The window of a layer if no list gives the sliding layers.
+/// The window of every layer if the sliding layers are not listed.
 template <class L>
 Index window_without_list(const gguf_reader<L>& reader, const gguf_record& record, Index layers) {
   const auto given = gguf_window(reader, record);
@@ -277,8 +281,8 @@ bool gguf_is_causal(const gguf_reader<L>& reader, const gguf_record& record) {
   return record.causal && !equal(reader.number("attention.causal", range::zero_or_one).value_or(1), 0);
 }
 
-/// The layers that do not rotate, in increasing order. In llama.cpp they are every n-th layer or the layers
-/// that do not slide, which differ if a file has its own pattern.
+/// The layers that do not rotate, in increasing order. In llama.cpp they are every n-th layer, or the layers
+/// that do not slide. The two rules differ if a file has its own pattern.
 template <class L>
 std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const gguf_record& record,
                                             Index layers, const std::vector<bool>& sliding) {
@@ -307,7 +311,8 @@ std::vector<Index> gguf_layers_without_rope(const gguf_reader<L>& reader, const 
   return without;
 }
 
-/// If only one group has sliding layers, or only one has other layers, the group gets that type as its name.
+/// If only one group has sliding layers, the group is named sliding_attention. If only one group has other
+/// layers, that group is named full_attention.
 inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::string>& layers) {
   for (const std::string type : {"full_attention", "sliding_attention"}) {
     Index of_type = 0;
@@ -322,8 +327,8 @@ inline void name_by_type(std::vector<layer_group>& groups, std::vector<std::stri
 
 // Warnings about absent keys, and about keys that llama.cpp does not read for an architecture.
 
-/// Warns about the values that llama.cpp uses for absent keys. Two defaults of all architectures get no
-/// warning: all channels of a head rotate, and the bounds of YaRN.
+/// Warns about the values that llama.cpp uses for absent keys. Two defaults get no warning, because all
+/// architectures have them: that all channels of a head rotate, and the bounds of YaRN.
 ///
 /// \param sliding  as gguf_sliding_layers returns it
 /// \param model    with its groups
@@ -358,7 +363,7 @@ void name_assumed(const gguf_reader<L>& reader, const gguf_record& record, const
 /// Warns about each key for positions, windows and scores that llama.cpp does not read, if its value differs
 /// from the one that llama.cpp uses.
 ///
-/// \param base    of the layers that do not slide
+/// \param base    the RoPE base of the layers without a sliding window
 /// \param layers  as gguf_layer_count returns it
 /// \param model   with its groups
 template <class L>

@@ -10,15 +10,16 @@
 #include <rope/rotation/layout.hpp>
 
 /// Facts about architectures that GGUF files lack because they are fixed in llama.cpp: one record per
-/// architecture. Mode NORM of ggml is interleaved. NEOX, MROPE and IMROPE are half_split.
+/// architecture. The rotation mode NORM of ggml is interleaved. Its modes NEOX, MROPE and IMROPE are
+/// half_split.
 ///
 /// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp; of October 2026 clef, glm5-next,
 /// hrm_text, hy_v4, k2-horizon, maple, qwen4exp and spark2_5; codec.cpp, its patch of llama.cpp, for barbet
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The record of an architecture, or nullptr if there is none. Nothing is guessed then. A template for the
-/// same reason as hugging_face_record_of.
+/// The record of an architecture, or nullptr if there is none: facts are never guessed. This is a template,
+/// so that only programs which import a model compile the records.
 template <class Record = gguf_record>
 const Record* gguf_record_of(std::string_view architecture) {
   using enum indexer_kind;
@@ -303,7 +304,7 @@ const Record* gguf_record_of(std::string_view architecture) {
   return nullptr;
 }
 
-/// Why import rejects files of an architecture for every layout. Empty if it does not reject them.
+/// Why import_gguf rejects files of an architecture, whatever the layout. Empty if it does not reject them.
 constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
   if (architecture == "dflash")
     return "is dflash, which rotates like deepseek4 if dflash.hyper_connection.count is above 0, else "

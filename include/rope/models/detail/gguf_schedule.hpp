@@ -25,7 +25,8 @@ namespace rope::inline ROPE_ABI::detail {
 
 // Scalings of ggml that differ slightly from those of frequencies/scaling.hpp.
 
-/// YaRN with ggml's weight of the original frequencies: f_i / s + (yarn_i - f_i / s) ext_factor.
+/// YaRN with the weight ext_factor of ggml: f_i / s + (yarn_i - f_i / s) ext_factor, s being the factor of
+/// YaRN.
 struct weighted_yarn {
   yarn_scaling yarn;
   double ext_factor;
@@ -76,7 +77,7 @@ void record(auto&, const ggml_pair_factors&, const schedule&) {}
 
 // The head, the base and the rotated channels of a GGUF file's layers, sliding or not.
 
-/// The number of rotated channels, and its key.
+/// The number of rotated channels, and the key that gives it.
 struct rotated_channels {
   Index count;
   const char* key;
@@ -88,7 +89,7 @@ struct gguf_shape {
   const gguf_record& record;
   Index query_heads;  // 0: unknown
 
-  /// The first existing one of these keys, or the width of the model divided by its heads.
+  /// The value of the first of these keys that exists. Otherwise the width of the model divided by its heads.
   Index head_dim(bool slides) const {
     const auto own = reader.number("attention.key_length_mla_swa", range::count);
     if (own && slides) return static_cast<Index>(*own);
@@ -126,7 +127,7 @@ struct gguf_shape {
   }
 
  private:
-  /// base alpha^(d / (d - 2)), d being the whole head: NTK-aware scaling.
+  /// NTK-aware scaling: base alpha^(d / (d - 2)), d being the number of channels of the whole head.
   double stretched(double base, double alpha) const {
     const Index head = head_dim(false);
     const std::string key = reader.key("rope.scaling.alpha");
@@ -139,7 +140,7 @@ struct gguf_shape {
 
 // The frequencies that llama.cpp makes from the scaling keys and factor tensors of a GGUF file.
 
-/// The layers of a schedule.
+/// What the record and the file give for layers with one schedule.
 struct gguf_layers {
   Index rotary_dim;
   double base;
@@ -152,12 +153,13 @@ struct gguf_layers {
   bool unit_magnitude;  // m = 1, for any value in the file
 };
 
-/// m of YaRN without attn_factor, and the k of log_multiplier, by which score_growth multiplies scores.
+/// The attention factor m of YaRN without attn_factor, and k of the enumeration log_multiplier, from which
+/// score_growth computes its factor.
 struct gguf_magnitude {
   double m, log_multiplier;
 };
 
-/// \param factor  of YaRN
+/// \param factor  the factor of YaRN
 template <class L>
 gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& layers, double factor) {
   const wide_real log_factor = log(wide_real(factor));
@@ -169,12 +171,12 @@ gguf_magnitude magnitude_of(const gguf_reader<L>& reader, const gguf_layers& lay
   return {static_cast<double>(equal(k, 0) ? g(1) : g(above) / g(k)), k};
 }
 
-/// The divisors of a file for layers that do not slide, and their tensor.
+/// The divisors of frequencies in a file, for layers that do not slide, and the tensor that has them.
 struct gguf_pair_factors {
   const char* tensor = nullptr;  // null: no such tensor in the file
   std::vector<double> list = {};
 
-  /// The divisors of the first pairs. Further ones have no pair.
+  /// The divisors of the first `pairs` pairs. Further divisors in the list have no pair.
   template <class L>
   ggml_pair_factors of_pairs(const gguf_reader<L>& reader, Index pairs) const {
     if (static_cast<Index>(list.size()) < pairs)
@@ -184,13 +186,14 @@ struct gguf_pair_factors {
   }
 };
 
-/// The context length before scaling, for YaRN and the choice of a list of factors. 0: unknown.
+/// The context length before scaling. YaRN uses it, and it decides between short and long factors. 0:
+/// unknown.
 template <class L>
 double original_max_position_of(const gguf_reader<L>& reader, double max_position) {
   return reader.number("rope.scaling.original_context_length", range::positive).value_or(max_position);
 }
 
-/// rope_freqs if the file has it, or the list of long or short factors.
+/// The tensor rope_freqs if the file has it, otherwise the list of long or short factors.
 template <class L>
 gguf_pair_factors read_pair_factors(const gguf_reader<L>& reader, double max_position, double length) {
   const char* by_length = length > original_max_position_of(reader, max_position)
@@ -202,7 +205,7 @@ gguf_pair_factors read_pair_factors(const gguf_reader<L>& reader, double max_pos
   return {};
 }
 
-/// The scaling keys for the layers of one schedule.
+/// The scaling of layers with one schedule.
 struct gguf_scaling {
   double factor, attn_factor, ext_factor, original_max_position;
 };
@@ -229,9 +232,10 @@ gguf_scaling read_scaling(const gguf_reader<L>& reader, const gguf_layers& layer
           .original_max_position = original_max_position_of(reader, layers.max_position)};
 }
 
-/// The factor on scores in addition to 1 / sqrt(head_dim): (m (1 + 0.1 k ln s))^2. In released files k is 1.
-/// Then m is 1, and the factor is g(1)^2, as in the code of the models. For another k that code has g(k)^2.
-/// llama.cpp has g(1)^2, because its graphs multiply by m = g(1) / g(k). This function follows llama.cpp.
+/// The factor on scores in addition to 1 / sqrt(head_dim): (m g(k))^2 with g(k) = 1 + 0.1 k ln s. In released
+/// files k is 1. Then m is 1, and the factor is g(1)^2, as in the code of the models. For another k, the code
+/// of the models has g(k)^2. llama.cpp has g(1)^2, because its graphs multiply by m = g(1) / g(k). This
+/// function follows llama.cpp.
 ///
 /// Source: llama.cpp, attn_factor_org and kq_scale in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp
 template <class L>
@@ -245,9 +249,9 @@ double score_growth(const gguf_reader<L>& reader, const gguf_layers& layers, con
                  "the softmax multiplier of " + reader.key("rope.scaling.yarn_log_multiplier"));
 }
 
-/// derive(), with the divisors of the file applied after the rule.
+/// Calls derive() with the divisors of the file applied after the rule.
 ///
-/// \param factors  null: no factors in the file
+/// \param factors  null if the file has no divisors
 template <class Rule>
 derived derive_with(const std::string& name, const gguf_layers& layers, const Rule& rule,
                     const ggml_pair_factors* factors) {
@@ -278,8 +282,8 @@ derived derive_gguf_yarn(const gguf_reader<L>& reader, const gguf_layers& layers
 
 /// The factor on q . k before the softmax.
 ///
-/// \param multiplier  of 1 / sqrt(head_dim)
-/// \param layers  of the model. llama.cpp distinguishes the sizes of Gemma by them
+/// \param multiplier  multiplies 1 / sqrt(head_dim)
+/// \param layers  the number of layers, by which llama.cpp distinguishes the sizes of Gemma
 template <class L>
 double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, Index head_dim, Index layers,
                      double multiplier) {
@@ -295,7 +299,7 @@ double gguf_scale_of(const gguf_reader<L>& reader, const gguf_record& record, In
   return multiplier / std::sqrt(width);
 }
 
-/// The bound of scores. 0: none.
+/// The softcap of scores. 0: none.
 template <class L>
 double gguf_softcap_of(const gguf_reader<L>& reader, const gguf_record& record) {
   if (equal(record.softcap, 0)) return 0;

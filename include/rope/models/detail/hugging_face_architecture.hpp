@@ -17,12 +17,12 @@
 #include <rope/models/detail/model_draft.hpp>
 #include <rope/models/detail/record_fields.hpp>
 
-/// Finds the dictionary of the language model in a config.json, the spelling of its architecture, and whether
-/// it can be imported.
+/// Finds the dictionary of the language model in a config.json, and whether its architecture can be imported.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// One spelling for `gemma3_text`, `gemma3_text_model` and `Gemma3ForConditionalGeneration`: gemma3.
+/// The common spelling of an architecture: gemma3 for `gemma3_text`, `gemma3_text_model` and
+/// `Gemma3ForConditionalGeneration`.
 inline std::string plain_architecture(std::string name) {
   for (const char* end : {"For", "Model"})
     if (const auto at = name.find(end); at != std::string::npos && at > 0) name.resize(at);
@@ -42,15 +42,15 @@ inline std::string plain_architecture(std::string name) {
 /// Why an architecture has no record.
 enum class refusal {
   in_doubt,           // files and class disagree, or too little is known: the caller's layout is used
-  axes,               // its tokens have several coordinates, so that the name of a layout is not enough
-  rotates_otherwise,  // not queries and keys by one position, or no attention option gives its mask
-  parts,              // it has several parts, each with a dictionary of its own
+  axes,               // tokens have several coordinates, so the name of a layout is not enough
+  rotates_otherwise,  // it does not rotate q and k by one position, or no attention option gives its mask
+  parts,              // it has several parts, each with its own dictionary
   never_rotates       // no layer rotates
 };
 
 struct refused_architecture {
   std::string_view architecture;  // as plain_architecture spells it
-  std::string_view reason;        // what follows its name; for axes, what makes the frequencies
+  std::string_view reason;        // text after its name; for `axes`, what makes the frequencies
   refusal kind = refusal::in_doubt;
 };
 
@@ -215,7 +215,7 @@ std::string name_of_part(json_reader<J>& part) {
   return names && !names->empty() ? names->front() : std::string();
 }
 
-/// The class of the text_config of some models with several parts, if it has no model_type. Otherwise empty.
+/// The architecture of a text_config without model_type, for some models with several parts. Otherwise empty.
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py of these models
 inline std::string default_text_architecture(const std::string& outer) {
@@ -234,14 +234,17 @@ class parts_of_config {
   }
 
   json_reader<J> text() const { return chain_.back(); }
-  /// The dictionaries around the text, the whole file first, and the key of each that leads to the next one.
+  /// The dictionaries around the text model, from the whole file inwards.
   std::vector<json_reader<J>> outer() const { return {chain_.begin(), chain_.end() - 1}; }
+  /// The key in each of these dictionaries that leads to the next one.
   const std::vector<std::string>& keys() const { return keys_; }
 
-  /// Whether the file has neither a text model of a known architecture nor its own sizes.
+  /// Whether the file has neither a nested text model of a known architecture nor sizes of a model at the
+  /// top.
   bool is_bare() { return chain_.size() == 1 && !has_sizes(chain_.front()); }
 
-  /// The end of an error message: the dictionaries of the file that could be imported alone, or nothing.
+  /// The end of an error message: it names the dictionaries of the file that could be imported alone. May be
+  /// empty.
   std::string hint() const {
     std::string known, others;
     for (const auto& item : whole_->items()) {
@@ -259,7 +262,7 @@ class parts_of_config {
   }
 
  private:
-  /// Keys of language models in a dictionary. The first existing one is taken, whatever it contains.
+  /// Keys of language models in a dictionary. The first key that exists is used, whatever it contains.
   static constexpr const char* text_keys[] = {"text_config",     "thinker_config", "llm_config",
                                               "language_config", "language_model", "decoder"};
 
@@ -271,7 +274,7 @@ class parts_of_config {
     return &config.at(name);
   }
 
-  /// Whether a dictionary has its own sizes, and so describes a model and not only its parts.
+  /// Whether a dictionary has sizes of a model. Otherwise it describes only the parts of one.
   static bool has_sizes(json_reader<J>& part) {
     for (const char* key :
          {"hidden_size", "n_embd", "d_model", "head_dim", "num_attention_heads", "num_hidden_layers"})
@@ -286,7 +289,7 @@ class parts_of_config {
 
   /// Descends from the last dictionary of the chain to one of a known architecture.
   ///
-  /// \return  whether there is one. Without it the chain is unchanged, except for text_config
+  /// \return  whether there is one. If not, the chain keeps at most a text_config
   bool descend(const J& config) {
     if (chain_.size() > deepest) return false;
     json_reader<J> own(&config, chain_.back().path());
@@ -314,8 +317,8 @@ class parts_of_config {
   std::vector<std::string> keys_ = {};
 };
 
-/// Adds the keys about positions in a dictionary and in those inside it, each with its path. It does not
-/// search inside such a key, nor deeper than any model file.
+/// Adds the keys about positions in a dictionary and in those inside it, each with its path. Does not search
+/// inside a key that was added, or below `deepest` levels.
 ///
 /// \param speaks  whether a key is about positions
 template <class J, class Speaks>
@@ -336,8 +339,8 @@ void add_inner_keys(const J& value, const std::string& path, const Speaks& speak
   }
 }
 
-// Models in which no layer rotates: all models of some architectures, and others with a certain value in the
-// file.
+// Models in which no layer rotates: all models of some architectures, and models of others whose file has a
+// certain value.
 
 /// Whether the key record.rotates_if means that layers rotate.
 template <class J>
@@ -350,7 +353,7 @@ bool says_that_layers_rotate(json_reader<J>& text, const hugging_face_record& re
   return dictionary && json_reader<J>(value, "").has("rope_theta");
 }
 
-/// Throws if a file specifies a rotation in an architecture without any.
+/// Throws if a file specifies a rotation although its architecture has none.
 ///
 /// Source:  Hugging Face transformers, models/kimi_linear and models/glm5_next; mlx-lm, models/kimi_linear.py
 template <class J>

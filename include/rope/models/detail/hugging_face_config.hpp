@@ -23,7 +23,8 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Throws, unless only the layout was in doubt and the caller gave it.
+/// Throws the reason why an architecture has no record. Does nothing if only the layout is in doubt and the
+/// caller gave one.
 template <class J>
 void refuse(const json_reader<J>& text, const refused_architecture& refused, const std::string& architecture,
             bool layout_given) {
@@ -43,7 +44,7 @@ void refuse(const json_reader<J>& text, const refused_architecture& refused, con
   text.refuse("model_type", rule + ", got " + architecture);
 }
 
-/// Throws if a rope dictionary is that of an image tower.
+/// Throws if a rope dictionary belongs to an image encoder.
 template <class J>
 void refuse_axial(json_reader<J>& rope) {
   for (const char* key : {"rope_type", "type"})
@@ -54,8 +55,8 @@ void refuse_axial(json_reader<J>& rope) {
                   "axial_blocks");
 }
 
-/// The record of the architecture. An unknown architecture has no class defaults, only the layout from the
-/// caller or the file.
+/// The record of the architecture. For an unknown architecture, the record has no class defaults, and the
+/// layout comes from the caller or the file.
 ///
 /// \param hint  the end of the error for an unknown architecture
 template <class J>
@@ -80,7 +81,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   if (given) record.layout = *given;
   if (record.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
-  if (!text.path().empty()) {  // inside the file of a whole model
+  if (!text.path().empty()) {  // the text model is inside the file of a whole model
     if (record.nested_head_dim > 0) record.head_dim = record.nested_head_dim;
     if (record.nested_base > 0) record.base = record.nested_base;
     if (record.nested_window > 0) record.sliding_window = record.nested_window;
@@ -91,7 +92,7 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
 /// The channels of a head that may rotate.
 struct head_shape {
   Index head_dim, first_channel,
-      window;   // window: channels from first_channel on that a full rotation has
+      window;   // window: number of channels from first_channel on that may rotate
   bool latent;  // the multi-head latent attention of DeepSeek
 };
 
@@ -127,8 +128,9 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   return {*head_dim, 0, *head_dim, false};
 }
 
-/// Gemma 4 has larger heads in layers that attend fully: by a key for them, or layer by layer, or by default.
-/// MiMo-V2 may have other heads in sliding layers.
+/// The shape of a head in layers of a type. Gemma 4 has larger heads in layers that attend fully. Their size
+/// is the key for these layers, the key per layer, or the default. MiMo-V2 may have other heads in sliding
+/// layers.
 template <class J>
 head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
                               const hugging_face_record& defaults, const std::string& layer_type) {
@@ -149,13 +151,14 @@ head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
   return {*full, 0, *full, false};
 }
 
-/// The share of a head that rotates and its key, or the default without a key.
+/// The share of a head that rotates, and the key that gives it (empty for a default).
 struct rotated_share {
   double factor;
   std::string key = {};
 };
 
-/// The share in the rope dictionary, or the share next to it. A warning names each share that is not used.
+/// The share in the rope dictionary, or else the share next to the dictionary. A warning names each unused
+/// share.
 ///
 /// Source:  Hugging Face transformers, convert_rope_params_to_dict
 template <class J>
@@ -175,14 +178,14 @@ rotated_share rotated_share_of(json_reader<J>& text, json_reader<J>& rope, doubl
   return share.value_or(rotated_share{default_factor});
 }
 
-/// The number of channels of the window that rotate.
+/// The number of rotated channels.
 template <class J>
 Index rotary_dim_of(json_reader<J>& text, const head_shape& head, const rotated_share& share,
                     model_draft& model) {
   const auto by_share = static_cast<Index>(static_cast<double>(head.window) * share.factor);
   const auto given = head.latent ? std::optional<Index>() : text.index("rotary_dim");
   const char* const wider = head.latent ? "qk_rope_head_dim" : "rotary_dim";
-  // A share of the whole head may mean the same channels.
+  // The share of a whole head may also give the same number of channels.
   const bool agrees = by_share == given.value_or(head.window) ||
                       static_cast<Index>(static_cast<double>(head.head_dim) * share.factor) == head.window;
   if ((head.latent || given) && !share.key.empty() && !agrees)

@@ -21,13 +21,14 @@
 #include <rope/models/model_facts.hpp>
 #include <rope/models/model_rope.hpp>
 
-/// One group of layers, from a rope dictionary and the keys next to it.
+/// Makes one group of layers from a rope dictionary and the keys next to it.
 
 namespace rope::inline ROPE_ABI::detail {
 
 // The factors on queries in layers of a config.json.
 
-/// Whether a key multiplies queries by a factor of their position. For unknown architectures.
+/// Whether a key says that queries are multiplied by a factor of their position. Used for unknown
+/// architectures.
 inline bool speaks_of_query_scaling(std::string_view key) {
   for (const std::string_view one :
        {"attn_temperature_tuning", "use_logn_attn", "llama_4_scaling_beta", "llama_4_scaling"})
@@ -35,11 +36,11 @@ inline bool speaks_of_query_scaling(std::string_view key) {
   return false;
 }
 
-/// The rule of the keys next to the rope dictionary: that of Llama 4 and log-n.
+/// Reads the rules whose keys are next to the rope dictionary: the rule of Llama 4, and log-n.
 template <class J>
 void add_query_scaling(json_reader<J>& text, const hugging_face_record& defaults, model_draft& model) {
   if (defaults.queries == query_growth::temperature) {
-    const J* tuning = text.find("attn_temperature_tuning");  // 4 is true, in files as old as the model
+    const J* tuning = text.find("attn_temperature_tuning");  // the first files have 4 for true
     const bool tuned = !tuning || (tuning->is_number()
                                        ? !equal(*text.number("attn_temperature_tuning", range::any_number), 0)
                                        : *text.boolean("attn_temperature_tuning"));
@@ -58,7 +59,7 @@ void add_query_scaling(json_reader<J>& text, const hugging_face_record& defaults
   }
 }
 
-/// The rule inside the rope dictionary: that of Ministral 3 and Mistral 4.
+/// Reads the rule whose keys are inside the rope dictionary: the rule of Ministral 3 and Mistral 4.
 template <class J>
 void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
                                      const hugging_face_record& defaults, model_draft& model, bool by_type) {
@@ -76,9 +77,9 @@ void add_query_scaling_of_dictionary(json_reader<J>& text, json_reader<J>& rope,
 /// Numbers of a group from outside its rope dictionary.
 struct group_terms {
   std::optional<double> base = {}, factor = {};  // for a dictionary without a base or partial_rotary_factor
-  const char *base_key = "", *factor_key = "";   // their keys, or empty
-  std::optional<double> overruling_base = {};    // instead of a base in the dictionary
-  bool by_type = false;  // the class reads the dictionary as one of several for types of layers
+  const char *base_key = "", *factor_key = "";   // the keys of base and factor, or empty
+  std::optional<double> overruling_base = {};    // used instead of a base in the dictionary
+  bool by_type = false;  // the class reads one dictionary per layer type, and this is one of them
 };
 
 /// Adds groups to the model.
@@ -96,7 +97,7 @@ class hugging_face_group_maker {
         head_(head_shape_of(text, defaults)) {}
 
   /// \param given  the rope dictionary. nullptr means one without keys
-  /// \param path   of its keys in messages
+  /// \param path   the prefix of its keys in messages
   void add(const std::string& layer_type, const J* given, const std::string& path,
            const group_terms& terms = {}) {
     json_reader<J> rope(given, path);
@@ -149,7 +150,7 @@ class hugging_face_group_maker {
     model_.groups.push_back(std::move(group));
   }
 
-  /// A copy of the last group, for layers of another type.
+  /// Adds a copy of the last group, for layers of another type.
   void add_again(const std::string& layer_type) {
     layer_group group = model_.groups.back();
     group.indexer = {};
@@ -158,7 +159,7 @@ class hugging_face_group_maker {
     model_.groups.push_back(std::move(group));
   }
 
-  /// The default of the class, with a warning. A base of 0 is unknown.
+  /// Returns the default of the class, with a warning. Throws for a base of 0, which means unknown.
   double assumed(const std::string& what, double value) {
     if (detail::equal(value, 0))
       text_.missing(what.c_str(), "no default of " + model_.architecture + " is known; give the base");
@@ -178,7 +179,7 @@ class hugging_face_group_maker {
     return frequencies::custom(std::move(inv_freq), forwards.attention_factor());
   }
 
-  /// Names the class defaults of a group, except its base.
+  /// Warns about the class defaults that were used for a group, except its base.
   void name_assumed(const rotated_share& share, const std::string& type, const group_terms& terms) {
     const auto name = [&](const char* key, double value) {
       warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
@@ -244,7 +245,8 @@ class hugging_face_group_maker {
     std::string key = {};
   };
 
-  /// The base next to the dictionary, and the path of its key. Lists of Step 3.5 are in the terms.
+  /// The base next to the dictionary, and the path of its key. A list of bases (Step 3.5) is skipped here,
+  /// because group_terms has them.
   keyed_base base_beside() {
     const bool list = defaults_.form == dictionary_form::base_by_type && text_.is_list("rope_theta");
     keyed_base found;
@@ -270,7 +272,7 @@ class hugging_face_group_maker {
     const auto [beside, key] = base_beside();
     const auto inside = rope.number("rope_theta", range::above_one);
     if (terms.overruling_base) {
-      // The base next to the dictionary is that of the sliding layers of DeepSeek V4.
+      // In DeepSeek V4, the base next to the dictionary is that of the sliding layers.
       const bool compressed = defaults_.form == dictionary_form::compressed;
       const std::string by = text_.path() + (compressed ? "compress_rope_theta" : "layer_rope_theta");
       const auto differs = [&](const std::optional<double>& base) {
@@ -281,7 +283,7 @@ class hugging_face_group_maker {
       return *terms.overruling_base;
     }
     if (inside) {
-      // Sliding layers with their own base never have the one next to the dictionary.
+      // Sliding layers with their own base never use the base next to the dictionary.
       const bool own = layer_type == defaults_.other_type && defaults_.local_base > 0;
       const std::string by = " is overruled by " + rope.path() + "rope_theta";
       if (beside && !own && !detail::equal(*beside, *inside)) warn(key + by);
@@ -316,7 +318,7 @@ class hugging_face_group_maker {
     if (interleave) group.indexer->layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   }
 
-  static constexpr Index default_index_head_dim = 128;  // of all classes with an indexer
+  static constexpr Index default_index_head_dim = 128;  // in all classes with an indexer
 
   json_reader<J>& text_;
   const hugging_face_record& defaults_;

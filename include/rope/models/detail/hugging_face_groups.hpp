@@ -27,7 +27,7 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Finds the rope dictionaries of a file, and makes a group of each.
+/// Finds the rope dictionaries of a file, and makes a group of layers from each.
 template <class J>
 class hugging_face_groups {
  public:
@@ -57,7 +57,8 @@ class hugging_face_groups {
     }
     if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
 
-    // A second base means a second kind of layer: Gemma 3 and ModernBERT before rope_parameters.
+    // A second base belongs to a second kind of layer, in files of Gemma 3 and ModernBERT that are older than
+    // rope_parameters.
     const auto local = local_base();
     if (given && defaults_.full_head_dim > 0)
       maker_.warn(
@@ -76,7 +77,7 @@ class hugging_face_groups {
   }
 
  private:
-  /// rope_scaling. nullptr also if it is empty, which transformers treats as absent.
+  /// The dictionary rope_scaling, or nullptr if it is absent or empty. Transformers treats both alike.
   const J* scaling_dictionary() {
     const J* given = text_.object("rope_scaling");
     if (!given) return nullptr;
@@ -130,7 +131,7 @@ class hugging_face_groups {
     return {.base = text_.number(key, range::above_one), .base_key = key, .by_type = true};
   }
 
-  /// The base of a dictionary of this type without rope_theta, if the architecture has two.
+  /// The base for the dictionary of a layer type if it has no rope_theta and the architecture has two bases.
   group_terms terms_of(const std::string& type, const J& given) {
     if (detail::equal(defaults_.local_base, 0) || given.contains("rope_theta")) return {};
     if (type == defaults_.full_type) return global_terms();
@@ -138,15 +139,16 @@ class hugging_face_groups {
     return {.base = local ? *local : maker_.assumed(type, defaults_.local_base)};
   }
 
-  /// Whether one dictionary is for both kinds of layers: it has type default, and they have one base.
+  /// Whether one dictionary is for both kinds of layers: its type is default, and both kinds have the same
+  /// base.
   bool holds_for_all(const J& given, const std::string& path) const {
     json_reader<J> rope(&given, path);
     const std::string type = rope.text("rope_type").value_or(rope.text("type").value_or("default"));
     return type == "default" && detail::equal(defaults_.local_base, defaults_.base);
   }
 
-  /// Makes groups of rope_parameters, for classes whose rope_parameters always have a dictionary per layer
-  /// type.
+  /// Makes groups from rope_parameters, if the file has it, for classes that need one dictionary per layer
+  /// type there.
   bool has_given_types() {
     const J* given = text_.object("rope_parameters");
     if (given && !add_nested_groups(*given, text_.path() + "rope_parameters.")) refuse_flat_dictionary();
@@ -157,8 +159,8 @@ class hugging_face_groups {
                  "must have a dictionary per layer type, such as " + std::string(defaults_.full_type));
   }
 
-  /// Makes groups of one dictionary per layer type, or of the class defaults. Keys of an older form, which
-  /// the class does not read, must agree with them.
+  /// Makes groups from one dictionary per layer type, or from the class defaults. Keys of an older form are
+  /// not read by the class, and must agree with these defaults.
   void add_by_type() {
     if (defaults_.swa_keys) return add_by_swa_keys();
     if (has_given_types()) return;
@@ -207,7 +209,7 @@ class hugging_face_groups {
     note_beside(types);
   }
 
-  /// Names the keys next to the dictionaries of `types`, if those were read.
+  /// Warns about keys that stand next to the dictionaries of layer types and have no effect.
   void note_beside(const json_reader<J>& types) {
     for (const std::string& key : types.unasked())
       maker_.warn(types.path() + key + " is next to the layer types and has no effect");
@@ -222,8 +224,8 @@ class hugging_face_groups {
     return std::vector<double>(model_.layers.size(), *one);
   }
 
-  /// Step 3.5: all layers of a type have the base and the share of channels that the lists have for its last
-  /// layer.
+  /// Step 3.5: lists have a base and a share of channels per layer. All layers of a type use the values of
+  /// the last layer of that type.
   void add_from_lists() {
     if (model_.layers.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
     if (has_given_types()) {
@@ -266,7 +268,7 @@ class hugging_face_groups {
     }
   }
 
-  /// DeepSeek V4: `main` and `compress`, or the contents of `compress`.
+  /// DeepSeek V4: the dictionary has either `main` and `compress`, or directly the keys of `compress`.
   void add_compressed(const J* given, const std::string& path) {
     json_reader<J> both(given, path);
     group_terms terms;
@@ -293,7 +295,7 @@ class hugging_face_groups {
     if (two) note_beside(both);
   }
 
-  /// A group for each type and base of layers, from layer_rope_theta.
+  /// Makes a group for each pair of layer type and base, from layer_rope_theta.
   bool add_groups_of_bases(const J* given, const std::string& path) {
     std::vector<std::string>& layers = model_.layers;
     const auto bases = layer_bases_of(
@@ -307,7 +309,7 @@ class hugging_face_groups {
       std::string type;
       double base;
     };
-    std::vector<kind> kinds;  // without the layers that do not rotate
+    std::vector<kind> kinds;  // of layers that rotate
     std::vector<double> distinct;
     layers.resize(bases->size());
     for (std::size_t i = 0; i < bases->size(); ++i) {
@@ -338,8 +340,8 @@ class hugging_face_groups {
     return true;
   }
 
-  /// The group of a class with one rotary embedding for all layers (Muse Glimmer). A file without rope_theta
-  /// uses the common base of its list.
+  /// Makes the group of a class with one rotary embedding for all layers (Muse Glimmer). If the file has no
+  /// rope_theta, the base is the common base in its list.
   void add_group_of_one_base(const J* given, const std::string& path, const std::vector<double>& bases) {
     std::vector<double> distinct = bases;
     std::erase_if(distinct, [](double base) { return detail::equal(base, 0); });
@@ -360,14 +362,14 @@ class hugging_face_groups {
 
   /// Throws unless the name is allowed for a group.
   ///
-  /// \param where  the key that has the type
+  /// \param where  the key that contains the type
   static void check_name(const std::string& type, const std::string& where) {
     if (type.empty() || type.size() > longest_layer_type)
       throw_invalid("import_hugging_face", "a layer type in ", where.c_str(), " must have a name of 1 to ",
                     longest_layer_type, " characters, got ", type.size());
   }
 
-  /// Adds the layers of a type to the layers that do not rotate.
+  /// Adds all layers of a type to the layers that do not rotate.
   void leave_out(const std::string& type) {
     std::vector<Index>& without = model_.layers_without_rope;
     for (std::size_t i = 0; i < model_.layers.size(); ++i)
@@ -375,8 +377,8 @@ class hugging_face_groups {
     sort_distinct(without);
   }
 
-  /// Whether a rope dictionary has one dictionary for each type of layers: some key is the name of a type. In
-  /// an unknown architecture, if all keys have dictionaries, every key is a type.
+  /// Whether a rope dictionary contains one dictionary per layer type. This is so if some key is the name of
+  /// a type. In an unknown architecture, it is also so if the values of all keys are dictionaries.
   ///
   /// Source:  Hugging Face transformers of 2026-08, nested_rope_parameter_keys
   bool is_nested(const J& given) const {
@@ -397,7 +399,7 @@ class hugging_face_groups {
     return key == defaults_.full_type || key == defaults_.other_type;
   }
 
-  /// rope_parameters with one dictionary per layer type, or null for a type that does not rotate.
+  /// Makes groups from rope_parameters with one dictionary per layer type. A type with null does not rotate.
   bool add_nested_groups(const J& given, const std::string& path) {
     if (!is_nested(given)) return false;
     bool named = false;

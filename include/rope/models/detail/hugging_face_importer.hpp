@@ -84,14 +84,14 @@ class hugging_face_importer {
     }
     if (name.empty()) text_.missing("model_type", "it decides the layout");
     if (plain_architecture(name) != "deepseekv2" || text_.boolean("use_mla").value_or(true)) return name;
-    // DeepSeek-VL2 and DeepSeek-OCR, whose code then uses the attention class of Llama.
+    // The code of DeepSeek-VL2 and DeepSeek-OCR then uses the attention class of Llama.
     warn(text_.path() + "use_mla is false: heads rotate whole, as those of deepseek_ocr2_text");
     return "deepseek_ocr2_text";
   }
 
-  /// Warns about each key for positions without effect, and about each size that was assumed.
+  /// Warns about each key about positions that has no effect, and about each size that was assumed.
   ///
-  /// \param because  the reason for a key of the text model
+  /// \param because  why a key of the text model has no effect
   void note_keys(const std::string& because) {
     for (const std::string& key : text_.unasked()) {
       if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
@@ -113,7 +113,8 @@ class hugging_face_importer {
     });
   }
 
-  /// Warns of a key of the text model that was not read. A period is overruled by a list of all layers.
+  /// Warns about a key of the text model that was not read. A list with a value for every layer overrules a
+  /// key with a period.
   void note_text_key(const std::string& key, const std::string& because) {
     constexpr std::string_view periods =
         " _sliding_window_pattern full_attention_interval global_attn_every_n_layers sliding_window_pattern ";
@@ -124,7 +125,7 @@ class hugging_face_importer {
     warn(text_.path() + key + (by.empty() ? because : " is overruled by " + text_.path() + by));
   }
 
-  /// Whether the last of every so many layers does not rotate, and each other one does.
+  /// Whether the value n of the key gives the layers that do not rotate: the last of every n layers.
   bool is_interval_of_unrotated(const std::string& key) {
     const Index period = text_.index(key.c_str()).value_or(0);
     std::vector<Index> without;
@@ -132,8 +133,8 @@ class hugging_face_importer {
     return without == model_.layers_without_rope;
   }
 
-  /// Warns about keys without effect in all dictionaries except rope dictionaries, once for each other part
-  /// of the model. Scales in quantization_config are scales of weights, and get no warning.
+  /// Warns about keys without effect in all dictionaries except rope dictionaries. Each other part of the
+  /// model gets one warning. Scales in quantization_config are scales of weights, and get no warning.
   void note_inner_keys(const std::string& because) {
     std::vector<std::string> keys;
     const auto wide = [](const std::string& key) { return speaks_of_rope(key); };
@@ -152,7 +153,7 @@ class hugging_face_importer {
       }
     const auto add = [&](const json_reader<J>& reader, bool is_text) {
       reader.each_unasked([&](const std::string& key, const J& part) {
-        if (speaks_of_rope(key)) return;  // already named
+        if (speaks_of_rope(key)) return;  // a warning already names it
         const std::string path = reader.path() + key;
         if (key == "quantization_config")
           add_inner_keys(part, path + ".", narrow, keys);
@@ -186,7 +187,7 @@ class hugging_face_importer {
         range::layers);
   }
 
-  /// The number of heads, and the longest context.
+  /// Reads the number of heads and the longest context.
   void add_sizes() {
     model_.query_heads =
         text_.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"})
@@ -214,7 +215,7 @@ class hugging_face_importer {
     model_.windows.resize(static_cast<std::size_t>(count_of_layers().value_or(1)), not_known_window);
     model_.instead_of_rope = none.instead;
     constexpr const char* because = " is not described, because nothing rotates";
-    std::vector<std::string> keys;  // of the dictionary with this information
+    std::vector<std::string> keys;  // in the dictionary that shows that nothing rotates
     if (const J* reason = text_.find(none.key.c_str()))
       add_inner_keys(*reason, text_.path() + none.key + ".", speaks_of_rope, keys);
     for (const std::string& key : keys) warn(key + because);
@@ -250,7 +251,8 @@ class hugging_face_importer {
     if (defaults_.window == window_span::chunks) read_chunk();
   }
 
-  /// The length of the chunks in which rotated layers attend. If it is null, the class has no mask.
+  /// Reads the length of the chunks in which rotated layers attend. If the key is null, the class has no
+  /// chunk mask.
   ///
   /// Source:  Hugging Face transformers, Llama4TextConfig, attention_chunk_size
   void read_chunk() {
@@ -276,7 +278,7 @@ class hugging_face_importer {
                          : "how far a token sees to either side is not known from " + key;
   }
 
-  /// The layers of MiMo-V2 with sink logits, and keys that contradict the ones used.
+  /// Reads the layers of MiMo-V2 with sink logits, and warns about keys that contradict the keys used.
   ///
   /// Source:  Hugging Face transformers, models/mimo_v2_flash; mlx-lm, mimo_v2_flash.py
   void read_swa_keys() {
@@ -306,7 +308,7 @@ class hugging_face_importer {
            " where layers slide: " + (all ? "all do, or none" : "none does"));
   }
 
-  /// In some classes the last layer attends fully, for any type.
+  /// In some classes the last layer attends fully, whatever its type in the file.
   void end_with_full_layer() {
     if (!defaults_.ends_full || model_.layers.empty() || model_.layers.back() == defaults_.full_type) return;
     model_.layers.back() = defaults_.full_type;
@@ -327,8 +329,8 @@ class hugging_face_importer {
          exact_digits(assumed) + ", the default of " + model_.architecture);
   }
 
-  /// Warns about types of rotated layers without a group. Their rotation is unknown, unless there is one
-  /// group for all layers.
+  /// Warns about types of rotated layers that have no group. The rotation of these layers is unknown if there
+  /// are several groups. If there is one group, they are assumed to belong to it.
   void note_unknown_types() {
     const std::vector<Index>& without = model_.layers_without_rope;
     std::vector<std::string> types;
@@ -340,7 +342,7 @@ class hugging_face_importer {
       if (model_.groups.size() > 1) model_.layers_not_known.push_back(layer);
     }
     sort_distinct(types);
-    constexpr std::size_t most = 4;  // names in the warning
+    constexpr std::size_t most = 4;  // largest number of names in the warning
     std::string names;
     for (std::size_t i = 0; i < (std::min)(most, types.size()); ++i)
       names += (i > 0 ? ", " : "") + types[i].substr(0, longest_layer_type);
@@ -351,7 +353,8 @@ class hugging_face_importer {
                                    : "they are taken to rotate like " + model_.groups.front().layer_type));
   }
 
-  /// Architectures differ in whether layers that slide are scaled.
+  /// Throws for an unknown architecture with sliding layers and scaling, because architectures differ in
+  /// whether sliding layers are scaled.
   void refuse_unknown_scaling() const {
     if (!defaults_.architecture.empty() || model_.groups.size() > 1) return;
     if (model_.sliding_window > 0 && model_.groups.front().rule != "default")
@@ -371,7 +374,7 @@ class hugging_face_importer {
   std::vector<json_reader<J>> outer_;  // the dictionaries around the text model, the whole file first
   json_reader<J> text_;
   hugging_face_record defaults_ = {};
-  std::optional<Index> layers_ = {};  // how many
+  std::optional<Index> layers_ = {};  // their number
   model_draft model_ = {};
 };
 

@@ -29,14 +29,14 @@ struct key_of_few {
 inline constexpr std::string_view look_ahead_if_asked =
     " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
 
-/// Whether such a list has a word.
+/// Whether a list of words, each between two spaces, has a word.
 constexpr bool is_listed(std::string_view list, std::string_view word) {
   for (std::size_t at = list.find(word); at != std::string_view::npos; at = list.find(word, at + 1))
     if (at > 0 && list[at - 1] == ' ' && list.substr(at + word.size(), 1) == " ") return true;
   return false;
 }
 
-/// Models that provide their own classes.
+/// Architectures whose models bring their own classes instead of those of transformers.
 inline constexpr std::string_view own_classes =
     " arctic baichuan bailingmoe bailingmoev2 chatglm deepseek dream ernie45moevl exaone grovemoe "
     "hunyuan internlm internlm2 internlm3 iquestcoder iquestloopcoder kimik2 klear kormo lille130m "
@@ -44,8 +44,8 @@ inline constexpr std::string_view own_classes =
     "nanbeige nemotronnas openelm openpanguvl orion panguembedded phi3v plamo plm qwen rnd1 sarvammoe "
     "smallthinker telechat3 xverse ";
 
-/// Whether the class of the architecture reads sliding_window, so that some layers slide. In other classes
-/// all layers attend to all tokens, for any value of the key.
+/// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
+/// other classes all layers attend to all tokens, whatever the value of the key.
 constexpr bool reads_window(const hugging_face_record& record) {
   const bool all_or_none = record.slides == which_slide::by_type && record.others_attend;
   if (is_listed(own_classes, record.architecture)) return true;
@@ -55,7 +55,7 @@ constexpr bool reads_window(const hugging_face_record& record) {
 /// The keys that change a description but are not read by the class of the architecture.
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19. For models
-/// with their own classes (ChatGLM, Qwen, MiniMax), their configuration files
+/// with their own classes (ChatGLM, Qwen, MiniMax), see their configuration files
 inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
   static constexpr std::string_view periods =
       " gemma3 t5gemma2 t5gemma2decoder cohere2 cohere2moe exaone4 exaone45 exaonemoe ";
@@ -98,7 +98,7 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"yarn_only_types", " step3p5 "},
   };
   static constexpr key_of_few not_keys[] = {
-      // read by all other classes
+      // all classes read these keys, except the classes listed here
       {"partial_rotary_factor", " gptneox gptneoxjapanese "},
       {"rope_scaling", " cohere2moe "},
   };
@@ -114,8 +114,8 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
   return hidden;
 }
 
-/// The architectures whose classes read partial_rotary_factor under the default rule too. The others then
-/// rotate whole heads.
+/// The architectures whose classes read partial_rotary_factor also if the rope type is default. With this
+/// type, other classes rotate whole heads.
 ///
 /// Source: compute_default_rope_parameters of modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view partial_by_default =
@@ -132,7 +132,7 @@ inline constexpr std::string_view dictionary_by_type =
     " coherecompass deepseekv4 diffusiongemma gemma3 gemma3n gemma4 gemma4unified laguna mellum "
     "mimov2 mimov2flash modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
 
-/// Whether transformers has a class for it that is not in the list.
+/// Whether transformers has a class for the architecture, and the class is not in the list.
 constexpr bool has_class_not_in(std::string_view list, std::string_view architecture) {
   return !architecture.empty() && !is_listed(own_classes, architecture) && !is_listed(list, architecture);
 }
@@ -164,15 +164,15 @@ inline bool speaks_of_positions(std::string_view key) {
                            "compress_ratios"});
 }
 
-/// The same, or about factors on scores.
+/// Whether the name of a key is about positions, types of layers, or factors on scores.
 inline bool speaks_of_rope(std::string_view key) {
   return speaks_of_positions(key) ||
          has_a_word(spelled_plainly(key),
                     {"theta", "scal", "softcap", "logn", "temperature", "multiplier", "partial", "sink"});
 }
 
-// Default sizes of configuration classes of Hugging Face transformers. In the file of a whole model,
-// text_config leaves out sizes equal to them (LLaVA). The file of a text model has all sizes.
+// Default sizes of configuration classes of Hugging Face transformers. In the file of a whole model (LLaVA),
+// text_config leaves out sizes that equal these defaults. The file of a text model has all sizes.
 
 /// The sizes of one class. 0: none, or derived from the other sizes.
 struct class_sizes {
@@ -183,8 +183,8 @@ struct class_sizes {
 
 /// The sizes of an architecture, or nullptr if its class is unknown.
 ///
-/// Source: Hugging Face transformers, configuration_*.py, 2026-08-19: tests/recorded/models has what each
-///         class writes
+/// Source: Hugging Face transformers, configuration_*.py, 2026-08-19: tests/recorded/models has the files
+///         that each class writes
 template <class Sizes = class_sizes>
 const Sizes* class_sizes_of(std::string_view architecture) {
   static constexpr Sizes sizes[] = {

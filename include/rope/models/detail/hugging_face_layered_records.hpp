@@ -9,13 +9,14 @@
 #include <rope/models/detail/record_rules.hpp>
 #include <rope/rotation/layout.hpp>
 
-/// The records of hugging_face_records.hpp with several kinds of layers.
+/// The records of architectures with several kinds of layers, a part of the table in
+/// hugging_face_records.hpp.
 
 namespace rope::inline ROPE_ABI::detail {
 
 // The records in which some layers do not attend.
 
-/// nullptr if there is none.
+/// The record of such an architecture, or nullptr if there is none.
 template <class Record>
 const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
   using enum score_scale;
@@ -134,7 +135,7 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
   return nullptr;
 }
 
-/// nullptr if there is none.
+/// The record of an architecture in which all layers attend, in several ways, or nullptr if there is none.
 template <class Record>
 const Record* hugging_face_layered_record_of(std::string_view architecture) {
   using enum dictionary_form;

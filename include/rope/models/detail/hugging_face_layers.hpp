@@ -21,7 +21,8 @@
 #include <rope/models/model_rope.hpp>
 
 /// The type and the attention window of each layer of a config.json, the layers that do not rotate, and the
-/// class defaults used for them.
+/// class defaults used for them. A layer slides if it attends to a sliding window of tokens. A layer that
+/// attends fully sees all tokens up to the query.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -41,12 +42,13 @@ std::optional<std::vector<T>> fitting_list(json_reader<J>& text, const hugging_f
   return list;
 }
 
-/// The key of a list that has 0 or 1 per layer for its type; empty if the class reads none.
+/// The key of a list that has 0 or 1 per layer for the type of the layer. Empty if the class reads no such
+/// list.
 inline std::string pattern_key(const hugging_face_record& defaults) {
   return std::string(defaults.full_ones.empty() ? defaults.slide_ones : defaults.full_ones);
 }
 
-/// The types of layers by that list.
+/// The types of layers according to the list of pattern_key.
 template <class J>
 std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
                                                          const hugging_face_record& defaults,
@@ -63,8 +65,8 @@ std::optional<std::vector<std::string>> types_by_pattern(json_reader<J>& text,
   return types;
 }
 
-/// Whether layers of this type attend to all tokens, or to those that an indexer chooses among all. If the
-/// other layers do not attend, files have two names for this type.
+/// Whether layers of this type attend to all tokens, or to tokens that an indexer chooses among all. In
+/// architectures whose other layers do not attend, files use two names for this type.
 ///
 /// Source: Hugging Face transformers, remap_legacy_layer_types; models/qwen4_exp, models/deepseek_v32,
 ///         models/hy_v4
@@ -91,7 +93,7 @@ Index dense_layers_of(json_reader<J>& text, const hugging_face_record& defaults)
   return defaults.dense_first ? text.index("first_k_dense_replace", range::whole).value_or(0) : 0;
 }
 
-/// The layer types of DeepSeek V4, by the number of tokens per key.
+/// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key.
 template <class J>
 std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugging_face_record& defaults,
                                                 std::optional<Index> layers) {
@@ -109,7 +111,8 @@ std::vector<std::string> compressed_layer_types(json_reader<J>& text, const hugg
   return types;
 }
 
-/// The type of every layer: from the file, or by the pattern of the architecture, or empty.
+/// The type of every layer, from the file or from the pattern of the architecture. Empty if unknown or all
+/// alike.
 ///
 /// \param slides  whether there is a sliding window
 template <class J>
@@ -156,7 +159,7 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   return types;
 }
 
-/// For each layer, whether it rotates because it is dense, with any window (Cohere 2 MoE).
+/// For each layer, whether it is a dense layer that rotates whatever its window is (Cohere 2 MoE).
 template <class J>
 std::vector<bool> dense_layers_that_rotate(json_reader<J>& text, const hugging_face_record& defaults,
                                            std::size_t layers) {
@@ -171,7 +174,7 @@ std::vector<bool> dense_layers_that_rotate(json_reader<J>& text, const hugging_f
   return rotates;
 }
 
-/// The base of each layer, if a file lists them. 0: the layer does not rotate.
+/// The base of each layer, if a file lists bases. 0: the layer does not rotate.
 template <class J>
 std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hugging_face_record& defaults,
                                                   std::optional<Index> layers) {
@@ -183,7 +186,7 @@ std::optional<std::vector<double>> layer_bases_of(json_reader<J>& text, const hu
 /// The layers that do not rotate, from `no_rope_layers`: a list with 1 for a rotated layer and 0 for others,
 /// or a period.
 ///
-/// \param types  how many layers have a type, or 0
+/// \param types  the number of layers that have a type, or 0
 template <class J>
 std::vector<Index> named_without_rope(json_reader<J>& text, const hugging_face_record& defaults,
                                       std::optional<Index> layers, std::size_t types) {
@@ -248,8 +251,8 @@ const char* window_key(json_reader<J>& text, const hugging_face_record& defaults
   return other ? "sliding_window_size" : "sliding_window";
 }
 
-/// Whether a token attends only to earlier tokens. Gemma 4 has "all" for true, and "vision", with which this
-/// holds for text tokens.
+/// Whether a token attends only to earlier tokens. Gemma 4 also has "all", which means true, and "vision",
+/// with which text tokens remain causal.
 template <class J>
 bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
   const char* const key = "use_bidirectional_attention";
@@ -260,16 +263,16 @@ bool is_causal(json_reader<J>& text, const hugging_face_record& defaults) {
   return defaults.causal && both_ways == "vision";
 }
 
-/// attention_options::window of sliding layers. 0: no layer slides. Or not_known_window.
+/// attention_options::window of sliding layers. 0 if no layer slides, or not_known_window.
 ///
-/// Encoders count the tokens on both sides. In ModernBERT, local_attention / 2 or sliding_window tokens on
-/// each side are visible, in a Gemma 3 or 4 with use_bidirectional_attention half of sliding_window. A window
-/// of attention_options also counts the token itself.
+/// In encoders, tokens on both sides are visible. In ModernBERT, local_attention / 2 or sliding_window tokens
+/// are visible on each side. In Gemma 3 and 4 with use_bidirectional_attention, half of sliding_window is
+/// visible on each side. A window of attention_options also counts the token itself.
 ///
 /// \param typed  whether the file has the type (sliding or not) of every layer
 template <class J>
 Index sliding_window_of(json_reader<J>& text, const hugging_face_record& defaults, bool typed = false) {
-  const bool by_type = typed && defaults.slides == which_slide::without_rope;  // whether asked or not
+  const bool by_type = typed && defaults.slides == which_slide::without_rope;  // for any use_sliding_window
   const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked) || by_type;
   const char* const key = window_key(text, defaults);
   if (text.hides(key)) return 0;
@@ -293,7 +296,7 @@ Index sliding_window_of(json_reader<J>& text, const hugging_face_record& default
 /// model_rope::windows.
 ///
 /// \param types    of the layers, or empty
-/// \param layers   their number, or nothing if unknown
+/// \param layers   the number of layers, or nothing if unknown
 /// \param without  the layers that do not rotate, in increasing order
 template <class J>
 std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& defaults,
@@ -305,7 +308,7 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   const bool from = defaults.slides == which_slide::from_max_window_layers,
              even = defaults.slides == which_slide::even_below_max_window_layers,
              bare = defaults.slides == which_slide::without_rope;
-  // The layer at which sliding begins or ends. A plain number, because g++ 12 warns that a std::optional is
+  // The layer at which sliding begins or ends. It is not a std::optional, because g++ 12 warns that one is
   // uninitialised.
   constexpr Index not_known = -1;
   const Index by_default = defaults.max_window_layers > 0 ? defaults.max_window_layers : not_known,
@@ -320,7 +323,7 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
                       : type == defaults.other_type && defaults.others_attend ? of_type
                                                                               : not_known_window);
   if (!windows.empty()) return windows;
-  // A class without windows has no key for one.
+  // Whether the file has a key for a window.
   const bool given = text.has(window_key(text, defaults)) || text.has("local_attention");
   const bool chunks = defaults.window == window_span::chunks;
   if ((chunks || defaults.crosses) && !given)
@@ -342,7 +345,7 @@ std::vector<Index> windows_of(json_reader<J>& text, const hugging_face_record& d
   return {given || defaults.slides != which_slide::by_type ? not_known_window : 0};
 }
 
-// Warnings about class defaults in which layers differ.
+// Warnings about class defaults that differ from layer to layer.
 
 /// "the last of every 4 layers"
 inline std::string one_of_every(Index period, bool first, bool from_end) {
@@ -350,7 +353,7 @@ inline std::string one_of_every(Index period, bool first, bool from_end) {
          (from_end ? ", counted from the end," : "");
 }
 
-/// The pattern of layer types in the record, in words, or nothing if it was not used.
+/// The pattern of layer types in the record, in words. Empty if the pattern was not used.
 template <class J>
 std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& defaults,
                             const model_draft& model) {
@@ -371,9 +374,9 @@ std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& def
          does + (defaults.first_full ? ", and so does the first" : "");
 }
 
-/// Warns about class defaults in which layers differ, if they were used.
+/// Warns about the class defaults in use that differ from layer to layer.
 ///
-/// \param layers  their number, or nothing if unknown
+/// \param layers  the number of layers, or nothing if unknown
 /// \param model   with its groups
 template <class J>
 void name_assumed_layers(json_reader<J>& text, const hugging_face_record& defaults,

@@ -13,16 +13,16 @@
 /// The facts that a config.json omits because its architecture implies them: one record per architecture,
 /// with the values that the configuration and attention classes of Hugging Face transformers use for absent
 /// keys.
-/// Models that bring their own classes have records by the code of vLLM, mlx-lm or mlx-vlm, or by their
-/// converter in llama.cpp. If none of them has a default base, a file must give it.
+/// Records of models that bring their own classes follow the code of vLLM, mlx-lm or mlx-vlm, or their
+/// converter in llama.cpp. If none of these has a default base, the file must have a base.
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19, esmc and
 ///         hy_v4 of October 2026; tests/recorded/models/hugging_face.json names the others
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The record of an architecture, or nullptr if there is none. Nothing is guessed then. It is a template, so
-/// that only programs which import a model compile the records.
+/// The record of an architecture, or nullptr if there is none: facts are never guessed. This is a template,
+/// so that only programs which import a model compile the records.
 template <class Record = hugging_face_record>
 const Record* hugging_face_record_of(std::string_view architecture) {
   using enum indexer_kind;

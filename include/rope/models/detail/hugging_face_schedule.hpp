@@ -30,20 +30,21 @@ namespace rope::inline ROPE_ABI::detail {
 // The M-RoPE sections of a group, from its rope dictionary and the keys next to it.
 
 /// Sections for classes that assign pairs [1 : 3 height : 3] to height, [2 : 3 width : 3] to width, and the
-/// others to time. Height and width end at the last pair, and time has all pairs that are left.
+/// others to time. Sections of height and width that go beyond the last pair are cut there. Time gets all
+/// other pairs.
 ///
 /// Source:  apply_interleaved_mrope of Hugging Face transformers
 inline std::vector<Index> sliced_sections(const std::vector<Index>& sections, Index pairs) {
   std::vector<Index> cut = {pairs, 0, 0};
   for (const Index axis : {Index{1}, Index{2}}) {
-    const Index most = (std::max)(Index{0}, pairs - axis + 2) / 3;  // of axis, axis + 3, ... below pairs
+    const Index most = (std::max)(Index{0}, pairs - axis + 2) / 3;  // count of axis, axis + 3, ... < pairs
     cut[static_cast<std::size_t>(axis)] = (std::min)(sections[static_cast<std::size_t>(axis)], most);
     cut[0] -= cut[static_cast<std::size_t>(axis)];
   }
   return cut;
 }
 
-/// The numbers of mrope_section, or of its older names, unchanged.
+/// The numbers of mrope_section, or of its older name.
 template <class J>
 std::optional<std::vector<double>> given_sections(json_reader<J>& rope, const hugging_face_record& defaults,
                                                   const char*& key) {
@@ -57,7 +58,8 @@ std::optional<std::vector<double>> given_sections(json_reader<J>& rope, const hu
   return other;
 }
 
-/// ERNIE 4.5 VL before mrope_section: time has freq_allocation pairs, height and width share the others.
+/// The sections of ERNIE 4.5 VL in files without mrope_section. Time has freq_allocation pairs, and height
+/// and width share the others.
 ///
 /// Source:  vLLM, Ernie4_5_VLMoeAttention; 20 is the default of both
 template <class J>
@@ -137,13 +139,13 @@ void add_sections(json_reader<J>& text, json_reader<J>& rope, const hugging_face
 inline constexpr const char* rope_types[] = {
     "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "ntk", "telechat3-yarn"};
 
-/// Types under an older name, with the present one.
+/// Older names of rope types, with the present names.
 inline constexpr struct {
   const char *name, *present;
 } renamed_rope_types[] = {{"su", "longrope"},    {"mrope", "default"},    {"deepseek_yarn", "yarn"},
                           {"xdrope", "dynamic"}, {"ernie_3d", "default"}, {"openpangu", "default"}};
 
-/// The present name of the given type.
+/// The present name of a rope type.
 template <class J>
 std::string present_rope_type(json_reader<J>& rope, const std::string& given) {
   std::string type = given;
@@ -187,11 +189,12 @@ std::optional<double> context_of(json_reader<J>& config, const number_rule& rule
   return {};
 }
 
-/// The context length in training, before it was extended: the key next to the rope dictionary. If there is
-/// none, the key inside, then the default of the class, then the longest context. If there is a dictionary
-/// for each type of layers, no class reads the key next to them. Warnings name assumed and overridden values.
+/// The context length in training, before it was extended: the key next to the rope dictionary. If that is
+/// absent, the key inside, then the default of the class, then the longest context. No class with a
+/// dictionary per layer type reads the key next to the dictionaries. Warnings name assumed and overridden
+/// values.
 ///
-/// \param by_type  whether the dictionary is one of those
+/// \param by_type  whether the dictionary is one of several, one per layer type
 ///
 /// Source:  Hugging Face transformers, standardize_rope_params; models/phi3/configuration_phi3.py
 template <class J>
@@ -232,7 +235,8 @@ double original_max_position(json_reader<J>& config, json_reader<J>& rope,
   return *context;
 }
 
-/// alpha in base alpha^(d / (d - 2)), which grows with each doubling of seq_length: 1, 3, 7, 15.
+/// alpha in the base of Qwen, base alpha^(d / (d - 2)). alpha grows with each doubling of seq_length: 1, 3,
+/// 7, 15.
 ///
 /// Source: get_ntk_alpha of Qwen's modeling_qwen.py
 template <class J>
@@ -249,12 +253,12 @@ template <class J>
 class schedule_reader {
  public:
   /// \param config   the keys next to the dictionary
-  /// \param by_type  whether the dictionary is one of several for types of layers
+  /// \param by_type  whether the dictionary is one of several, one per layer type
   schedule_reader(json_reader<J>& config, json_reader<J>& rope, const hugging_face_record& defaults,
                   model_draft& model, bool by_type)
       : config_(config), rope_(rope), defaults_(defaults), model_(model), by_type_(by_type) {}
 
-  /// \param type    its present name
+  /// \param type    the present name of the rope type
   /// \param length  tokens of the sequence, for the rules that depend on it
   derived derive_as(const std::string& type, Index rotary_dim, double base, double length) {
     needed_ = "rope type " + type + " needs it";
@@ -301,7 +305,7 @@ class schedule_reader {
     // 0 means the default, as in transformers: `beta_fast or 32`.
     const auto or_default = [](double x, double otherwise) { return equal(x, 0) ? otherwise : x; };
     yarn_scaling yarn{.factor = 1, .original_max_position = original()};
-    // A null factor is the quotient of the two lengths.
+    // A null factor means the quotient of the two context lengths.
     yarn.factor =
         rope_.is_null("factor")
             ? noted(checked(context() / yarn.original_max_position, range::positive, "import_hugging_face",
@@ -346,7 +350,7 @@ class schedule_reader {
                      "must have one value per pair, " + std::to_string(pairs) + ", got " +
                          std::to_string(list->size()));
     longrope.factor = rope_.number("factor", range::positive);
-    // In Phi-3.5-MoE, each list has its magnitude.
+    // In Phi-3.5-MoE, the short and the long list each have their own magnitude.
     const auto short_mscale = rope_.number("short_mscale", range::positive),
                long_mscale = rope_.number("long_mscale", range::positive);
     longrope.attention_factor = rope_.number("attention_factor", range::positive);
@@ -372,7 +376,7 @@ class schedule_reader {
   const hugging_face_record& defaults_;
   model_draft& model_;
   bool by_type_;
-  std::string needed_ = {};  // why a key is required
+  std::string needed_ = {};  // why a key is required, for messages
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

@@ -25,9 +25,9 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Limits for one model file. A few hundred bytes can name a million layers, or groups of a million pairs
-/// each. Within these limits, which are far above those of any model, an import takes a fraction of a second
-/// and a few megabytes.
+/// Limits for one model file. Without limits, a few hundred bytes could name a million layers, or groups of a
+/// million pairs each. Within these limits, which are far above those of any model, an import takes a
+/// fraction of a second and a few megabytes.
 constexpr Index max_layers = 16384, max_groups = 1024, max_pairs_of_groups = 32768, max_sections = 8;
 constexpr std::size_t longest_layer_type = 128;  // characters
 
@@ -39,9 +39,9 @@ inline constexpr number_rule layers{
 
 }  // namespace range
 
-/// The length of a list that has one value per layer.
+/// Tests the length of a list that has one value per layer.
 ///
-/// \param layers  of the model. 0: unknown, and any length of a model is allowed
+/// \param layers  the number of layers of the model. 0: unknown, so any length up to max_layers is accepted
 /// \param what    "num_hidden_layers values", the name of `layers` values in the rule
 ///
 /// \return  the broken rule, or nothing
@@ -55,12 +55,12 @@ inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, c
   return {};
 }
 
-/// Counts the groups of a file and their pairs.
+/// Counts the groups of a file and their pairs, to keep them below the limits.
 class group_allowance {
  public:
   /// Throws:  std::invalid_argument if one more group with so many pairs exceeds the limits
   ///
-  /// \param function, where  for the message: the function, and the key with the pairs
+  /// \param function, where  named in the message: the function, and the key with the pairs
   void take(const char* function, const std::string& where, Index pairs) {
     ++groups_;
     pairs_ += pairs;
@@ -147,7 +147,7 @@ void record(auto& numbers, const proportional_scaling& rule, const schedule&) {
 
 void record(auto&, const pair_factor_scaling&, const schedule&) {}
 
-/// frequencies(rotary_dim, base, rules...), and their numbers for describe().
+/// Makes frequencies(rotary_dim, base, rules...) and the list of their numbers for describe().
 template <class... Rules>
 derived derive(const char* name, Index rotary_dim, double base, const Rules&... rules) {
   derived result{
@@ -187,7 +187,7 @@ struct model_draft : model_facts {
                                                         : "not_known");
   }
 
-  /// Throws:  as the constructor of model_rope. The draft is lost then
+  /// Throws:  as the constructor of model_rope. The draft is lost even if this throws
   model_rope finished() && {
     name_types_by_window();
     return model_rope(static_cast<model_facts&&>(*this), std::move(groups),
@@ -200,8 +200,8 @@ struct model_draft : model_facts {
 
 /// The fact that no layer of a model rotates, and its reason.
 struct unrotated_model {
-  std::string instead = {};           // what the model has instead of rotation; empty: some layer rotates
-  std::string key = {}, reason = {};  // the key with this information, and the rest of the message
+  std::string instead = {};           // what the model has instead; empty: some layer rotates
+  std::string key = {}, reason = {};  // the key that shows it, and the rest of the message
 
   bool is_so() const { return !instead.empty(); }
   /// The reason, and a way to proceed.

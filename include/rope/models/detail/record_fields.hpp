@@ -11,12 +11,16 @@
 #include <rope/rotation/layout.hpp>
 
 /// The fields of a record in hugging_face_records.hpp or gguf_records.hpp.
+///
+/// Terms in the comments: a layer slides if it attends to a sliding window of tokens, and attends fully if it
+/// sees all tokens up to the query. m is the attention factor of the frequencies.
 
 namespace rope::inline ROPE_ABI::detail {
 
 // The rotation in indexers of sparse attention. Its layout may differ from that of attention.
 
-/// The rotated channels in the head of an indexer, as many as in a head of attention, and their layout.
+/// Which channels in the head of an indexer rotate, and their layout. Their number is that of an attention
+/// head.
 enum class indexer_kind { no_indexer, first_half_split, first_interleaved, last_interleaved };
 
 inline indexer_rotation indexer_of(indexer_kind kind, Index head_dim, Index rotary_dim) {
@@ -27,7 +31,7 @@ inline indexer_rotation indexer_of(indexer_kind kind, Index head_dim, Index rota
       .rotary_dim = rotary_dim};
 }
 
-/// An error if the width of an indexer's head is invalid, or empty.
+/// The broken rule if the width of an indexer's head is invalid, otherwise empty.
 inline std::string broken_rule_of_indexer(Index head_dim, Index rotary_dim) {
   if (head_dim >= rotary_dim) return {};
   return "must be at least the " + std::to_string(rotary_dim) + " rotated channels, got " +
@@ -68,17 +72,17 @@ enum class which_slide {
 /// The tokens that sliding_window counts.
 enum class window_span {
   back,                 // the tokens visible to a query, up to its own
-  both_sides,           // the same, half of them after its own
+  both_sides,           // half before the query, half after it
   each_side,            // the tokens on each side of a query, without its own
   both_sides_if_asked,  // both_sides if use_bidirectional_attention of the file asks for it, otherwise back
-  chunks                // in layers that rotate, the length of chunks; the others attend to all tokens
+  chunks                // the length of chunks in layers that rotate; the other layers attend to all tokens
 };
 
 /// The rule for factors of the position on queries.
 enum class query_growth {
   none,
   temperature,  // attn_temperature_tuning: llama4_query_scaling, in layers that do not rotate
-  beta,         // llama_4_scaling_beta in the rope dictionary: the same with offset 0, in every layer
+  beta,         // llama_4_scaling_beta in the rope dictionary: the rule of Llama 4, offset 0, in every layer
   log_n         // use_logn_attn: log_n_query_scaling by seq_length, in every layer
 };
 
@@ -87,41 +91,41 @@ enum class dictionary_form {
   one_or_by_type,  // one rope dictionary, or one per layer type
   per_type,        // one per layer type; the class reads no other form
   base_per_layer,  // one dictionary; layer_rope_theta has the base of each layer, 0: it does not rotate
-  base_by_type,  // one per layer type; or lists rope_theta and partial_rotary_factors with a value per layer,
-                 // where the last value of a type holds, and rope_scaling for layers that attend fully
+  base_by_type,  // one per layer type; or rope_theta and partial_rotary_factors are lists, a value per layer.
+                 // The last value of a type holds. rope_scaling is for layers that attend fully
   compressed     // two kinds: layers that slide, unscaled; and layers of compressed keys, which have the rope
-                 // dictionary, the base compress_rope_theta (else filled_base), and m = 1
+                 // dictionary, m = 1, and the base compress_rope_theta (filled_base if absent)
 };
 
 struct hugging_face_record {
   std::string_view architecture;  // as plain_architecture spells it
   layout_kind layout = layout_kind::half_split;
-  double base = 10000;    // 0: unknown, so a file must have it
+  double base = 10000;    // 0: unknown, so a file must have a base
   double local_base = 0;  // of sliding layers, if they have their own
   double partial_rotary_factor = 1;
   double original_max_position = 0;  // 0: the longest context
   Index head_dim = 0;                // 0: hidden_size / num_attention_heads
-  // Class defaults in the file of a whole model, for a text_config without head_dim, base or window. 0: those
-  // in the file of a text model.
+  // Class defaults for a text_config without head_dim, base or window in the file of a whole model. 0: the
+  // defaults for the file of a text model.
   Index nested_head_dim = 0;
   double nested_base = 0, nested_window = 0;
   Index full_head_dim = 0;     // of layers that attend fully; 0: head_dim
   bool last_channels = false;  // the channels that rotate come last in a head
   bool latent = false;         // a head has qk_nope_head_dim channels, then qk_rope_head_dim that rotate
   bool double_head = false;  // without attention_head_dim, head_dim is 2 * hidden_size / num_attention_heads
-  bool scaling_slides = false;  // rope_scaling without layer types is for layers that slide too
-  bool one_base = false;        // of base_per_layer: the base of the dictionary is for all layers that rotate
+  bool scaling_slides = false;  // rope_scaling without layer types also scales layers that slide
+  bool one_base = false;        // with base_per_layer: all layers that rotate use the base of the dictionary
   bool theta_unread = false;  // the base has another key, and rope_theta next to the dictionary has no effect
   // The types of layers. Layers of full_type attend to all tokens.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
   bool others_attend = true;        // false: layers of all other types have no attention
   std::string_view full_list = {};  // the key with the numbers of the layers of full_type
-  // Keys of lists that have 0 or 1 per layer: 1 for one of full_type; for one of other_type; for one that
-  // rotates, in place of no_rope_layers.
+  // Keys of lists that have 0 or 1 per layer. In full_ones, 1 means full_type. In slide_ones, 1 means
+  // other_type. In rope_ones, which replaces no_rope_layers, 1 means that the layer rotates.
   std::string_view full_ones = {}, slide_ones = {}, rope_ones = {};
   dictionary_form form = dictionary_form::one_or_by_type;
-  // Defaults of a class with dictionaries per_type: full_type has filled_base and filled_factor (share of the
-  // channels), other_type has local_base and other_factor.
+  // Defaults of a class with dictionaries per_type. Layers of full_type use filled_base and filled_factor
+  // (the share of rotated channels). Layers of other_type use local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
   // Layer i attends fully if i % full_every == full_offset. Other layers are of other_type.
   Index full_every = 0, full_offset = 0;
@@ -133,16 +137,16 @@ struct hugging_face_record {
   bool last_full = false;      // the last layer attends fully if no other does
   bool ends_full = false;      // the last layer attends fully, for any pattern or layer_types
   bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
-  double sliding_window = 0;   // negative: as if positive, and layers have other_type for any window
+  double sliding_window = 0;   // negative: its magnitude, and layers have other_type for any window
   bool needs_window = false;   // if sliding_window is null, no layer slides, and the others do not rotate
   window_span window = window_span::back;
   Index max_window_layers = 0;  // 0: unknown
   Index alibi_layers = 0;       // a model with this number of layers has ALiBi biases instead of rotation
-  Index no_rope_every = 0;      // the last one of each run of this length does not rotate
+  Index no_rope_every = 0;      // n: the last of every n layers does not rotate
   bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
   score_scale scale = score_scale::inverse_root;
-  double scale_number = 0;  // the default of the key that `scale` names. 0: the inverse root
-  double softcap = 0;       // of attn_logit_softcapping
+  double scale_number = 0;  // the default of the key that `scale` names; 0: inverse_root
+  double softcap = 0;       // the default of attn_logit_softcapping
   query_growth queries = query_growth::none;
   indexer_kind indexer = indexer_kind::no_indexer;  // of layers that attend to selected keys
   std::string_view indexer_key = "index_head_dim";  // the key with the width of an indexer's head
@@ -151,8 +155,8 @@ struct hugging_face_record {
   bool types_slide = false;      // layer_types gives the sliding layers, as in classes with windows by_type
   bool causal = true;            // false: an encoder
   bool sink_logits = false;      // a learned logit per query head, in the checkpoint
-  // MiMo-V2: rope_theta and partial_rotary_factor are the defaults of dictionaries per_type, and layers that
-  // slide have swa_rope_theta, swa_head_dim and sink logits of their own.
+  // MiMo-V2: rope_theta and partial_rotary_factor are the defaults of dictionaries per_type. Layers that
+  // slide have their own swa_rope_theta, swa_head_dim and sink logits.
   bool swa_keys = false;
   bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
   bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
@@ -162,14 +166,15 @@ struct hugging_face_record {
   bool backwards = false;          // pairs rotate by minus the position
   bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
   bool own_rule = false;           // without a rope dictionary, the class uses one that is unknown here
-  // If rotates_if is not empty: no layer rotates unless that key is true, rotates_word, or a dictionary with
-  // rope_theta.
+  // If rotates_if is the name of a key, no layer rotates unless the value of this key is true, rotates_word,
+  // or a dictionary with rope_theta.
   std::string_view rotates_if = {}, rotates_word = "rope";
   std::string_view instead = "no positions";  // what the model has instead of rotation
   std::string_view note = {};                 // a warning about layers for which a description has no field
 };
 
-/// Whether layer_types gives the sliding layers. In some classes all layers slide, or none, for any types.
+/// Whether layer_types gives the sliding layers. In some classes all layers slide, or none, whatever their
+/// types.
 constexpr bool types_slide(const hugging_face_record& r) {
   if (r.architecture.empty() || r.types_slide || !r.others_attend) return true;
   if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
@@ -183,40 +188,40 @@ constexpr bool types_slide(const hugging_face_record& r) {
 enum class sliding_rule {
   not_known,
   as_full,   // the scaling of the other layers, and their base if rope.freq_base_swa is absent
-  same,      // as_full, and rope.freq_base_swa is not read
+  same,      // as as_full, but rope.freq_base_swa is not read
   unscaled,  // the base of the other layers, no scaling
-  bare,      // unscaled, and m = 1
+  bare,      // as unscaled, and m = 1
   own_base,  // rope.freq_base_swa, 10000 if it is absent; no scaling
   plain      // rope.freq_base_swa, the base of the other layers if it is absent; no scaling, and m = 1
 };
 
-/// The meaning of rope.scaling.yarn_log_multiplier. g(k) is 0.1 k ln(factor) + 1, or 1 for a factor up to 1.
+/// The meaning of x = rope.scaling.yarn_log_multiplier. g(k) is 0.1 k ln(factor) + 1, or 1 if factor <= 1.
 enum class log_multiplier {
-  as_given,   // m = g(1) / g(it)
-  tenths,     // of it: m = g(1) / g(10 it)
-  cancelled,  // tenths, but m = 1 if it is given
+  as_given,   // k = x, and m = g(1) / g(k)
+  tenths,     // k = 10 x, and m = g(1) / g(k)
+  cancelled,  // k = 10 x, and m = 1 if the file has x
   ignored
 };
 /// The keys among rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} that are read.
 enum class yarn_keys { none, betas, all };
 
-/// The factor on scores: 1 / sqrt(head_dim); 1; attention.scale if the file has it; or
-/// attention.output_scale, by default 1 / sqrt(128) for every head_dim.
+/// The factor on scores. inverse_root: 1 / sqrt(head_dim). one: 1. of_key: attention.scale if the file has
+/// it. output_key: attention.output_scale, by default 1 / sqrt(128) for every head_dim.
 enum class gguf_scale { inverse_root, one, of_key, output_key };
 
-/// The llama4_query_scaling of an architecture.
+/// The llama4_query_scaling of an architecture. It is for every layer, except with `fixed`.
 enum class gguf_temperature {
   none,
   of_length,   // attention_scale is attention.temperature_scale, floor_scale attention.temperature_length
-  of_context,  // attention_scale is the same, floor_scale the context length before scaling
-  fixed        // the numbers of Llama 4, in layers that do not rotate; the others are for every layer
+  of_context,  // attention_scale as in of_length, floor_scale is the context length before scaling
+  fixed        // the numbers of Llama 4, only in layers that do not rotate
 };
 
 /// The meaning of attention.sliding_window.
 enum class window_kind {
   back,        // the tokens visible to a query: those up to its own
-  both_sides,  // the same, half of them after its own
-  chunks       // the length of chunks; a query attends to its chunk up to its own token
+  both_sides,  // half before the query, half after it
+  chunks       // the length of chunks; a query attends to the tokens of its chunk up to its own
 };
 
 /// The form of attention.sliding_window_pattern.
@@ -232,14 +237,15 @@ struct gguf_record {
   std::string_view instead = {};  // if no layer rotates: what the model has instead
   Index alibi_layers = 0;         // a model with this number of layers has ALiBi biases instead of rotation
   bool last_channels = false;     // the channels that rotate come last in a head
-  Index period =
-      0;  // one layer of each run of this length attends fully, the others slide; 0: none, or a list
-  bool full_first = false;  // one layer of each run of this length attends fully; 0: none, or a list
+  // Of every `period` layers one attends fully, the last one, or the first one if full_first is true. The
+  // others slide. 0: no layer slides, or the file has a list.
+  Index period = 0;
+  bool full_first = false;
   pattern_form pattern = pattern_form::number;
   bool needs_window = false;   // without attention.sliding_window no layer slides
-  Index default_window = 0;    // if attention.sliding_window is absent; 0: unknown
-  Index fixed_window = 0;      // for any value of attention.sliding_window except 0
-  Index period_layers = 0;     // only in models with this number of layers; 0: in all
+  Index default_window = 0;    // the window if attention.sliding_window is absent; 0: unknown
+  Index fixed_window = 0;      // the window for any value of attention.sliding_window except 0
+  Index period_layers = 0;     // layers slide only in models with this number of layers; 0: in all
   bool all_slide = false;      // every layer that attends slides, if the file has a window
   bool window_varies = false;  // some versions of llama.cpp do not read the pattern
   bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
@@ -248,38 +254,39 @@ struct gguf_record {
   bool causal = true;                 // false: an encoder, for any attention.causal
   bool sink_logits = false;           // a learned logit per query head, in a tensor
   bool sinks_slide = false;           // only sliding layers have sink logits, unless tensors show others
-  Index attends_every = 0;            // only the last one of each run of this length attends; 0: all layers
-  Index no_rope_every = 0;            // the last one of each run of this length does not rotate
-  bool no_rope_first = false;         // the first of each run does not; if no layer slides all rotate
+  Index attends_every = 0;            // n: only the last of every n layers attends; 0: all layers attend
+  Index no_rope_every = 0;            // n: the last of every n layers does not rotate
+  bool no_rope_first = false;         // instead, the first of every n does not rotate; if none slides, all do
   bool half_split_sections = false;   // a model with M-RoPE sections is half_split
   bool interleaved_sections = false;  // the axes of M-RoPE alternate
   gguf_scale scale = gguf_scale::inverse_root;
-  Index wide_layers =
-      0;               // in models with this number of layers the scale is by embedding_length / head_count
-  double softcap = 0;  // in models with this number of layers, the scale is by embedding_length / head_count
+  // In models with this number of layers, the scale uses embedding_length / head_count in place of head_dim.
+  Index wide_layers = 0;
+  double softcap = 0;  // the default of attn_logit_softcapping; 0: scores have no bound
   gguf_temperature temperature = gguf_temperature::none;
   indexer_kind indexer = indexer_kind::no_indexer;  // of layers that select their keys
   log_multiplier multiplier = log_multiplier::ignored;
   yarn_keys yarn = yarn_keys::none;
   double beta_fast = 32;        // of YaRN, if the file does not have it
-  bool scores_grow = false;     // by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
-  bool needs_pattern = false;   // attention.sliding_window_pattern must be there
-  bool needs_swa_base = false;  // and rope.freq_base_swa, if layers slide
+  bool scores_grow = false;     // multiplies scores by (m (1 + 0.1 k ln(factor)))^2, k as in log_multiplier
+  bool needs_pattern = false;   // the file must have attention.sliding_window_pattern
+  bool needs_swa_base = false;  // the file must have rope.freq_base_swa, if layers slide
   bool dense_rotate = false;   // the first leading_dense_block_count layers rotate although they do not slide
-  bool rope_pattern = false;   // attention.rope_pattern has 0 for a layer that does not rotate
+  bool rope_pattern = false;   // attention.rope_pattern is 0 for layers that do not rotate
   bool half_of_full = false;   // layers that attend fully rotate half of rope.dimension_count
   bool whole_head = false;     // all channels rotate, for any rope.dimension_count
   bool unscaled = false;       // no layer is scaled, for any rope.scaling
-  double fixed_base = 0;       // instead of rope.freq_base
+  double fixed_base = 0;       // used instead of rope.freq_base
   bool alpha = false;          // rope.scaling.alpha increases the base
   bool finetuned = false;      // no layer rotates if rope.scaling.finetuned is false
-  bool compressed = false;     // attention.compress_ratios: layers of 0 slide, unscaled; the others have
+  bool compressed = false;     // attention.compress_ratios: layers with 0 slide, unscaled; the others have
                                // attention.compress_rope_freq_base and m = 1
   std::string_view note = {};  // a warning about facts for which a description has no field
 };
 
-/// Whether layers may slide. llama.cpp reads attention.sliding_window only for architectures whose graphs
-/// have such layers. Without a record, an architecture may be one of them.
+/// Whether layers of this architecture may have a sliding window. llama.cpp reads attention.sliding_window
+/// only for architectures whose graphs have such layers. Without a record, an architecture may be one of
+/// them.
 constexpr bool may_slide(const gguf_record& r) {
   return r.architecture.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide ||
          r.compressed;

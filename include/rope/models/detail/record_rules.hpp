@@ -9,15 +9,15 @@
 #include <rope/models/detail/hugging_face_keys.hpp>
 #include <rope/models/detail/record_fields.hpp>
 
-/// Rules of which fields a record may combine. A record that breaks a rule has a field without effect on any
-/// file, which no test could check. The tables of records do not compile then.
+/// Rules about the fields that a record may combine. In a record that breaks a rule, some field has no effect
+/// on any file, so no test could check it. The tables of records do not compile then.
 
 namespace rope::inline ROPE_ABI::detail {
 
 constexpr bool is_zero(double x) { return !(x < 0) && !(x > 0); }
 constexpr bool is_one(double x) { return is_zero(x - 1); }
 
-/// The first broken rule, or empty if none is broken.
+/// The first broken rule, or empty if the record keeps all rules.
 constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
   const bool per_type = r.form == dictionary_form::per_type,
              compressed = r.form == dictionary_form::compressed,
