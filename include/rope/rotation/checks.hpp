@@ -161,7 +161,7 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
   }                                                                                                \
   static_assert(true)
 
-/// The first `views` arguments are views, and a later one is a table.
+/// Checks that the first `views` arguments are views, and a later one is a table.
 #define ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(function, views)                        \
   ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                             \
   ROPE_DETAIL_ASK(function, #function, (detail::lacks_view<views, Arguments...>()), \
@@ -169,9 +169,8 @@ inline constexpr bool lacks_table = (!given_table<std::remove_cvref_t<Arguments>
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Throws if an extent is negative, the view exceeds the address space, or its scales have another shape.
-///
-/// Throws:  std::invalid_argument, std::length_error
+/// Throws std::invalid_argument if an extent is negative or scales have another shape, and std::length_error
+/// if the view exceeds the address space.
 template <class T>
 void check_extents(const char* function, const head_view<T>& x) {
   check_extents(function, x.data, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
@@ -181,7 +180,7 @@ void check_extents(const char* function, const head_view<T>& x) {
       throw_invalid(function, "scales must be [", x.batch, ", ", x.tokens, ", ", x.heads, ", 1], got ",
                     shape_text(x.scales));
 }
-/// check_extents for functions of numbers.
+/// check_extents, for functions that do not take int8 heads.
 template <class T>
 void check_view(const char* function, const head_view<T>& x) {
   static_assert(channel<std::remove_const_t<T>>,
@@ -190,9 +189,7 @@ void check_view(const char* function, const head_view<T>& x) {
   check_extents(function, x);
 }
 
-/// Throws if a view with elements has a null pointer.
-///
-/// Throws:  std::invalid_argument
+/// Throws std::invalid_argument if a view with elements has a null pointer.
 template <class... T>
 void check_memory(const char* function, const head_view<T>&... views) {
   const auto check_one = [function](const auto& x) {
@@ -213,11 +210,9 @@ bool have_same_shape(const head_view<X>& x, const head_view<T>& y) {
   return x.batch == y.batch && x.tokens == y.tokens && x.heads == y.heads && x.head_dim == y.head_dim;
 }
 
-/// Throws unless a view has the shape of `x`.
+/// Throws std::invalid_argument unless a view has the shape of `x`.
 ///
 /// \param name  the name of the view in messages
-///
-/// Throws:  std::invalid_argument
 template <class X, class T>
 void check_same_shape(const char* function, const head_view<X>& x, const head_view<T>& view,
                       const char* name = "out") {
@@ -225,10 +220,8 @@ void check_same_shape(const char* function, const head_view<X>& x, const head_vi
     throw_invalid(function, name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(view));
 }
 
-/// Throws if the channels of a view that is written overlap: an axis with more than one entry has a stride
-/// smaller than head_dim, as in an expanded tensor.
-///
-/// Throws:  std::invalid_argument
+/// Throws std::invalid_argument if channels of an output view overlap: if an axis with more than one entry
+/// has a stride smaller than head_dim, as in an expanded tensor.
 template <class T>
 void check_written(const char* function, const head_view<T>& x) {
   if (x.size() == 0) return;
@@ -285,7 +278,7 @@ struct memory_axes {
   }
 };
 
-/// As share_memory, of two views that span a common address.
+/// As share_memory, for two views whose ranges of addresses overlap.
 EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axes& b) {
   memory_steps steps[8];
   int count = 0;
@@ -310,9 +303,8 @@ EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axe
   return leads_to(steps, steps + count, a.address - b.address, tries);
 }
 
-/// Whether two views share memory. True is certain. False is certain if the strides of both views nest, as
-/// equal strides do and those of sub-views of one array. Otherwise false means that 4096 tries found no
-/// overlap.
+/// Whether two views share memory. True is always correct. False is correct for sub-views of one array and
+/// for equal strides. For other strides, false may mean only that 4096 tries found no overlap.
 template <class A, class B>
 bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   if (a.size() == 0 || b.size() == 0) return false;
@@ -320,8 +312,7 @@ bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(of_a, of_b);
 }
 
-/// Whether two views have the same channels at the same addresses. The stride of an extent of 1 is arbitrary
-/// and not compared.
+/// Whether two views have the same channels at the same addresses. Strides of extents of 1 are ignored.
 template <class T>
 bool are_same(const head_view<const T>& x, const head_view<T>& out) {
   return x.data == out.data && x.head_dim == out.head_dim &&
@@ -330,9 +321,7 @@ bool are_same(const head_view<const T>& x, const head_view<T>& out) {
          (x.heads == 1 || x.head_stride == out.head_stride);
 }
 
-/// Throws if `out` overlaps `x`, which has the same shape, but is another view.
-///
-/// Throws:  std::invalid_argument
+/// Throws std::invalid_argument if `out` overlaps `x`, which has the same shape, but is another view.
 template <class T>
 void check_same_or_disjoint(const char* function, const head_view<const T>& x, const head_view<T>& out) {
   check_written(function, out);
@@ -348,7 +337,7 @@ struct known_range {
   position_range range(const char* /*function*/, Index /*batch*/, Index /*tokens*/) const { return known; }
 };
 
-/// The start of positions that follow from a start, otherwise null.
+/// The start of positions that are given as one start, otherwise null.
 template <class Source>
 const std::int64_t* start_of(const Source& /*positions*/) {
   return nullptr;
@@ -359,9 +348,7 @@ inline const std::int64_t* start_of(const braced_positions& positions) {
   return positions.ids.data ? nullptr : &zero;
 }
 
-/// Throws unless the rotated channels lie in the head.
-///
-/// Throws:  std::invalid_argument
+/// Throws std::invalid_argument unless the rotated channels lie in the head.
 inline void check_window(const char* function, Index first_channel, Index rotary_dim, Index head_dim) {
   if (rotary_dim > head_dim)
     throw_invalid(function, "rotary_dim must not exceed head_dim, got ", rotary_dim, " of ", head_dim);
@@ -394,8 +381,8 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
   }
 }
 
-/// Throws for positions that are not all in [first, last), the rows of a table. The message has a table that
-/// includes them.
+/// Throws std::out_of_range if positions are not all in the table's [first, last). The message says how to
+/// make a table that includes them.
 ///
 /// \param start  the start of the positions of `tokens` tokens, or null
 [[noreturn]] EIGEN_DONT_INLINE inline void throw_outside(const char* function, const position_range& range,
@@ -447,10 +434,8 @@ void check_rotation(const char* function, const head_view<T>& x, const placed_ta
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
 
-/// Throws if unrotate cannot divide by m: 1 / m must be a normal number of the table's type, so m is at most
-/// 2^126 for float and 2^1022 for double.
-///
-/// Throws:  std::invalid_argument
+/// Throws std::invalid_argument if unrotate cannot divide by m: 1 / m must be a normal number of the table's
+/// type, so m is at most 2^126 for float and 2^1022 for double.
 template <class S>
 void check_inverse(const char* function, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();

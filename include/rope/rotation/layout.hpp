@@ -30,9 +30,9 @@ namespace rope::inline ROPE_ABI {
 ///
 /// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
 struct interleaved {
-  /// 2 i, the channel of u.
+  /// 2 i, the channel of a_i.
   static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
-  /// 2 i + 1, the channel of v.
+  /// 2 i + 1, the channel of b_i.
   static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
 };
 
@@ -44,9 +44,9 @@ struct interleaved {
 ///
 /// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
 struct half_split {
-  /// i, the channel of u.
+  /// i, the channel of a_i.
   static constexpr Index first(Index i, Index /*pairs*/) { return i; }
-  /// i + pairs, the channel of v.
+  /// i + pairs, the channel of b_i.
   static constexpr Index second(Index i, Index pairs) { return i + pairs; }
 };
 

@@ -16,9 +16,10 @@
 
 /// Views of the heads of a batch of sequences in memory. A view owns nothing and copies nothing.
 ///
-/// The letters of a factory name the axes: B batch, S tokens of a sequence, H heads, D channels of a head, T
-/// the concatenated tokens of a ragged batch. For a pointer, they name the axes from the slowest to the
-/// fastest in memory (row-major, as in C and NumPy). For an Eigen::Tensor, they name its own indices.
+/// The letters in the name of a view function are axes: B batch, S tokens of a sequence, H heads, D channels
+/// of a head, T the concatenated tokens of a ragged batch. For a pointer, they are in order from the slowest
+/// to the fastest axis in memory (row-major, as in C and NumPy). For an Eigen::Tensor, they are in the order
+/// of its indices.
 
 namespace rope::inline ROPE_ABI {
 
@@ -32,7 +33,7 @@ struct head_view;
 
 namespace detail {
 
-/// Heads of numbers have no scales.
+/// The scales of heads that are not int8: none.
 struct no_scales {
   no_scales batch_range(Index /*first*/, Index /*count*/) const { return {}; }
   no_scales head_range(Index /*first*/, Index /*count*/) const { return {}; }
@@ -314,9 +315,9 @@ concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMa
 
 }  // namespace detail
 
-/// Defines the function that makes the view of a tensor with `rank` indices, named by the letters of the
-/// function. The tensor must have one storage order. For the `other` one, the message names the function for
-/// the reversed indices.
+/// Defines a function that makes the view of a tensor with `rank` indices. The letters of its name are these
+/// indices, in order. For a tensor of the `other` storage order, the message names the function for the
+/// reversed indices.
 #define ROPE_DETAIL_TENSOR_VIEW(function, rank, row_major, other, declared, order, reversed)               \
   template <class X>                                                                                       \
   auto function(X&& x) {                                                                                   \
@@ -340,7 +341,7 @@ concept column_major_matrix = dense_in_memory<X> && !bool(dense_type<X>::IsRowMa
   static_assert(true)
 
 // Views of an Eigen::Tensor or TensorMap, named by its own index order: row-major tensors with channels last,
-// column-major tensors with channels first. They also take a std::mdspan with contiguous channels, and any
+// column-major tensors with channels first. They also take a std::mdspan with contiguous channels and any
 // other strides:
 //
 //     rotate<half_split>(bshd(std::mdspan(data, batch, tokens, heads, head_dim)), table);

@@ -85,14 +85,14 @@ class hugging_face_groups {
     return items.begin() == items.end() ? nullptr : given;
   }
 
-  /// Names the keys of a rope dictionary that no layer has, and the dictionary.
+  /// Warns about a rope dictionary that no layer uses, and about each of its keys.
   void note_unused(const J& given, const std::string& path, const std::string& because) {
     std::vector<std::string> keys = {path.substr(0, path.size() - 1)};
     add_inner_keys(given, path, speaks_of_rope, keys);
     for (const std::string& key : keys) maker_.warn(key + " has no effect, because " + because);
   }
 
-  /// Molmo 2: rope_scaling holds for the layers whose numbers rope_scaling_layers has, the others are unscaled.
+  /// Molmo 2: rope_scaling is for the layers that rope_scaling_layers lists. Other layers are unscaled.
   ///
   /// Source:  Molmo2TextModel of the released models; mlx-vlm, models/molmo_point
   bool add_scaled_layers(const J* given, const std::string& path) {
@@ -120,7 +120,7 @@ class hugging_face_groups {
     return true;
   }
 
-  /// The base of sliding layers, next to the dictionaries.
+  /// The base of sliding layers, from a key next to the dictionaries.
   std::optional<double> local_base() {
     const auto local = text_.number("rope_local_base_freq", range::above_one);
     return local ? local : text_.number("local_rope_theta", range::above_one);

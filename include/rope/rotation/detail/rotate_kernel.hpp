@@ -298,8 +298,8 @@ template <class Layout, class T, class P>
 inline constexpr int steps_in_block = registers / 2 * int(sizeof(P)) /
                                       int(sizeof(rotation_step<Layout, T, P>));
 
-/// Steps in the blocks that follow blocks of `count`. Heads of 96 channels are three of the packets that come
-/// with 32 registers.
+/// The number of steps in the blocks that follow blocks of `count` steps. A CPU with 32 registers has packets
+/// of which three make a head of 96 channels.
 template <int count>
 inline constexpr int next_block = count == 4 && registers >= 32 ? 3 : count / 2;
 
