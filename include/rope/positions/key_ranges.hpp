@@ -30,7 +30,7 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// Keys [first, first + count) of a row, by their index in the row, not by their position.
+/// Keys [first, first + count) of a row. `first` is an index in the row, which may differ from the position.
 ///
 ///     const key_range ranges[] = {{0, 2}, {0, 2}, {1, 2}};  // of three queries
 ///     attention(q, k, v, out, {.key_ranges = ranges});

@@ -35,9 +35,10 @@
 ///     the positions       d_p_a = sum over heads and pairs of inv_freq(i, a) d_angle_i  coordinate_gradient
 ///     cos and sin         d_cos = u a + v b, d_sin = u b - v a   (u, v) = pair i of x        table_gradient
 ///
-/// A rotation does not change u b - v a. The first three functions therefore accept heads and gradient either
-/// both from before the rotation or both from after it. Training code that rotates in place has the latter.
-/// If every head has its own frequencies, pass x.head_range(h, 1) for the gradient of head h.
+/// A rotation does not change u b - v a. The first three functions therefore accept heads and gradient from
+/// before the rotation, or heads and gradient from after it. Training code that rotates in place has heads
+/// and gradient from after the rotation. If every head has its own frequencies, pass x.head_range(h, 1) for
+/// the gradient of head h.
 ///
 /// The functions sum products of channel pairs x = (u, v) and their gradients g = (a, b). As complex numbers,
 /// x = u + iv and g = a + ib, the product conj(x) g has two parts:
@@ -45,8 +46,8 @@
 ///     along    u a + v b      how the loss changes with the logarithm of the pair's magnitude
 ///     across   u b - v a      how the loss changes with the pair's angle
 ///
-/// A rotation maps x to z x, and the gradient g after it to the gradient conj(z) g before it. Both parts are
-/// therefore equal before and after the rotation: conj(x) (conj(z) g) = conj(z x) g.
+/// A rotation maps x to z x. If g is the gradient after the rotation, conj(z) g is the gradient before it.
+/// Both parts are therefore equal before and after the rotation: conj(x) (conj(z) g) = conj(z x) g.
 ///
 /// Sums are in double, in an order that depends only on the shapes. Whether products and sums are fused is
 /// decided by multiply_add instead of the compiler. A training step is therefore reproducible bit by bit with

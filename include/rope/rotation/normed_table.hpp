@@ -10,8 +10,8 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// A norm and a table for new keys. The append functions of caches and pages accept it in place of a table:
-/// they then normalise, rotate and write the keys in one pass.
+/// A norm and a table for new keys. The append functions of caches and pages accept a normed_table in place
+/// of a table. They then normalise, rotate and write the keys in one pass.
 ///
 ///     cache.append<half_split>(k, v, normed_table(k_norm, table));
 ///

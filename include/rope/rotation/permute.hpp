@@ -58,7 +58,7 @@ number_array<Index> channel_order(const char* function, Index head_dim, Index ro
 ///
 /// Throws:  std::invalid_argument if heads does not divide the rows, the rotated channels do not fit, or a
 ///          layout does not name every channel once; rows is then unchanged
-/// Cost:    one read and one write of the rotated rows; allocates one row order and one column of it
+/// Cost:    one read and one write of the rotated rows; allocates the order of the rows and one column
 /// Source:  `permute` of llama.cpp's converter (full rotary, equal head counts), generalised
 template <class From, class To, class Rows, class Threads = this_thread>
 void permute_rows(Rows&& rows, Index heads, Index rotary_dim = 0, Index first = 0,

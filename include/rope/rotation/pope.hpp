@@ -45,8 +45,8 @@ namespace rope::inline ROPE_ABI {
 ///
 ///     softplus(x) = max(x, 0) + log1p(exp(-|x|))
 ///
-/// Accuracy:  3 ulp of double. PyTorch's softplus returns x above its threshold of 20. The two differ there
-///            by less than 2.1e-9, less than half an ulp of float
+/// Accuracy:  3 ulp of double. PyTorch's softplus returns x above its threshold of 20. Above 20 the two
+///            differ by less than 2.1e-9, which is less than half an ulp of float
 inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::exp(-(std::abs)(x))); }
 
 /// The frequencies of PoPE: one per channel.
@@ -157,7 +157,8 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
   });
 }
 
-/// Checks the types of a call. The layout is that of the output, so its message is reworded.
+/// Checks the types of a call. Layout is the order of the output, so the message for a missing layout differs
+/// from that of `rotate`.
 #define ROPE_DETAIL_CHECK_POPE(Layout, X, T, P, Threads)                                                \
   static_assert(!std::is_same_v<Layout, detail::unnamed_layout>,                                        \
                 "pope: name the order of the output, pope<interleaved>(...) or pope<half_split>(...)"); \
@@ -168,7 +169,7 @@ void pope_all(const head_view<const T>& x, const head_view<T>& out, const placed
 }  // namespace detail
 
 /// Writes the polar form of the first `pairs` channels of every head. The remaining channels are copied after
-/// it.
+/// the polar form.
 ///
 ///     out[first(i)]  = cos(p)[i] softplus(x[i])          first, second: the channels of pair i in Layout
 ///     out[second(i)] = sin(p)[i] softplus(x[i])

@@ -179,7 +179,7 @@ class frequencies_code {
   std::string name_, found_ = {};
 };
 
-/// Turns a layer type into the beginning of a name: letters, digits and single underscores.
+/// Makes the beginning of a name from a layer type: letters, digits and single underscores.
 inline std::string name_in_code(const std::string& layer_type) {
   const std::string digits = "0123456789", letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   std::string name;

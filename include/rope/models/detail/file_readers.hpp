@@ -255,7 +255,7 @@ class gguf_reader {
   std::optional<std::vector<double>> numbers(const std::string& name, const number_rule& rule) const {
     return list(key(name), rule);
   }
-  /// The numbers of a tensor. Unlike a key, its name has no prefix of the architecture.
+  /// The numbers of a tensor. Names of tensors, unlike names of keys, have no prefix of the architecture.
   std::optional<std::vector<double>> tensor(const std::string& name) const {
     return list(name, range::positive);
   }
@@ -267,8 +267,8 @@ class gguf_reader {
     return lookup_.text(key(name)).value_or(otherwise);
   }
 
-  /// A number for the whole model, or the first positive one of a list with one number per layer, or 0 if
-  /// there is neither.
+  /// The number of heads in a key: one number for the whole model, or the first positive number of a list
+  /// with a value per layer. 0 if there is no such number.
   Index heads(const std::string& name) const {
     if (const auto one = number(name, range::whole)) return static_cast<Index>(*one);
     const auto per_layer = numbers(name, range::whole);

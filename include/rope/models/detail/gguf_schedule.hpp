@@ -153,8 +153,8 @@ struct gguf_layers {
   bool unit_magnitude;  // m = 1, for any value in the file
 };
 
-/// The attention factor m of YaRN without attn_factor, and k of the enumeration log_multiplier, from which
-/// score_growth computes its factor.
+/// m is the attention factor of YaRN without attn_factor. log_multiplier is the k of the enumeration with
+/// this name. score_growth multiplies scores by a function of both.
 struct gguf_magnitude {
   double m, log_multiplier;
 };
@@ -186,8 +186,7 @@ struct gguf_pair_factors {
   }
 };
 
-/// The context length before scaling. YaRN uses it, and it decides between short and long factors. 0:
-/// unknown.
+/// The context length before scaling, for YaRN and for the choice between short and long factors. 0: unknown.
 template <class L>
 double original_max_position_of(const gguf_reader<L>& reader, double max_position) {
   return reader.number("rope.scaling.original_context_length", range::positive).value_or(max_position);

@@ -54,7 +54,7 @@ struct refused_architecture {
   refusal kind = refusal::in_doubt;
 };
 
-/// Why an architecture has no record, or nullptr if it has one or is unknown.
+/// Why an architecture has no record. nullptr if the architecture has a record or is unknown.
 ///
 /// Source: Hugging Face transformers of 2026-08-19, modeling_*.py
 template <class Refused = refused_architecture>
@@ -201,7 +201,7 @@ const Refused* refused_architecture_of(std::string_view architecture) {
 // A config.json with several parts: the dictionary of the language model, and keys about positions in the
 // other parts.
 
-/// Whether import_hugging_face supports an architecture, or why it rejects it.
+/// Whether an architecture has a record, or a known reason for having none.
 inline bool is_known_architecture(const std::string& name) {
   const std::string plain = plain_architecture(name);
   return hugging_face_record_of(plain) || refused_architecture_of(plain);
@@ -274,7 +274,7 @@ class parts_of_config {
     return &config.at(name);
   }
 
-  /// Whether a dictionary has sizes of a model. Otherwise it describes only the parts of one.
+  /// Whether a dictionary has sizes of a model. Without sizes it only contains the parts of a model.
   static bool has_sizes(json_reader<J>& part) {
     for (const char* key :
          {"hidden_size", "n_embd", "d_model", "head_dim", "num_attention_heads", "num_hidden_layers"})
@@ -287,9 +287,9 @@ class parts_of_config {
     chain_.emplace_back(&part, chain_.back().path() + key + ".");
   }
 
-  /// Descends from the last dictionary of the chain to one of a known architecture.
+  /// Descends from the last dictionary of the chain to a dictionary of a known architecture.
   ///
-  /// \return  whether there is one. If not, the chain keeps at most a text_config
+  /// \return  whether there is such a dictionary. If not, the chain keeps at most a text_config
   bool descend(const J& config) {
     if (chain_.size() > deepest) return false;
     json_reader<J> own(&config, chain_.back().path());
@@ -342,7 +342,7 @@ void add_inner_keys(const J& value, const std::string& path, const Speaks& speak
 // Models in which no layer rotates: all models of some architectures, and models of others whose file has a
 // certain value.
 
-/// Whether the key record.rotates_if means that layers rotate.
+/// Whether the value of the key record.rotates_if means that layers rotate.
 template <class J>
 bool says_that_layers_rotate(json_reader<J>& text, const hugging_face_record& record) {
   const J* value = text.find(std::string(record.rotates_if).c_str());

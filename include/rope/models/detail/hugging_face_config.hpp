@@ -129,8 +129,8 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
 }
 
 /// The shape of a head in layers of a type. Gemma 4 has larger heads in layers that attend fully. Their size
-/// is the key for these layers, the key per layer, or the default. MiMo-V2 may have other heads in sliding
-/// layers.
+/// is given by one key for these layers, by keys per layer, or by the default. MiMo-V2 may have other heads
+/// in sliding layers.
 template <class J>
 head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
                               const hugging_face_record& defaults, const std::string& layer_type) {

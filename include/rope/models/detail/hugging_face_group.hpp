@@ -266,8 +266,8 @@ class hugging_face_group_maker {
     return found;
   }
 
-  /// The base in the dictionary comes first, then that of the layer type, then the one next to the
-  /// dictionary.
+  /// The base of a group: the base in the dictionary, otherwise the base of the layer type, otherwise the
+  /// base next to the dictionary.
   double base_of(json_reader<J>& rope, const group_terms& terms, const std::string& layer_type) {
     const auto [beside, key] = base_beside();
     const auto inside = rope.number("rope_theta", range::above_one);

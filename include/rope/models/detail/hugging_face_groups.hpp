@@ -77,7 +77,8 @@ class hugging_face_groups {
   }
 
  private:
-  /// The dictionary rope_scaling, or nullptr if it is absent or empty. Transformers treats both alike.
+  /// The dictionary rope_scaling, or nullptr if it is absent or empty. Hugging Face transformers treats both
+  /// cases alike.
   const J* scaling_dictionary() {
     const J* given = text_.object("rope_scaling");
     if (!given) return nullptr;

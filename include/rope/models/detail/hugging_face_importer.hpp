@@ -72,7 +72,7 @@ class hugging_face_importer {
   }
 
  private:
-  /// The name of the text model: its own, or that of the nearest dictionary around it.
+  /// The name of the text model. If it has none, the name in the nearest dictionary around it.
   std::string architecture() {
     std::string name = name_of_part(text_);
     for (std::size_t i = outer_.size(); name.empty() && i > 0; --i) {
@@ -228,7 +228,7 @@ class hugging_face_importer {
     const char* const key = window_key(text_, defaults_);
     const auto window = text_.number(key, range::window),
                local = text_.number("local_attention", range::positive);
-    const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer is local
+    const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer slides
                         (!text_.is_null(key) && window.value_or(defaults_.sliding_window) > 0);
     model_.layers = layer_types_of(text_, defaults_, layers, slides);
     if (const auto by_pattern = types_by_pattern(text_, defaults_, layers_);
