@@ -16,9 +16,9 @@
 ///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
 ///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
 ///
-/// Pair i = (a_i, b_i) is rotated by the same angle in both layouts, so one frequency table serves both.
-/// Checkpoints do not record which layout they were trained with, and the wrong one gives fluent but wrong
-/// text. Therefore no function has a default layout.
+/// Pair i = (a_i, b_i), in formulas also (u, v), is rotated by the same angle in both layouts. One frequency
+/// table therefore serves both. Checkpoints do not record which layout they were trained with, and the wrong
+/// one gives fluent but wrong text. Therefore no function has a default layout.
 
 namespace rope::inline ROPE_ABI {
 
@@ -30,9 +30,9 @@ namespace rope::inline ROPE_ABI {
 ///
 /// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
 struct interleaved {
-  /// 2 i, the channel of a_i.
+  /// 2 i, the channel of u.
   static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
-  /// 2 i + 1, the channel of b_i.
+  /// 2 i + 1, the channel of v.
   static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
 };
 
@@ -44,9 +44,9 @@ struct interleaved {
 ///
 /// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
 struct half_split {
-  /// i, the channel of a_i.
+  /// i, the channel of u.
   static constexpr Index first(Index i, Index /*pairs*/) { return i; }
-  /// i + pairs, the channel of b_i.
+  /// i + pairs, the channel of v.
   static constexpr Index second(Index i, Index pairs) { return i + pairs; }
 };
 

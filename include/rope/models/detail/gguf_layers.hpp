@@ -128,7 +128,7 @@ std::vector<std::string> gguf_compressed_types(const gguf_reader<L>& reader, con
   std::vector<double> ratios =
       reader.required(reader.numbers("attention.compress_ratios", range::whole), key);
   const auto count = static_cast<std::size_t>(layers > 0 ? layers : static_cast<Index>(ratios.size()));
-  if (ratios.size() > count) ratios.resize(count);  // cuts layers for multi-token prediction
+  if (ratios.size() > count) ratios.resize(count);  // layers for multi-token prediction
   const std::string broken = broken_rule_of_layer_list(ratios.size(), layers, "block_count values");
   if (!broken.empty()) reader.refuse(key, broken);
   std::vector<std::string> types;
