@@ -205,8 +205,9 @@ enum class log_multiplier {
 /// The keys among rope.scaling.yarn_{ext_factor, attn_factor, beta_fast, beta_slow} that are read.
 enum class yarn_keys { none, betas, all };
 
-/// The factor on scores. inverse_root: 1 / sqrt(head_dim). one: 1. of_key: attention.scale if the file has
-/// it. output_key: attention.output_scale, by default 1 / sqrt(128) for every head_dim.
+/// The factor on scores. inverse_root: 1 / sqrt(head_dim). one: 1. of_key: attention.scale, or as
+/// inverse_root without this key. output_key: attention.output_scale, by default 1 / sqrt(128) for every
+/// head_dim.
 enum class gguf_scale { inverse_root, one, of_key, output_key };
 
 /// The llama4_query_scaling of an architecture. It is for every layer, except with `fixed`.
@@ -237,8 +238,8 @@ struct gguf_record {
   std::string_view instead = {};  // if no layer rotates: what the model has instead
   Index alibi_layers = 0;         // a model with this number of layers has ALiBi biases instead of rotation
   bool last_channels = false;     // the channels that rotate come last in a head
-  // Of every `period` layers one attends fully, the last one, or the first one if full_first is true. The
-  // others slide. 0: no layer slides, or the file has a list.
+  // Of every `period` layers, the last one attends fully, or the first one if full_first is true. The others
+  // slide. 0: the architecture has no such pattern.
   Index period = 0;
   bool full_first = false;
   pattern_form pattern = pattern_form::number;
