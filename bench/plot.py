@@ -4,9 +4,10 @@
     bench/plot.py build/shapes/*.json build/native/bench/*.json
     bench/plot.py --check
 
-Prints the worst rows first, for everything that rows are compared with. Then writes the worst row of each group into
-bench/README.md, the table of README.md from that page, and the plots in bench/results. Each part changes only if its rows are
-given. `--check` compares the table of README.md with bench/README.md and changes nothing.
+A row is the time of one case, with the times of other code or of a limit divided by it. The program first prints the rows with
+the lowest ratios, for everything that rows are compared with. Then it writes the lowest row of each group into bench/README.md,
+the tables of README.md from that page, and the plots into bench/results. Each part changes only if its rows are given. `--check`
+compares the tables of README.md with bench/README.md and changes nothing.
 """
 
 import json
@@ -20,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 COLOURS = ["#0b6e99", "#d9730d", "#2e7d32", "#8e44ad", "#111111", "#c2185b", "#8d6e63"]
 LIMIT_COLOURS = ["#777777", "#b0884a"]
-FLOOR = 0.97  # of the speed of other code, unless that is a limit
+FLOOR = 0.97  # from this ratio on, rope counts as equally fast. Limits have no such count
 LIMITS = {"limit", "an in-place scale", "a copy", "peak multiply-adds", "its panel products alone"}
 
 
@@ -62,7 +63,7 @@ class Plot:
 
 
 def steps_of(low, high):
-    """Some round numbers from `low` to `high`, where to draw lines: logarithmic unless `low` is 0."""
+    """Round numbers from `low` to `high`, at which lines are drawn: logarithmic unless `low` is 0."""
     if low > 0:
         all_steps = [m * 10.0 ** e for e in range(-4, 9) for m in ((1, 2, 5) if high < 1000 * low else (1,))]
         return ([max(step for step in all_steps if step <= low)] + [step for step in all_steps if low < step < high]
@@ -72,7 +73,7 @@ def steps_of(low, high):
 
 
 def curves(name, title, note, series, y_label, steps=None, dashed=()):
-    """{name: [(tokens, y), ...]}, one line each with its name at its end. The lines across are at `steps`."""
+    """Draws one curve for each item of {name: [(tokens, y), ...]}, with its name at its end. Horizontal lines are at `steps`."""
     plot = Plot(title, note, right=190)
     points = [p for line in series.values() for p in line]
     if not points:
@@ -102,7 +103,7 @@ def curves(name, title, note, series, y_label, steps=None, dashed=()):
         plot.curve([at(*p) for p in sorted(line)], colour, "5 4" if one in dashed else "")
         ends.append((at(*max(line))[1] + 4, one, colour))
     below = plot.y1 - 100.0
-    for y, one, colour in sorted(ends):  # moves down names that would overlap
+    for y, one, colour in sorted(ends):  # names that would overlap move down
         below = max(y, below + 15)
         plot.text(plot.x1 + 8, below, one, colour=colour, weight="bold" if one.startswith("rope") else "normal")
     plot.write(name)
@@ -112,7 +113,7 @@ SHARES = [0, 0.2, 0.4, 0.6, 0.8, 1]
 
 
 class Row:
-    """A line of a program: the time of a case, and [ratio, low, high] of what it is compared with."""
+    """A line that a program prints: the time of a case, and [ratio, low, high] for everything it is compared with."""
 
     def __init__(self, line, context, prefix):
         self.name, self.ns, self.beside = line["name"], line["ns"], line["beside"]
@@ -130,7 +131,7 @@ class Row:
 
 
 def load(files):
-    """Rows in the order of the programs, and what the first file says of machine and build."""
+    """Returns the rows in the order of the files, and the machine and build of the first file."""
     rows, context = [], {}
     for file in files:
         lines = [json.loads(line) for line in pathlib.Path(file).read_text(encoding="utf-8").splitlines()]
@@ -141,7 +142,7 @@ def load(files):
 
 
 def pairs_of(rows):
-    """{(group, yardstick): rows}, in the order in which they come."""
+    """Returns {(group, yardstick): rows}, in the order of the rows. A yardstick is what a row is compared with."""
     pairs = {}
     for row in rows:
         for yardstick in row.beside:
@@ -167,7 +168,7 @@ def worst(rows, yardstick):
 
 
 def table_of_builds(rows):
-    """The worst row of each group, a column for each build."""
+    """The row with the lowest ratio of each group, in a column for each build."""
     builds = sorted({row.build for row in rows})
     lines = ["| rows | compared with | " + " | ".join(builds) + " |", "|---|---|" + "---|" * len(builds)]
     for (group, yardstick), compared in pairs_of(rows).items():
@@ -206,7 +207,7 @@ def table_of_groups(rows):
 
 
 def cells_of(page, heading, labels):
-    """{label: cells} of the rows of the table of a page that begins with `heading`."""
+    """Returns {labels: cells} of the table of a page that begins with `heading`. The first `labels` cells of a row are its labels."""
     table = page.split(heading, 1)[1].split("\n\n", 1)[0]
     rows = {}
     for line in table.splitlines()[2:]:
@@ -218,7 +219,7 @@ def cells_of(page, heading, labels):
 
 
 def reached(rows, groups, yardstick):
-    """The worst ratio of some groups in all builds, and how many rows reach FLOOR, as two cells."""
+    """The lowest ratio of some groups in all builds, and the number of rows that reach FLOOR, as two cells."""
     lowest, good, all_rows = math.inf, 0, 0
     for cell in (cell for group in groups for cell in rows[group, yardstick]):
         ratio, counts = re.match(r"[0-9.]+", cell)[0], re.search(r"; ([0-9]+) of ([0-9]+)$", cell)
@@ -227,7 +228,7 @@ def reached(rows, groups, yardstick):
 
 
 def short_table(page):
-    """The table of README.md, from those of bench/README.md: ratios of other code, then shares of the limit."""
+    """The two tables of README.md, from those of bench/README.md: ratios to other code, and shares of the limit."""
     shapes = cells_of(page, "| rows | compared with | c", 2)
     groups = cells_of(page, "| rows | compared with | worst |", 2)
     peers = cells_of(page, "| time over that of rope |", 1)
@@ -235,24 +236,28 @@ def short_table(page):
 
     def peer(label, library, place=None):
         times = peers[label,][library].split(" / ")
-        return ", ".join(times) if place is None else times[place]
+        return " to ".join((min(times, key=float), max(times, key=float))) if place is None else times[place]
 
     rotation, decoding, prefill = "rotation, half_split", "decoding from floats", "prefill of floats"
     queries = [group for group, yardstick in shapes if group.startswith("one query") and yardstick.startswith("two Eigen")]
     products = groups["prefill", "Eigen products"]
     least, of_products = float(re.match(r"[0-9.]+", products[0])[0]), products[2].split(", ")[1]
     if least < FLOOR:
-        sys.exit("README.md: a row of prefill is below the speed of Eigen products, count those that are not")
-    lines = ["| work on floats, one thread | plain C++: worst shape | shapes at 0.97 or more | ggml | ONNX Runtime | limit: rope | limit: PyTorch |",
-             "|---|---|---|---|---|---|---|"]
+        sys.exit("README.md: a row of prefill is slower than Eigen products, so count the rows that are not")
+    lines = ["| time of other code / time of rope | plain C++, lowest of all shapes | plain C++, shapes at 0.97 or more | ggml | ONNX Runtime |",
+             "|---|---|---|---|---|"]
     for what, tokens, place in (("one token", "1 token", 0), ("512 tokens", "512 tokens", 1), ("4096 tokens", "4096 tokens", 2)):
         plain = reached(shapes, [f"half_split, {tokens}", f"interleaved, {tokens}"], "a plain loop")
-        shares = (groups["rotation of float", "an in-place scale"][0], torch["rotation, half_split, 4096 tokens",][0]) if place == 2 else ("", "")
-        lines.append(f"| rotation of {what} | {plain} | {peer(rotation, 0, place)} | {peer(rotation, 2, place)} | {shares[0]} | {shares[1]} |")
-    lines.append(f"| attention, prefill | {least} | {of_products} of {of_products} | {peer(prefill, 0)} | {peer(prefill, 2)} | "
-                 f"{groups['prefill', 'peak multiply-adds'][0]} | {torch['prefill (1, 1024, 8, 64)',][0]} |")
+        lines.append(f"| rotation of {what} | {plain} | {peer(rotation, 0, place)} | {peer(rotation, 2, place)} |")
+    lines.append(f"| attention, prefill | {least} | {of_products} of {of_products} | {peer(prefill, 0)} | {peer(prefill, 2)} |")
     lines.append(f"| attention, decoding | {reached(shapes, queries, 'two Eigen products and a softmax')} | {peer(decoding, 0)} | "
-                 f"{peer(decoding, 2)} | {groups['decoding, keys in the order of activations', 'limit'][0]} | {torch['decoding, 4096 keys',][0]} |")
+                 f"{peer(decoding, 2)} |")
+    lines += ["", "| share of the limit | the limit is the speed of | rope, lowest share | PyTorch 1.13.1 |", "|---|---|---|---|"]
+    for what, limit, share, of_torch in (
+            ("rotation of 4096 tokens", "`x *= a` on the same heads", ("rotation of float", "an in-place scale"), "rotation, half_split, 4096 tokens"),
+            ("attention, prefill", "multiply-adds at the peak of the processor", ("prefill", "peak multiply-adds"), "prefill (1, 1024, 8, 64)"),
+            ("attention, decoding", "one read of keys and values", ("decoding, keys in the order of activations", "limit"), "decoding, 4096 keys")):
+        lines.append(f"| {what} | {limit} | {groups[share][0]} | {torch[of_torch,][0]} |")
     return lines
 
 
@@ -262,7 +267,7 @@ def machine(context, flags):
 
 
 def replace_part(page, part, lines):
-    """Replaces what is between two comments of a page."""
+    """Replaces the lines between two comments of a page."""
     begin, end = f"<!-- {part}: written by bench/plot.py -->\n", f"<!-- /{part} -->"
     text = page.read_text(encoding="utf-8")
     before, rest = text.split(begin, 1)
@@ -298,7 +303,7 @@ def plot_attention(rows, note):
                           ("scores of one head", tokens * tokens * 4)):
             memory.setdefault(one, []).append((tokens, size / 2 ** 20))
     what = "causal attention, 4 query heads on 1 key head of 128 floats, one thread"
-    curves("attention.svg", "Speed of " + what, "share of peak multiply-adds, of which the visible half counts; " + note,
+    curves("attention.svg", "Speed of " + what, "share of peak multiply-adds (only visible pairs of tokens count); " + note,
            shares, "share of the limit", SHARES)
     curves("attention_memory.svg", "Memory of " + what, note, memory, "MiB", dashed=["keys and values", "scores of one head"])
 
@@ -320,11 +325,11 @@ def main(files):
 
 
 def check():
-    """Whether the table of README.md follows from bench/README.md."""
+    """Fails unless the tables of README.md follow from bench/README.md."""
     page, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("bench/README.md", "README.md"))
     table = "\n".join(short_table(page))
     if f"<!-- speed: written by bench/plot.py -->\n{table}\n<!-- /speed -->" not in readme:
-        sys.exit("README.md: the table of speeds differs from bench/README.md, from which it follows:\n\n" + table)
+        sys.exit("README.md: the tables of speed must be the following ones, made from bench/README.md:\n\n" + table)
 
 
 if __name__ == "__main__":
