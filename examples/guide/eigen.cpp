@@ -129,7 +129,7 @@ void batches() {
   lengths << 17, 4, 250;
 
   rope::rotate<rope::half_split>(rope::bshd(x), table,
-                                 rope::row_starts{lengths});  // row b at position lengths[b]
+                                 rope::row_starts{lengths});  // row b starts at position lengths[b]
 
   for (Index b = 0; b < 3; ++b)
     rope::rotate<rope::half_split>(rope::bshd(expected).batch_range(b, 1), table, lengths[b]);
