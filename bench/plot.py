@@ -252,7 +252,7 @@ def short_table(page):
     lines.append(f"| attention, prefill | {least} | {of_products} of {of_products} | {peer(prefill, 0)} | {peer(prefill, 2)} |")
     lines.append(f"| attention, decoding | {reached(shapes, queries, 'two Eigen products and a softmax')} | {peer(decoding, 0)} | "
                  f"{peer(decoding, 2)} |")
-    lines += ["", "| share of the limit | the limit is the speed of | rope, lowest share | PyTorch 1.13.1 |", "|---|---|---|---|"]
+    lines += ["", "| share of the limit | the limit is the speed of | rope, lowest share | PyTorch 1.13.1, on another machine |", "|---|---|---|---|"]
     for what, limit, share, of_torch in (
             ("rotation of 4096 tokens", "`x *= a` on the same heads", ("rotation of float", "an in-place scale"), "rotation, half_split, 4096 tokens"),
             ("attention, prefill", "multiply-adds at the peak of the processor", ("prefill", "peak multiply-adds"), "prefill (1, 1024, 8, 64)"),
