@@ -98,8 +98,10 @@ struct gguf_shape {
           "attention.key_length"})
       if (const auto length = reader.number(name, range::count)) return static_cast<Index>(*length);
     const double width = reader.required_number("embedding_length", range::count);
-    if (query_heads == 0) reader.required_number("attention.head_count", range::count);
-    return static_cast<Index>(width) / query_heads;
+    const auto heads = query_heads > 0
+                           ? query_heads
+                           : static_cast<Index>(reader.required_number("attention.head_count", range::count));
+    return static_cast<Index>(width) / heads;
   }
 
   double base(bool slides) const {
