@@ -45,7 +45,8 @@ def known(tables):
     names = []
     for table in tables:
         with open(f"{DETAIL}/{table}.hpp") as file:
-            names += re.findall(r'\.architecture = "([^"]*)"', file.read())
+            text = file.read()
+            names += re.findall(r'\.architecture = "([^"]*)"', text) + re.findall(r'\{"([a-z0-9]+)",\s+"[a-z0-9]+"\}', text)
     return names
 
 

@@ -49,152 +49,159 @@ enum class refusal {
 };
 
 struct refused_architecture {
-  std::string_view architecture;  // as plain_architecture spells it
-  std::string_view reason;        // text after its name; for `axes`, what makes the frequencies
+  std::string_view names;   // as plain_architecture spells them, each between two spaces
+  std::string_view reason;  // what follows a name; for axes, what makes the frequencies
   refusal kind = refusal::in_doubt;
 };
 
 /// Why an architecture has no record. nullptr if the architecture has a record or is unknown.
 ///
-/// Source: Hugging Face transformers of 2026-08-19, modeling_*.py
+/// Source: Hugging Face transformers of 2026-08-19 and autumn 2026, modeling_*.py; diffusers 58eb52c of
+///         2026-08-23, models/transformers/*.py; mlx-lm and mlx-vlm of 2026-08-22; Hymba, arXiv:2411.13676
 template <class Refused = refused_architecture>
 const Refused* refused_architecture_of(std::string_view architecture) {
   using enum refusal;
-  constexpr std::string_view columns_first =
-      "rope_vit_axial_frequencies, with the base of the file, for interleaved channels";
   static constexpr Refused refused[] = {
-      {.architecture = "blt",
+      {.names = " blt ",
        .reason = "patcher_config, encoder_config, decoder_config and global_config",
        .kind = parts},
-      {.architecture = "minimaxm3vl",
+      {.names = " minimaxm3vl ",
        .reason = "its layers of type minimax_m3_sparse attend to blocks of keys that an indexer chooses"},
-      {.architecture = "recurrentgemma",
+      {.names = " recurrentgemma ",
        .reason = "its released files rotate half of a head, its class all of it"},
-      {.architecture = "coherecompassvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "dinov3vit", .reason = "dino_v3_frequencies", .kind = axes},
-      {.architecture = "edgetamvideo", .reason = columns_first, .kind = axes},
-      {.architecture = "efficientloftr",
-       .reason =
-           "custom, over the channels of all heads as one: each speed of frequencies(hidden_size / 2) by the "
-           "row, then by the column, from 1",
+      {.names = " coherecompassvision ernie45vlmoevision exaone45vision glm4vmoevision glm4vvision "
+                "glm5nextvision glmocrvision paddleocrvlvision qwen25omnivisionencoder qwen25vlvision "
+                "qwen2vlvision qwen35moevision qwen35vision qwen38flashnextvision "
+                "qwen3omnimoevisionencoder qwen3vlmoevision qwen3vlvision qwen4expvision step3p5vision "
+                "videollama3vision ",
+       .reason = "qwen_vl_vision_frequencies",
        .kind = axes},
-      {.architecture = "eomtdinov3", .reason = "dino_v3_frequencies", .kind = axes},
-      {.architecture = "ernie45vlmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "exaone45vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "gemma4vision", .reason = "frequencies, for each half of a head", .kind = axes},
-      {.architecture = "glm5nextvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "glm4vmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "glm4vvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "glmocrvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "kimik25vision",
+      {.names = " dinov3vit eomtdinov3 sapiens2 ", .reason = "dino_v3_frequencies", .kind = axes},
+      {.names = " edgetamvideo sam2video sam3trackervideo sam3vitmodel ",
+       .reason = "rope_vit_axial_frequencies, with the base of the file, for interleaved channels",
+       .kind = axes},
+      {.names = " efficientloftr ",
+       .reason = "custom, over the channels of all heads as one: each speed of frequencies(hidden_size / 2) "
+                 "by the row, then by the column, from 1",
+       .kind = axes},
+      {.names = " gemma4vision ", .reason = "frequencies, for each half of a head", .kind = axes},
+      {.names = " kimik25vision ",
        .reason = "custom: each speed of frequencies(head_dim / 2) by the column, then by the row",
        .kind = axes},
-      {.architecture = "lightglue", .reason = "along_directions, with learned directions", .kind = axes},
-      {.architecture = "llama4visionmodel", .reason = "llama4_vision_frequencies", .kind = axes},
-      {.architecture = "minimaxm3vlvision",
+      {.names = " lightglue ", .reason = "along_directions, with learned directions", .kind = axes},
+      {.names = " llama4visionmodel ", .reason = "llama4_vision_frequencies", .kind = axes},
+      {.names = " minimaxm3vlvision ",
        .reason = "axial: frame, row and column have a third of the head each, rounded down to even",
        .kind = axes},
-      {.architecture = "mlcdvisionmodel",
+      {.names = " mlcdvisionmodel ",
        .reason = "qwen_vl_vision_frequencies, except for learned angles of the class token",
        .kind = axes},
-      {.architecture = "museglimmervision",
+      {.names = " museglimmervision ",
        .reason = "llama4_vision_frequencies, for half_split channels",
        .kind = axes},
-      {.architecture = "paddleocrvlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "pixtral", .reason = "pixtral_frequencies", .kind = axes},
-      {.architecture = "qwen25omnivisionencoder", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen25vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen2vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen35moevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen35vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen3omnimoevisionencoder", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen3vlmoevision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen38flashnextvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen3vlvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "qwen4expvision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "sam2video", .reason = columns_first, .kind = axes},
-      {.architecture = "sam3trackervideo", .reason = columns_first, .kind = axes},
-      {.architecture = "sam3vitmodel", .reason = columns_first, .kind = axes},
-      {.architecture = "sapiens2", .reason = "dino_v3_frequencies", .kind = axes},
-      {.architecture = "step3p5vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "videollama3vision", .reason = "qwen_vl_vision_frequencies", .kind = axes},
-      {.architecture = "clvpencoder", .reason = "rotates values too", .kind = rotates_otherwise},
-      {.architecture = "deepseekocr2encoder",
+      {.names = " pixtral ", .reason = "pixtral_frequencies", .kind = axes},
+      {.names = " neomme ",
+       .reason = "on_axes with interleaved_sections of two equal sections, row before column",
+       .kind = axes},
+      {.names = " chromatransformer2d fluxtransformer2d hidreamimagetransformer2d ",
+       .reason = "axial_blocks(axes_dims_rope), for interleaved channels",
+       .kind = axes},
+      {.names = " qwenimagetransformer2d ",
+       .reason = "axial_blocks(axes_dims_rope), for interleaved channels, with rows and columns from the "
+                 "middle of an image",
+       .kind = axes},
+      {.names = " lumina2transformer2d ",
+       .reason = "axial_blocks(axes_dim_rope), for interleaved channels",
+       .kind = axes},
+      {.names = " flux2transformer2d ",
+       .reason = "axial_blocks(axes_dims_rope, 2000), for interleaved channels",
+       .kind = axes},
+      {.names = " hunyuanimagetransformer2d hunyuanvideo15transformer3d "
+                "hunyuanvideoframepacktransformer3d hunyuanvideotransformer3d ",
+       .reason = "axial_blocks(rope_axes_dim, 256), for interleaved channels",
+       .kind = axes},
+      {.names = " zimagetransformer2d ",
+       .reason = "axial_blocks(axes_dims, 256), for interleaved channels",
+       .kind = axes},
+      {.names = " cogvideoxtransformer3d consisidtransformer3d ",
+       .reason = "cogvideox_frequencies, for interleaved channels",
+       .kind = axes},
+      {.names = " cosmostransformer3d ",
+       .reason = "cosmos_frequencies, for half_split channels",
+       .kind = axes},
+      {.names = " ltxvideotransformer3d ",
+       .reason = "ltx_frequencies, for interleaved channels of all heads as one",
+       .kind = axes},
+      {.names = " chronoedittransformer3d skyreelsv2transformer3d wantransformer3d "
+                "wanvacetransformer3d ",
+       .reason = "wan_frequencies, for interleaved channels",
+       .kind = axes},
+      {.names = " ideogram4transformer2d ",
+       .reason =
+           "on_axes with interleaved_sections, for half_split channels, with rows and columns from 65536",
+       .kind = axes},
+      {.names = " baichuanm1 ",
+       .reason = "convolves keys and values of two tokens before keys rotate, and gives layers of "
+                 "sliding_window_layers heads of hidden_size / num_swa_attention_heads channels",
+       .kind = rotates_otherwise},
+      {.names = " clvpencoder ", .reason = "rotates values too", .kind = rotates_otherwise},
+      {.names = " deepseekocr2encoder ",
        .reason = "shows its first num_patches tokens to every token, the others to those after them: a mask "
                  "that no option of attention stands for",
        .kind = rotates_otherwise},
-      {.architecture = "deepseekv41",
+      {.names = " deepseekv41 ",
        .reason = "is not that of DeepSeek V4: layers share the compressed keys of others, which no option of "
                  "attention stands for",
        .kind = rotates_otherwise},
-      {.architecture = "musicflamingo",
+      {.names = " dots3note ",
+       .reason = "gives layers that slide latent heads of other widths, swa_qk_nope_head_dim before "
+                 "swa_qk_rope_head_dim, with the base swa_rope_theta: rotate<interleaved> the last channels "
+                 "of each kind by a table of its own",
+       .kind = rotates_otherwise},
+      {.names = " falconocr falconperception ",
+       .reason =
+           "rotates half of a head by the position, the rest by row and column with frequencies of each head",
+       .kind = rotates_otherwise},
+      {.names = " hymba ",
+       .reason = "puts learned tokens before a text, which its layers that slide always see, and has layers "
+                 "that attend to the keys of others",
+       .kind = rotates_otherwise},
+      {.names = " musicflamingo ",
        .reason = "rotates features of sound by their time in seconds",
        .kind = rotates_otherwise},
-      {.architecture = "phi3small",
+      {.names = " phi3small ",
        .reason = "attends to blocks of keys by a pattern of every head: a mask that no option of attention "
                  "stands for",
        .kind = rotates_otherwise},
-      {.architecture = "qwen25omnidit",
+      {.names = " qwen25omnidit ",
        .reason = "rotates the first head of every layer and no other",
        .kind = rotates_otherwise},
-      {.architecture = "seamlessm4t",
+      {.names = " seamlessm4t wav2vec2bert wav2vec2conformer ",
        .reason = "rotates hidden states, if any, before they become queries and keys",
        .kind = rotates_otherwise},
-      {.architecture = "vjepa2",
+      {.names = " vjepa2 ",
        .reason = "multiplies the two channels of a pair by cos and sin of two different angles",
        .kind = rotates_otherwise},
-      {.architecture = "wav2vec2bert",
-       .reason = "rotates hidden states, if any, before they become queries and keys",
-       .kind = rotates_otherwise},
-      {.architecture = "wav2vec2conformer",
-       .reason = "rotates hidden states, if any, before they become queries and keys",
-       .kind = rotates_otherwise},
-      {.architecture = "albert", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "bart", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "bert", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "bloom", .reason = "ALiBi biases", .kind = never_rotates},
-      {.architecture = "camembert", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "deberta", .reason = "relative positions", .kind = never_rotates},
-      {.architecture = "debertav2", .reason = "relative positions", .kind = never_rotates},
-      {.architecture = "distilbert", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "electra", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "falconmamba", .reason = "no attention", .kind = never_rotates},
-      {.architecture = "glm5next", .reason = "no positions", .kind = never_rotates},
-      {.architecture = "gpt2", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "gptbigcode", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "gptneo", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "inkling", .reason = "relative biases", .kind = never_rotates},
-      {.architecture = "inklingmmmodel", .reason = "relative biases", .kind = never_rotates},
-      {.architecture = "jamba", .reason = "no positions", .kind = never_rotates},
-      {.architecture = "kimik3", .reason = "no positions", .kind = never_rotates},
-      {.architecture = "kimilinear", .reason = "no positions", .kind = never_rotates},
-      {.architecture = "longt5", .reason = "biases by distance", .kind = never_rotates},
-      {.architecture = "m2m100", .reason = "sinusoidal positions", .kind = never_rotates},
-      {.architecture = "mamba", .reason = "no attention", .kind = never_rotates},
-      {.architecture = "mamba2", .reason = "no attention", .kind = never_rotates},
-      {.architecture = "marian", .reason = "sinusoidal positions", .kind = never_rotates},
-      {.architecture = "mbart", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "moshidepth", .reason = "no positions", .kind = never_rotates},
-      {.architecture = "mpt", .reason = "ALiBi biases", .kind = never_rotates},
-      {.architecture = "mt5", .reason = "biases by distance", .kind = never_rotates},
-      {.architecture = "nemotronh", .reason = "no positions", .kind = never_rotates},
-      {.architecture = "openaigpt", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "opt", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "parakeetencoder", .reason = "relative positions", .kind = never_rotates},
-      {.architecture = "pegasus", .reason = "sinusoidal positions", .kind = never_rotates},
-      {.architecture = "roberta", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "rwkv", .reason = "no attention", .kind = never_rotates},
-      {.architecture = "rwkv7", .reason = "no attention", .kind = never_rotates},
-      {.architecture = "t5", .reason = "biases by distance", .kind = never_rotates},
-      {.architecture = "umt5", .reason = "biases by distance", .kind = never_rotates},
-      {.architecture = "whisper", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "xglm", .reason = "sinusoidal positions", .kind = never_rotates},
-      {.architecture = "xlmroberta", .reason = "learned positions", .kind = never_rotates},
-      {.architecture = "xlnet", .reason = "relative positions", .kind = never_rotates},
-      {.architecture = "zamba", .reason = "no positions", .kind = never_rotates},
+      {.names = " albert bart bert camembert distilbert electra gpt2 gptbigcode gptneo mbart openaigpt "
+                "opt roberta whisper xlmroberta ",
+       .reason = "learned positions",
+       .kind = never_rotates},
+      {.names = " bloom mpt ", .reason = "ALiBi biases", .kind = never_rotates},
+      {.names = " cohereasr m2m100 marian pegasus pixarttransformer2d sd3transformer2d xglm ",
+       .reason = "sinusoidal positions",
+       .kind = never_rotates},
+      {.names = " deberta debertav2 parakeetencoder xlnet ",
+       .reason = "relative positions",
+       .kind = never_rotates},
+      {.names = " falconmamba mamba mamba2 rwkv rwkv7 ", .reason = "no attention", .kind = never_rotates},
+      {.names = " glm5next jamba kimik3 kimilinear moshidepth nemotronh zamba ",
+       .reason = "no positions",
+       .kind = never_rotates},
+      {.names = " inkling inklingmmmodel ", .reason = "relative biases", .kind = never_rotates},
+      {.names = " longt5 mt5 t5 umt5 ", .reason = "biases by distance", .kind = never_rotates},
   };
   for (const Refused& one : refused)
-    if (one.architecture == architecture) return &one;
+    if (is_listed(one.names, architecture)) return &one;
   return nullptr;
 }
 
@@ -207,12 +214,16 @@ inline bool is_known_architecture(const std::string& name) {
   return hugging_face_record_of(plain) || refused_architecture_of(plain);
 }
 
-/// `model_type`, or the first of `architectures`, as written. Empty if the dictionary has neither.
+/// `model_type`, or the first of `architectures` if only that one is known, or the class of diffusers, as
+/// written. Empty if the dictionary has none of them.
 template <class J>
 std::string name_of_part(json_reader<J>& part) {
-  if (const auto model_type = part.text("model_type")) return *model_type;
+  const auto model_type = part.text("model_type");
+  if (model_type && is_known_architecture(*model_type)) return *model_type;
   const auto names = part.texts("architectures");
-  return names && !names->empty() ? names->front() : std::string();
+  const std::string first = names && !names->empty() ? names->front() : std::string();
+  if (model_type && !is_known_architecture(first)) return *model_type;
+  return first.empty() ? part.text("_class_name").value_or("") : first;
 }
 
 /// The architecture of a text_config without model_type, for some models with several parts. Otherwise empty.
@@ -220,7 +231,10 @@ std::string name_of_part(json_reader<J>& part) {
 /// Source: Hugging Face transformers, models/*/configuration_*.py of these models
 inline std::string default_text_architecture(const std::string& outer) {
   constexpr std::string_view of_llama = " janus llava llavanext perceptionlm vipllava ";
-  return is_listed(of_llama, plain_architecture(outer)) ? "llama" : "";
+  const std::string plain = plain_architecture(outer);
+  if (plain == "gemma4assistant") return "gemma4_text";
+  if (plain == "gemma4unifiedassistant") return "gemma4_unified_text";
+  return is_listed(of_llama, plain) ? "llama" : "";
 }
 
 /// The dictionaries from the whole file to its language model, each inside the previous one.

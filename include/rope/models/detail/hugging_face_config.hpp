@@ -112,7 +112,7 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
     return {before + *rotated, before, *rotated, true};
   }
   if (defaults.latent) text.missing("qk_rope_head_dim", "that many channels of a head rotate");
-  auto head_dim = given ? given : text.index("kv_channels");
+  auto head_dim = given ? given : text.index_of({"kv_channels", "hidden_size_per_head"});
   if (defaults.double_head) head_dim = text.index("attention_head_dim");
   const auto hidden_size = text.index_of({"hidden_size", "n_embd", "d_model"});
   if (!head_dim && defaults.head_dim > 0) head_dim = defaults.head_dim;

@@ -185,7 +185,8 @@ class hugging_face_group_maker {
       warn(text_.path() + key + " is not given; assumed " + exact_digits(value) + ", the default of " +
            model_.architecture);
     };
-    if (defaults_.head_dim > 0 && !head_.latent && !text_.has("head_dim") && !text_.has("kv_channels"))
+    if (defaults_.head_dim > 0 && !head_.latent && !text_.has("head_dim") && !text_.has("kv_channels") &&
+        !text_.has("hidden_size_per_head"))
       name("head_dim", static_cast<double>(defaults_.head_dim));
     const bool partial = !head_.latent && type != "proportional" && !terms.factor &&
                          !detail::equal(defaults_.partial_rotary_factor, 1);

@@ -57,8 +57,15 @@ class hugging_face_groups {
     }
     if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
 
-    // A second base belongs to a second kind of layer, in files of Gemma 3 and ModernBERT that are older than
-    // rope_parameters.
+    constexpr const char* factor = "rope_scaling_factor";  // PLaMo 3
+    if (!detail::equal(text_.number(factor, range::positive).value_or(1), 1))
+      text_.refuse(
+          factor,
+          "is not 1; give rope_parameters with a dictionary for each layer type instead, that of "
+          "full_attention with rope_type yarn, this factor, original_max_position_embeddings in place "
+          "of initial_context_length, and truncate false");
+
+    // A second base means a second kind of layer: Gemma 3 and ModernBERT before rope_parameters.
     const auto local = local_base();
     if (given && defaults_.full_head_dim > 0)
       maker_.warn(
@@ -93,7 +100,7 @@ class hugging_face_groups {
     for (const std::string& key : keys) maker_.warn(key + " has no effect, because " + because);
   }
 
-  /// Molmo 2: rope_scaling is for the layers that rope_scaling_layers lists. Other layers are unscaled.
+  /// Molmo 2: rope_scaling holds for the layers whose numbers rope_scaling_layers has. Others are unscaled.
   ///
   /// Source:  Molmo2TextModel of the released models; mlx-vlm, models/molmo_point
   bool add_scaled_layers(const J* given, const std::string& path) {
@@ -124,7 +131,9 @@ class hugging_face_groups {
   /// The base of sliding layers, from a key next to the dictionaries.
   std::optional<double> local_base() {
     const auto local = text_.number("rope_local_base_freq", range::above_one);
-    return local ? local : text_.number("local_rope_theta", range::above_one);
+    if (local) return local;
+    const auto theta = text_.number("local_rope_theta", range::above_one);      // ModernBERT
+    return theta ? theta : text_.number("rope_local_theta", range::above_one);  // PLaMo 3
   }
 
   group_terms global_terms() {

@@ -67,6 +67,8 @@ class hugging_face_importer {
     note_unknown_types();
     refuse_unknown_scaling();
     if (!defaults_.note.empty()) warn(std::string(defaults_.note));
+    if (!outer_.empty() && plain_architecture(name_of_part(outer_.front())).ends_with("assistant"))
+      warn("queries of an assistant attend to keys and values of the model that it assists");
     note_keys(" is not understood and has no effect");
     return std::move(model_).finished();
   }
@@ -96,10 +98,11 @@ class hugging_face_importer {
     for (const std::string& key : text_.unasked()) {
       if (defaults_.architecture.empty() && speaks_of_query_scaling(key))
         model_.scaled = scaled_queries::not_known;
+      if (defaults_.note.find(key) != std::string_view::npos) continue;
       if (text_.hides(key))
         warn(text_.path() + key + " is not read by the class of " + model_.architecture +
              " and has no effect");
-      else if (speaks_of_rope(key) && defaults_.note.find(key) == std::string_view::npos)
+      else if (speaks_of_rope(key))
         note_text_key(key, because);
     }
     for (std::size_t i = 0; i < outer_.size(); ++i)
@@ -193,7 +196,7 @@ class hugging_face_importer {
         text_.index_of({"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"})
             .value_or(0);
     auto key_heads = text_.index_of({"num_key_value_heads", "multi_query_group_num", "num_attention_groups",
-                                     "decoder_num_key_value_heads", "n_kv_heads"});
+                                     "decoder_num_key_value_heads", "n_kv_heads", "num_query_groups"});
     if (const J* attention = text_.object("attn_config"); attention && !key_heads)  // DBRX
       key_heads = json_reader<J>(attention, text_.path() + "attn_config.").index("kv_n_heads");
     model_.key_heads = key_heads.value_or(model_.query_heads);

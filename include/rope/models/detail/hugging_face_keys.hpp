@@ -38,11 +38,12 @@ constexpr bool is_listed(std::string_view list, std::string_view word) {
 
 /// Architectures whose models bring their own classes instead of those of transformers.
 inline constexpr std::string_view own_classes =
-    " arctic baichuan bailingmoe bailingmoev2 chatglm deepseek dream ernie45moevl exaone grovemoe "
-    "hunyuan internlm internlm2 internlm3 iquestcoder iquestloopcoder kimik2 klear kormo lille130m "
-    "llada llada2moe longcatflashngram maincoder mimo minicpm minimaxm1 minimaxtext01 molmo molmo2 "
-    "nanbeige nemotronnas openelm openpanguvl orion panguembedded phi3v plamo plm qwen rnd1 sarvammoe "
-    "smallthinker telechat3 xverse ";
+    " aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear bailingmoev2 chatglm codeshell "
+    "deepseek dream ernie45moevl exaone gigachat35 grovemoe hunyuan internlm internlm2 internlm3 iquestcoder "
+    "iquestloopcoder kimik2 klear kormo lille130m llada llada2moe longcatflashngram maincoder mimo minicpm "
+    "minimaxm1 molmo molmo2 nanbeige nemotronnas openelm openpanguvl orion ouro panguembedded phi3v plamo "
+    "plamo2 plamo3 plm qwen rnd1 sarvammoe smallthinker stablelmepoch step3 telechat telechat3 xverse "
+    "youtuvl ";
 
 /// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
 /// other classes all layers attend to all tokens, whatever the value of the key.
@@ -58,43 +59,45 @@ constexpr bool reads_window(const hugging_face_record& record) {
 /// with their own classes (ChatGLM, Qwen, MiniMax), see their configuration files
 inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
   static constexpr std::string_view periods =
-      " gemma3 t5gemma2 t5gemma2decoder cohere2 cohere2moe exaone4 exaone45 exaonemoe ";
+      " gemma3 t5gemma2 t5gemma2decoder cohere2 cohere2moe exaone4 plamo3 ";
   static constexpr key_of_few keys[] = {
       {"_sliding_window_pattern", periods},
-      {"add_full_attention_sink_bias", " mimov2 mimov2flash "},
-      {"add_swa_attention_sink_bias", " mimov2 mimov2flash "},
+      {"add_full_attention_sink_bias", " mimov2 "},
+      {"add_swa_attention_sink_bias", " mimov2 "},
       {"attn_config", " dbrx "},
-      {"attn_type_list", " minimaxm1 minimaxtext01 "},
+      {"attn_type_list", " minimaxm1 "},
       {"attn_logit_softcapping", " gemma2 t5gemmamodule vaultgemma "},
-      {"full_attention_interval", " qwen35 qwen35moe qwen38flashnext qwen3next qwen4exp "},
       {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
       {"global_head_dim", " diffusiongemma gemma4 gemma4unified "},
       {"global_rope_theta", " modernbert modernbertdecoder "},
-      {"hybrid_layer_pattern", " mimov2 mimov2flash "},
+      {"hidden_size_per_head", " plamo2 "},
+      {"hybrid_layer_pattern", " mimov2 "},
       {"kv_channels", " chatglm jetmoe qwen zamba2 "},
       {"local_attention", " modernbert modernbertdecoder "},
       {"local_rope_theta", " modernbert modernbertdecoder "},
-      {"max_seq_len", " dbrx "},
+      {"max_seq_len", " dbrx step3 "},
       {"no_rope_layer_interval", " llama4 smollm3 "},
       {"no_rope_layers", " llama4 smollm3 "},
       {"per_layer_config", " diffusiongemma gemma4 gemma4unified "},
       {"prefix_dense_sliding_window_pattern", " cohere2moe "},
       {"rope_freq_constant", " openelm "},
-      {"rope_interleave", " axk1 deepseekv3 glm4moelite kimik2 mistral4 youtu "},
+      {"rope_interleave", " axk1 deepseekv3 gigachat35 glm4moelite kimik2 mistral4 youtu youtuvl "},
       {"rope_layout", " smallthinker "},
       {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
-      {"rope_pct", " stablelm "},
+      {"rope_local_theta", " plamo3 "},
+      {"rope_pct", " stablelm stablelmepoch "},
       {"rope_ratio", " chatglm "},
+      {"rope_scaling_factor", " plamo3 "},
       {"rope_scaling_layers", " molmo2 "},
-      {"rotary_dim",
-       " bailingmoe bailingmoev2 codegen gptj llada2moe minimax minimaxm1 minimaxm2 minimaxtext01 "},
+      {"rotary_dim", " bailingmoe bailingmoev2 codegen gptj llada2moe minimax minimaxm1 minimaxm2 "},
       {"rotary_emb_base", " gptneox gptneoxjapanese qwen "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
       {"sliding_window_layout", " smallthinker "},
       {"sliding_window_pattern", periods},
-      {"sliding_window_size", " mimov2 mimov2flash smallthinker "},
-      {"swa_head_dim", " mimov2 mimov2flash "},
+      {"sliding_window_size", " mimov2 smallthinker "},
+      {"swa_head_dim", " mimov2 "},
       {"use_bidirectional_attention", look_ahead_if_asked},
+      {"window_size", " plamo3 "},
       {"yarn_only_types", " step3p5 "},
   };
   static constexpr key_of_few not_keys[] = {
@@ -108,6 +111,8 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
     if (!is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
   for (const key_of_few& one : not_keys)
     if (is_listed(one.readers, record.architecture)) hidden.emplace_back(one.key);
+  for (const char* key : {"full_attention_interval", "layer_group_size", "mamba_step"})
+    if (record.interval != key) hidden.emplace_back(key);
   if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
   if (!reads_window(record)) hidden.emplace_back("sliding_window");
   if (record.indexer == indexer_kind::no_indexer) hidden.emplace_back("indexer_rope_interleave");
@@ -120,17 +125,15 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
 /// Source: compute_default_rope_parameters of modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view partial_by_default =
     " bamba deepseekv4 diffusiongemma glm glm4 glm4moe glm4moelite glm4v glm4vmoe glmasrencoder glmimage "
-    "glmocr gptneox gptneoxjapanese laguna mellum mimov2 mimov2flash minimaxm2 moonshine moonshinestreaming "
-    "nemotron persimmon phi phi3 phi4multimodal qwen35 qwen35moe qwen38flashnext qwen3next qwen4exp "
-    "solaropen stablelm "
-    "step3p5 zaya ";
+    "glmocr gptneox gptneoxjapanese laguna mellum mimov2 minimaxm2 moonshine moonshinestreaming nemotron "
+    "persimmon phi phi3 phi4multimodal qwen35 qwen3next qwen4exp solaropen stablelm step3p5 zaya ";
 
 /// The architectures whose classes read a rope dictionary for each type of layers.
 ///
 /// Source: {layer_type}_inv_freq in modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view dictionary_by_type =
-    " coherecompass deepseekv4 diffusiongemma gemma3 gemma3n gemma4 gemma4unified laguna mellum "
-    "mimov2 mimov2flash modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
+    " coherecompass deepseekv4 diffusiongemma gemma3 gemma3n gemma4 gemma4unified laguna mellum mimov2 "
+    "modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
 
 /// Whether transformers has a class for the architecture, and the class is not in the list.
 constexpr bool has_class_not_in(std::string_view list, std::string_view architecture) {

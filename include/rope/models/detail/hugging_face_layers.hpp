@@ -146,14 +146,18 @@ std::vector<std::string> layer_types_of(json_reader<J>& text, const hugging_face
   auto every = text.index("sliding_window_pattern");
   if (!every) every = text.index("_sliding_window_pattern");
   if (!every) every = text.index("global_attn_every_n_layers");
-  if (!every && !defaults.others_attend) every = text.index("full_attention_interval");
+  if (!every && !defaults.interval.empty()) every = text.index(std::string(defaults.interval).c_str());
   const Index period = every.value_or(defaults.full_every);
-  const Index full = defaults.full_offset == 0 ? 0 : period - 1;
+  const Index full = defaults.interval == "mamba_step"                        ? period / 2
+                     : defaults.full_offset == 0 && defaults.interval.empty() ? 0
+                                                                              : period - 1;
+  const Index rest = defaults.rest_full ? *layers / period * period : *layers;
   const Index dense = dense_layers_of(text, defaults),
               of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
   for (Index i = 0; i < *layers; ++i) {
     const Index at = defaults.from_end ? *layers - 1 - i : i - dense;
-    add(i < dense ? i % of_dense == of_dense - 1 : at % period == full || (i == 0 && defaults.first_full));
+    add(i < dense ? i % of_dense == of_dense - 1
+                  : at % period == full || i >= rest || (i == 0 && defaults.first_full));
   }
   if (defaults.last_full && !contains(types, defaults.full_type)) types.back() = defaults.full_type;
   return types;
@@ -246,9 +250,9 @@ std::vector<Index> layers_without_rope_of(json_reader<J>& text, const hugging_fa
 /// The key with the window of sliding layers.
 template <class J>
 const char* window_key(json_reader<J>& text, const hugging_face_record& defaults) {
-  const bool other =
-      !defaults.slide_ones.empty() && !text.has("sliding_window") && text.has("sliding_window_size");
-  return other ? "sliding_window_size" : "sliding_window";
+  for (const char* other : {"sliding_window_size", "window_size"})
+    if (!defaults.architecture.empty() && !text.has("sliding_window") && text.has(other)) return other;
+  return "sliding_window";
 }
 
 /// Whether a token attends only to earlier tokens. Gemma 4 also has "all", which means true, and "vision",
@@ -367,7 +371,7 @@ std::string assumed_pattern(json_reader<J>& text, const hugging_face_record& def
   for (const char* key :
        {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers", pattern.c_str()})
     if (text.has(key)) return {};
-  if (!defaults.others_attend && text.has("full_attention_interval")) return {};
+  if (!defaults.interval.empty() && text.has(std::string(defaults.interval).c_str())) return {};
   if (defaults.full_every == 1) return "every layer attends fully";
   return one_of_every(defaults.full_every, (defaults.full_offset == 0) != defaults.from_end,
                       defaults.from_end) +

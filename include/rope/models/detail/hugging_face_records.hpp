@@ -21,8 +21,29 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The record of an architecture, or nullptr if there is none: facts are never guessed. This is a template,
-/// so that only programs which import a model compile the records.
+/// The name that has the record and the lists of keys, if another architecture shares them.
+constexpr std::string_view name_of_record(std::string_view architecture) {
+  constexpr std::string_view same[][2] = {{"bailingmoelinearv2", "bailingmoelinear"},
+                                          {"exaone45", "exaone4"},
+                                          {"exaonemoe", "exaone4"},
+                                          {"granitemoeswa", "graniteswa"},
+                                          {"lfm2moe", "lfm2"},
+                                          {"mimov2flash", "mimov2"},
+                                          {"minimaxtext01", "minimaxm1"},
+                                          {"peaudiovideoencoder", "peaudioencoder"},
+                                          {"pevideoencoder", "peaudioencoder"},
+                                          {"qwen25vl", "qwen2vl"},
+                                          {"qwen35moe", "qwen35"},
+                                          {"qwen38flashnext", "qwen4exp"},
+                                          {"qwen3vlmoe", "qwen3vl"},
+                                          {"telechat2", "telechat"}};
+  for (const auto& pair : same)
+    if (pair[0] == architecture) return pair[1];
+  return architecture;
+}
+
+/// The record of an architecture, or nullptr if there is none. Nothing is guessed then. It is a template, so
+/// that only programs which import a model compile the records.
 template <class Record = hugging_face_record>
 const Record* hugging_face_record_of(std::string_view architecture) {
   using enum indexer_kind;
@@ -32,6 +53,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
   using enum which_slide;
   static constexpr Record records[] = {
       {.architecture = "apertus", .base = 1.2e7, .own_rule = true},
+      {.architecture = "aquila"},
       {.architecture = "arcee"},
       {.architecture = "arctic", .base = 0},
       {.architecture = "aria"},
@@ -48,6 +70,10 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "chameleon"},
       {.architecture = "chatglm", .layout = interleaved, .partial_rotary_factor = 0.5},
       {.architecture = "codegen", .layout = interleaved},
+      {.architecture = "codeshell",
+       .theta_unread = true,
+       .rotates_if = "position_embedding_type",
+       .instead = "learned positions"},
       {.architecture = "cohere", .layout = interleaved, .base = 500000},
       {.architecture = "cosmos3edge",
        .base = 1e8,
@@ -222,6 +248,12 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .slides_if_asked = true,
        .mrope_spread = true},
       {.architecture = "orion"},
+      {.architecture = "ouro",
+       .sliding_window = 4096,
+       .max_window_layers = 28,
+       .slides = from_max_window_layers,
+       .slides_if_asked = true,
+       .note = "layers run total_ut_steps times, each time with keys and values of their own"},
       {.architecture = "paddleocrvl", .base = 500000, .head_dim = 128},
       {.architecture = "panguembedded", .base = 0},
       {.architecture = "peaudioencoder",
@@ -229,17 +261,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .base = 20000,
        .head_dim = 128,
        .causal = false},
-      {.architecture = "peaudiovideoencoder",
-       .layout = interleaved,
-       .base = 20000,
-       .head_dim = 128,
-       .causal = false},
       {.architecture = "persimmon", .partial_rotary_factor = 0.5},
-      {.architecture = "pevideoencoder",
-       .layout = interleaved,
-       .base = 20000,
-       .head_dim = 128,
-       .causal = false},
       {.architecture = "phi", .partial_rotary_factor = 0.5},
       {.architecture = "phi3", .original_max_position = 4096, .slides = every},
       {.architecture = "phi3v", .original_max_position = 4096},
@@ -264,12 +286,6 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .head_dim = 128,
        .sliding_window = 32768,
        .max_window_layers = 28,
-       .slides = from_max_window_layers,
-       .slides_if_asked = true},
-      {.architecture = "qwen25vl",
-       .base = 1e6,
-       .sliding_window = 4096,
-       .max_window_layers = 80,
        .slides = from_max_window_layers,
        .slides_if_asked = true},
       {.architecture = "qwen2moe",
@@ -298,18 +314,18 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .head_dim = 128,
        .mrope_interleaved = true,
        .mrope_side = 20},
-      {.architecture = "qwen3vlmoe",
-       .base = 500000,
-       .head_dim = 128,
-       .mrope_interleaved = true,
-       .mrope_side = 20},
       {.architecture = "rnd1", .base = 0, .slides = not_known, .slides_if_asked = true, .causal = false},
       {.architecture = "roformer", .layout = interleaved, .causal = false},
       {.architecture = "sarvammoe", .base = 0},
       {.architecture = "seedoss", .head_dim = 128},
       {.architecture = "solaropen", .base = 1e6, .head_dim = 128},
       {.architecture = "stablelm", .partial_rotary_factor = 0.25},
+      {.architecture = "stablelmepoch", .partial_rotary_factor = 0.25},
       {.architecture = "starcoder2", .slides = every},
+      {.architecture = "step3", .base = 500000, .head_dim = 256},
+      {.architecture = "telechat",
+       .note = "the class of the model stretches the base for more than base_seqlen tokens, and raises m for "
+               "more than training_seqlen, but vLLM does neither, as here"},
       {.architecture = "telechat3", .base = 0},
       {.architecture = "timesfm25",
        .head_dim = 80,
@@ -327,8 +343,10 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.architecture = "xverse"},
       {.architecture = "youtu", .layout = interleaved, .latent = true},
       {.architecture = "youtullm", .layout = interleaved, .base = 1600000, .latent = true},
+      {.architecture = "youtuvl", .layout = interleaved, .base = 500000, .latent = true},
   };
   static_assert(keep_the_rules(records), "record_rules.hpp says which fields go together");
+  architecture = name_of_record(architecture);
   for (const Record& record : records)
     if (record.architecture == architecture) return &record;
   return hugging_face_layered_record_of<Record>(architecture);

@@ -127,8 +127,11 @@ struct hugging_face_record {
   // Defaults of a class with dictionaries per_type. Layers of full_type use filled_base and filled_factor
   // (the share of rotated channels). Layers of other_type use local_base and other_factor.
   double filled_base = 0, filled_factor = 1, other_factor = 1;
-  // Layer i attends fully if i % full_every == full_offset. Other layers are of other_type.
+  // Layer i attends fully if i % full_every == full_offset. Other layers are of other_type. interval is the
+  // key with full_every if the others do not attend: the last of each run does, by mamba_step the middle one.
   Index full_every = 0, full_offset = 0;
+  std::string_view interval = {};
+  bool rest_full = false;      // layers after the last whole run attend fully too
   bool from_end = false;       // full_every and no_rope_every count back from the last layer
   bool more_in_lists = false;  // lists may also have values for layers of multi-token prediction
   bool first_full = false;     // layer 0 attends fully too
@@ -153,7 +156,7 @@ struct hugging_face_record {
   which_slide slides = which_slide::by_type;
   bool slides_if_asked = false;  // layers slide only if use_sliding_window is true
   bool types_slide = false;      // layer_types gives the sliding layers, as in classes with windows by_type
-  bool causal = true;            // false: an encoder
+  bool causal = true;            // false: an encoder, or a diffusion model
   bool sink_logits = false;      // a learned logit per query head, in the checkpoint
   // MiMo-V2: rope_theta and partial_rotary_factor are the defaults of dictionaries per_type. Layers that
   // slide have their own swa_rope_theta, swa_head_dim and sink logits.
@@ -252,7 +255,7 @@ struct gguf_record {
   bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
   sliding_rule sliding = sliding_rule::not_known;
   window_kind window = window_kind::back;
-  bool causal = true;                 // false: an encoder, for any attention.causal
+  bool causal = true;                 // false: as in Hugging Face, for any attention.causal
   bool sink_logits = false;           // a learned logit per query head, in a tensor
   bool sinks_slide = false;           // only sliding layers have sink logits, unless tensors show others
   Index attends_every = 0;            // n: only the last of every n layers attends; 0: all layers attend

@@ -74,6 +74,9 @@ constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
     return "full_list is read where the other layers do not attend";
   if (!r.full_ones.empty() && (r.others_attend || !r.full_list.empty()))
     return "full_ones is read where the other layers do not attend, in place of full_list";
+  if (!r.interval.empty() && (r.others_attend || !has_pattern))
+    return "interval is read where the other layers do not attend, in place of full_every";
+  if (r.rest_full && r.interval.empty()) return "rest_full is of layers after runs whose length interval has";
   if (!r.slide_ones.empty() && (!r.others_attend || !has_pattern))
     return "slide_ones is read where some layers may slide";
   if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
