@@ -46,7 +46,7 @@ const std::set<std::string> read_a_window = {
     "gemma2", "gemma-embedding", "gemma3",     "gemma3n",      "gemma4",    "gpt-oss",    "gemma4-assistant",
     "laguna", "granite_swa",     "lfm2",       "llama4",       "mellum",    "mimo2",      "modern-bert",
     "olmo2",  "muse-glimmer",    "plamo3",     "smallthinker", "step35",    "spark2_5",   "lfm2moe",
-    "maple"};
+    "maple",  "diffusion-gemma"};
 
 }  // namespace
 
