@@ -18,6 +18,7 @@
 #include <rope/cache/policy.hpp>
 #include <rope/cache/ring_cache.hpp>
 #include <rope/cache/shift_keys.hpp>
+#include <rope/cache/token_cache.hpp>
 #include <rope/cache/weights.hpp>
 
 #endif  // ROPE_CACHE_HPP

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <rope/cache/describe.hpp>
+#include <rope/cache/kv_cache.hpp>
+#include <rope/cache/latent_cache.hpp>
+#include <rope/cache/ring_cache.hpp>
 
 #include <cstdint>
 #include <rope/frequencies/axes.hpp>

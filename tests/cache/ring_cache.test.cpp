@@ -118,7 +118,7 @@ TEST_CASE("a rollback hides tokens, and only as many as leave the next query its
   CHECK(throws_saying<std::out_of_range>([&] { cache.truncate(-1, batch_row{1}); },
                                          "rope::ring_cache::truncate: size must be in [0, 10], got -1"));
   CHECK(throws_saying<std::out_of_range>([&] { cache.truncate(9, batch_row{2}); },
-                                         "rope::ring_cache::size: row must be in [0, 2), got 2"));
+                                         "rope::ring_cache::truncate: row must be in [0, 2), got 2"));
   CHECK(held(cache, 0) == positions{0, 1, 5, 6, 7, 8, 9});
   cache.truncate(7, batch_row{0});
   CHECK(held(cache, 0) == positions{0, 1, 5, 6});

@@ -211,8 +211,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
       return refused(invalid_argument, "another shape is refused", call);
     }
     if (counts.bad) return refused(invalid_argument, "a count outside of the tokens is refused", call);
-    if (!this->has_free_slots(added, tokens))
-      return refused(length_error, "tokens that do not fit are refused", call);
+    if (!this->has_room(added)) return refused(length_error, "tokens that do not fit are refused", call);
     if (!in_range) return refused(out_of_range, "positions beyond 2^53 are refused", call);
     if (rotated && raw()) return refused(invalid_argument, "raw keys take no table", call);
     if (earlier && in == at_rows && given.by < 0 && !text)
@@ -227,8 +226,8 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     check(x.untouched_outside(), "what is appended stays as it is");
     this->remember(rotated, given);
     for (auto& of_row : added)
-      for (token_on_axes& one : of_row) store<T>(one, shape_.head_dim, rotated && !earlier, given);
-    this->add(added, tokens);
+      for (token_on_axes& one : of_row) store<T>(one, shape_.head_dim, turned && !earlier, given);
+    this->add(added);
   }
 
   void shift() {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include <rope/cache/detail/axes_rows.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/cache_rows.hpp>
 #include <rope/cache/detail/call_checks.hpp>
@@ -20,10 +19,10 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// The base class of kv_cache and latent_cache: one growing sequence per row of the batch. In a latent_cache
-/// only the rotated part of a stored key is rotated; latents keep their bits.
+/// The base class of kv_cache and latent_cache: one growing sequence per row of the batch, in which any token
+/// can be removed or moved.
 ///
-///     cache.truncate(5, batch_row{2});
+///     cache.evict(std::vector{3, 5, 4});
 ///
 /// \tparam Cache  the derived class
 /// \tparam T      a channel type, as in kv_cache and latent_cache
@@ -32,8 +31,8 @@ namespace rope::inline ROPE_ABI {
 /// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. A
 ///            function that throws leaves the cache unchanged. A moved-from cache is empty.
 template <class Cache, class T, detail::value_place place>
-class growing_cache : public token_cache<Cache, T, place, detail::cache_rows, detail::axes_rows> {
-  using base = token_cache<Cache, T, place, detail::cache_rows, detail::axes_rows>;
+class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
+  using base = token_cache<Cache, T, place, detail::cache_rows>;
 
  public:
   using base::keys;
@@ -134,10 +133,14 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows, de
   /// The stored keys [batch, size(), kv_heads, head_dim]; valid until the cache changes. For a latent_cache,
   /// each key is a latent followed by its rotated part, [batch, size(), 1, latent_dim + rotary_dim].  Throws:
   /// std::invalid_argument if rows differ in size
-  head_view<const T> keys() const { return tokens_.keys(Cache::names.keys); }
+  head_view<const T> keys() const {
+    return base::memory().keys().token_range(0, rows().common_size(Cache::names.keys));
+  }
   /// The stored values [batch, size(), kv_heads, value_dim]; valid until the cache changes. For a
   /// latent_cache, the latents, [batch, size(), 1, latent_dim], in the memory of the keys.  Throws: as keys()
-  head_view<const T> values() const { return tokens_.values(Cache::names.values); }
+  head_view<const T> values() const {
+    return base::memory().values().token_range(0, rows().common_size(Cache::names.values));
+  }
 
  protected:
   using base::base;

@@ -33,23 +33,24 @@ namespace rope::inline ROPE_ABI {
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
-/// `append` copies no tokens that the same call would overwrite. A prompt longer than `chunk` takes two calls:
+/// `append` copies no token that the same call would overwrite. A prompt longer than `chunk` takes two calls:
 ///
 ///     attention<Layout>(q, k, v, out, table, {.window = 1024, .sinks = 4});  // those of the ring
 ///     cache.append<Layout>(k, v, table);
 ///
 /// `append_at` is for a ring that is restored or that starts at token n. Positions of a row ascend, from
-/// next_positions() or a later position on, else std::invalid_argument is thrown. Skipped positions have no
-/// token: attention works without them, and `truncate` returns to none of them. A row that starts at or after
-/// `sinks` has no sinks. With axes, positions are coordinates on all axes, and tokens follow the earlier ones.
+/// next_positions() or a later position on. Earlier ones throw std::invalid_argument. Skipped positions have
+/// no token: attention works without them, and `truncate` returns to none of them. A row that starts at or
+/// after `sinks` has no sinks. With axes, positions are coordinates on all axes, and tokens follow the
+/// earlier ones.
 ///
 ///     ring.append_at<Layout>(k, v, table, 1000);
 ///
 /// `truncate(size)` removes the tokens at positions `size` and later. Overwritten tokens do not come back, so
-/// at most `chunk` tokens can be removed once all slots are used. It throws std::out_of_range unless 0 <= size
-/// <= seen() and every token visible to the next query is still held, and with axes also token size - 1; after
-/// skipped positions, if size is before the token that follows them, and not 0, or at that token once it was
-/// overwritten.
+/// at most `chunk` tokens can be removed once all slots are used. It throws std::out_of_range unless 0 <=
+/// size <= seen() and every token visible to the next query is still held, and with axes also token size - 1;
+/// after skipped positions, if size is before the token that follows them, and not 0, or at that token once
+/// it was overwritten.
 ///
 /// \tparam T  a channel type, or std::int8_t, as in kv_cache. 16-bit caches also take float keys and values,
 ///            rounded once
@@ -59,9 +60,8 @@ namespace rope::inline ROPE_ABI {
 ///            Positions that append_at skipped have no token. A function that throws leaves the cache
 ///            unchanged, except if your threads fail while tokens are overwritten: the cache is then empty.
 template <class T>
-class ring_cache
-    : public token_cache<ring_cache<T>, T, detail::value_place::own, detail::ring_rows, detail::ring_axes> {
-  using base = token_cache<ring_cache<T>, T, detail::value_place::own, detail::ring_rows, detail::ring_axes>;
+class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own, detail::ring_rows> {
+  using base = token_cache<ring_cache<T>, T, detail::value_place::own, detail::ring_rows>;
 
  public:
   /// The value in `positions` for a slot without a token, because it was rolled back or skipped: greater than
@@ -87,7 +87,7 @@ class ring_cache
   const ring_policy& policy() const { return rows().policy(); }
   /// One more than the position of the newest token of each row, [batch]: the number of tokens appended and
   /// not rolled back, and of positions that append_at skipped.
-  std::span<const std::int64_t> seen() const { return rows().seen(); }
+  std::span<const std::int64_t> seen() const { return rows().next(); }
   using base::seen;
   /// The slot of the token at `position` of a sequence.  Throws: std::out_of_range if it is negative
   Index slot(std::int64_t position) const {
@@ -99,7 +99,7 @@ class ring_cache
   /// already appended. False for positions before skipped ones once a later token was overwritten.  Throws:
   /// std::out_of_range if there is no such row or position
   bool holds_window(Index b, std::int64_t position) const {
-    rows().checked(b);
+    rows().checked("ring_cache::holds_window", b);
     rows().check_position("ring_cache::holds_window", position);
     const std::int64_t end = detail::advance(position, 1);
     return rows().holds(b, end - policy().window, end);
@@ -146,7 +146,7 @@ class ring_cache
   ///          overwritten, or one of these tokens was skipped, or, with ring_positions::cache, a key visible
   ///          to them; std::out_of_range if there is no such row
   void check_queries(const char* function, Index b, Index queries) const {
-    if (const std::int64_t start = rows().run_start(rows().checked(b)); start > 0)
+    if (const std::int64_t start = rows().run_start(rows().checked(function, b)); start > 0)
       check_run(function, b, queries, start);
     // Sinks are never overwritten. Of the other keys, the first query needs the oldest ones.
     const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});

@@ -49,21 +49,19 @@ namespace rope::inline ROPE_ABI {
 
 /// The base class of kv_cache, latent_cache and ring_cache: one sequence per row of the batch.
 ///
-///     cache.append<Layout>(k, v, table);
 ///     cache.truncate(5, batch_row{2});
 ///
 /// A token of a latent_cache is a latent and its rotated part, [batch, tokens, 1, latent_dim] and [batch,
-/// tokens, 1, rotary_dim], in place of k and v. Only the rotated part is rotated, and latents keep their bits.
+/// tokens, 1, rotary_dim], in place of k and v. Only the rotated part is rotated; latents keep their bits.
 ///
 /// \tparam Cache        the derived class
 /// \tparam T            a channel type, as in kv_cache and latent_cache
 /// \tparam place        where values are stored
 /// \tparam Rows         assigns slots to tokens
-/// \tparam Coordinates  stores the coordinates of tokens
 ///
-/// Invariant: a function that throws leaves the cache unchanged, except as ring_cache says. A moved-from cache
-///            is empty.
-template <class Cache, class T, detail::value_place place, class Rows, class Coordinates>
+/// Invariant: a function that throws leaves the cache unchanged, except as ring_cache says. A moved-from
+///            cache is empty.
+template <class Cache, class T, detail::value_place place, class Rows>
 class token_cache {
   static constexpr bool of_heads = place == detail::value_place::own;
 
@@ -108,7 +106,9 @@ class token_cache {
   /// In a ring, of the token in each slot that was ever used.  Throws: std::out_of_range;
   /// std::invalid_argument if tokens have coordinates
   std::span<const std::int64_t> positions(Index b) const {
-    return tokens_.positions(Cache::names.positions, b);
+    if (tokens_.on_axes())
+      detail::refuse_positions_on_axes(Cache::names.positions, tokens_.coordinates().axes());
+    return rows().positions(rows().checked(Cache::names.positions, b));
   }
   /// The positions that decide visibility in attention, in the same order: those of the tokens, or 0, 1, 2,
   /// ... if tokens have coordinates; valid until the cache changes.  Throws: std::out_of_range
@@ -176,8 +176,9 @@ class token_cache {
   void append(head_view<K> k, head_view<V> v, const detail::row_counts& counts = {},
               const Threads& threads = {}) {
     ROPE_DETAIL_CHECK_THREADS("append", Threads);
+    tokens_.check_given(Cache::names.append);
     tokens_.store(Cache::names.append, keys_of(k, v), values_of(k, v),
-                  tokens_.next_source(Cache::names.append, k.tokens), counts, threads);
+                  tokens_.next_source(Cache::names.append), counts, threads);
   }
   /// Rotates copies of new keys by their positions, and appends them. Until it is empty again, the cache
   /// rejects other layouts and tables that rotate differently, in `attention` too: a schedule that depends on
@@ -332,10 +333,16 @@ class token_cache {
   /// Stored keys of row b, [1, size(b), kv_heads, head_dim]; valid until the cache changes. In a ring, the
   /// slots in use. For a latent_cache, each key is a latent followed by its rotated part, [1, size(b), 1,
   /// latent_dim + rotary_dim].  Throws: std::out_of_range
-  head_view<const T> keys(Index b) const { return tokens_.keys(Cache::names.keys, b); }
+  head_view<const T> keys(Index b) const {
+    const Index row = rows().checked(Cache::names.keys, b);
+    return memory().keys().batch_range(row, 1).token_range(0, rows().used(row));
+  }
   /// Stored values of the same tokens, [1, size(b), kv_heads, value_dim]. For a latent_cache, the latents, in
   /// the memory of the keys.  Throws: std::out_of_range
-  head_view<const T> values(Index b) const { return tokens_.values(Cache::names.values, b); }
+  head_view<const T> values(Index b) const {
+    const Index row = rows().checked(Cache::names.values, b);
+    return memory().values().batch_range(row, 1).token_range(0, rows().used(row));
+  }
 
  protected:
   template <class... Shape>
@@ -349,7 +356,7 @@ class token_cache {
   const Rows& rows() const { return tokens_.rows(); }
   const Cache& cache() const { return static_cast<const Cache&>(*this); }
 
-  detail::stored_tokens<T, place, Rows, Coordinates> tokens_;
+  detail::stored_tokens<T, place, Rows> tokens_;
 
  private:
   /// What is stored as a key: the first view, or the second, which comes after the latent.

@@ -49,22 +49,19 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     return std::all_of(rows_.begin(), rows_.end(),
                        [&](const auto& of) { return of.size() == rows_[0].size(); });
   }
-  /// A batch without rows has a size too.
-  Index common_size() const { return batch_ == 0 ? ghost_ : size(0); }
+  Index common_size() const { return batch_ == 0 ? 0 : size(0); }
   bool empty() const {
-    return batch_ == 0 ? ghost_ == 0
-                       : std::all_of(rows_.begin(), rows_.end(), [](const auto& of) { return of.empty(); });
+    return std::all_of(rows_.begin(), rows_.end(), [](const auto& of) { return of.empty(); });
   }
-  /// Whether every row has slots for the tokens that will be added to it.
-  bool has_free_slots(const std::vector<std::vector<Token>>& added, Index tokens) const {
-    bool fits = batch_ > 0 || tokens <= cache_.capacity() - ghost_;
+  /// Whether every row has room for the tokens that are to be added to it.
+  bool has_room(const std::vector<std::vector<Token>>& added) const {
+    bool fits = true;
     for (Index r = 0; r < batch_; ++r)
       fits = fits &&
              static_cast<Index>(added[static_cast<std::size_t>(r)].size()) <= cache_.capacity() - size(r);
     return fits;
   }
-  void add(const std::vector<std::vector<Token>>& added, Index tokens) {
-    if (batch_ == 0) ghost_ += tokens;
+  void add(const std::vector<std::vector<Token>>& added) {
     for (std::size_t r = 0; r < rows_.size(); ++r)
       rows_[r].insert(rows_[r].end(), added[r].begin(), added[r].end());
     forgot_ = false;
@@ -72,7 +69,6 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
   void clear() override {
     cache_.clear();
     for (auto& of : rows_) of = {};
-    ghost_ = 0;
     forgot_ = false;
   }
 
@@ -151,7 +147,6 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     call();
     forgot_ = forgot_ || left < held(r);
     for_rows(r, [&](auto& of) { of.roll_back(left); });
-    if (batch_ == 0) ghost_ = left;
   }
   void remove() {
     const rope::batch_row r = draw_row();
@@ -166,7 +161,6 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
       if (n > 0 && from + n == static_cast<Index>(of.size())) of.evicted = of.none;
       of.erase(of.begin() + from, of.begin() + from + n);
     });
-    if (batch_ == 0) ghost_ -= count;
   }
 
   /// Whether a shift of these tokens also moves an evicted one.
@@ -199,7 +193,6 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
         row(i).evicted = largest_of(i);
         for (auto at = sorted.rbegin(); at != sorted.rend(); ++at) row(i).erase(row(i).begin() + *at);
       }
-    if (batch_ == 0) ghost_ -= static_cast<Index>(list.size());
   }
   /// More slots, or fewer, which changes nothing.
   void reserve() {
@@ -227,7 +220,6 @@ class kept_target : public cache_target<Cache, kept_row<Token>> {
     forgot_ = true;
   }
 
-  Index ghost_ = 0;
   Index capacity_ = cache_.capacity();
   bool forgot_ = false;  // tokens, since the last append
 };

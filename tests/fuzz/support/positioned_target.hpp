@@ -212,8 +212,7 @@ class positioned_target : public kept_target<Cache, positioned_token> {
         in_range = in_range && one.position >= -furthest && one.position <= furthest;
         in_table = in_table && cache_tables()[table].contains(one.position);
       }
-    if (!this->has_free_slots(added, tokens))
-      return refused(length_error, "tokens that do not fit are refused", call);
+    if (!this->has_room(added)) return refused(length_error, "tokens that do not fit are refused", call);
     if (!in_range) return refused(out_of_range, "positions beyond 2^53 are refused", call);
     if (by_table && raw()) return refused(invalid_argument, "raw keys take no table", call);
     if (!empty() && !(by_table ? is_by(table, interleaved_one) : !rotation_.known))
@@ -230,7 +229,7 @@ class positioned_target : public kept_target<Cache, positioned_token> {
           rotate_key<T>(one.k, table, interleaved_one, one.position);
         else
           one.k.error = storing_error<T>(one.k.exact);
-    this->add(added, tokens);
+    this->add(added);
     appends_ = {appends_.count + 1, tokens};
   }
 

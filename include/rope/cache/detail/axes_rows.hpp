@@ -33,9 +33,10 @@ using coordinate_map = Eigen::Map<
 
 /// The coordinates of the tokens of a cache, and the next position of text in each row.
 ///
-/// Invariant: largest(b) is the largest coordinate on any axis of the tokens that row b holds or has evicted
-///            since its last rollback, -1 if there are none, and next_[b] = floor(largest(b)) + 1. A
-///            moved-from object has no axes and no rows. Without axes there is no memory.
+/// Invariant: the `largest` of row b is the largest coordinate on any axis of the tokens that row b holds,
+///            has evicted since its last rollback, or has overwritten in a ring; -1 if there are none.
+///            next_[b] = floor(largest) + 1. A moved-from object has no axes and no rows. Without axes there
+///            is no memory.
 class axes_rows {
  public:
   /// No axes: every token has one position, stored in cache_rows or ring_rows.
@@ -46,20 +47,19 @@ class axes_rows {
       : batch_(batch),
         capacity_(capacity),
         axes_(axes.count),
-        largest_(at(batch), -1.0),
-        evicted_(at(batch), none_evicted),
-        next_(at(batch), 0),
-        coordinates_(checked_size(owner, batch, capacity, axes.count)) {}
+        rows_(at(batch)),
+        next_(at(batch)),
+        coordinates_(checked_size(owner, batch, capacity, axes.count)),
+        up_to_(batch * capacity) {}
 
   Index axes() const { return axes_; }
-  Index batch() const { return batch_; }
-  /// The first `size` tokens of row b.
+  /// The first `size` slots of row b.
   template <class Map>
   Map of(Index b, Index size) const {
     return Map(row(b), size, axes_);
   }
-  /// Coordinates of token t of row b, [axes].
-  const double* token(Index b, Index t) const { return row(b) + t * axes_; }
+  /// Coordinates of the token in a slot of row b, [axes].
+  const double* token(Index b, Index slot) const { return row(b) + slot * axes_; }
 
   /// The coordinates of all tokens, row after row.
   template <class Rows>
@@ -78,10 +78,10 @@ class axes_rows {
   ///
   /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
   std::span<const std::int64_t> next_positions(const char* function) const {
-    for (const double largest : largest_)
-      if (!equal(largest, std::floor(largest)))
+    for (const axes_row& of : rows_)
+      if (!equal(of.largest, std::floor(of.largest)))
         throw_invalid(function, "the next position must be an integer, got one after a coordinate of ",
-                      largest, "; give coordinates, see next_coordinates");
+                      of.largest, "; give coordinates, see next_coordinates");
     return {next_.data(), next_.size()};
   }
   /// The coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
@@ -95,46 +95,46 @@ class axes_rows {
     for (Index b = 0; b < batch_; ++b)
       for (Index t = 0; t < tokens; ++t)
         for (Index a = 0; a < axes_; ++a)
-          text(b * tokens + t, a) = largest_[at(b)] + static_cast<double>(t + 1);
+          text(b * tokens + t, a) = rows_[at(b)].largest + static_cast<double>(t + 1);
     return text;
   }
   /// Throws:  std::out_of_range if `tokens` more tokens of text would exceed 2^53
   void check_text(const char* function, Index tokens) const {
-    for (const double largest : largest_)
-      if (largest > limit - static_cast<double>(tokens))
-        throw_out_of_range(function, "coordinates must be at most 2^53, got ", tokens, " after ", largest);
+    for (const axes_row& of : rows_)
+      if (of.largest > 0x1p53 - static_cast<double>(tokens))
+        throw_out_of_range(function, "coordinates must be at most 2^53, got ", tokens, " after ", of.largest);
   }
 
-  /// Appends new tokens to rows of size(b) tokens. Token t of row b is at coordinate(b, t, a) on axis a.
-  /// `coordinate` may read next_positions().
+  /// Records new tokens, before `rows` records them. Token t of row b is at coordinate(b, t, a) on axis a.
+  /// The next position of text depends on all of them, including those that later tokens of the same append
+  /// overwrite in a ring. `coordinate` may read next_positions().
   template <class Rows, class CoordinateOf>
   void append(const Rows& rows, Index tokens, const row_counts& counts, const CoordinateOf& coordinate) {
     for (Index b = 0; b < batch_; ++b) {
-      const Index size = rows.size(b), count = count_of(b, tokens, counts);
-      for (Index t = 0; t < count; ++t)
-        for (Index a = 0; a < axes_; ++a) row(b)[(size + t) * axes_ + a] = coordinate(b, t, a);
-      find_largest(b, size, size + count, size > 0 ? largest(b) : none_evicted);
+      const std::int64_t seen = rows.seen(b);
+      double most = seen == 0 ? rows_[at(b)].evicted : rows_[at(b)].largest;
+      const Index count = count_of(b, tokens, counts);
+      for (Index t = 0; t < count; ++t) {
+        const Index slot = rows.slot(seen + t);
+        for (Index a = 0; a < axes_; ++a) row(b)[slot * axes_ + a] = coordinate(b, t, a);
+        most = add(b, slot, most);
+      }
+      if (count > 0) go_on_behind(b, most);
     }
   }
-  /// Sets token t of row b to coordinate(a) on every axis a.
-  template <class CoordinateOf>
-  void put(Index b, Index t, const CoordinateOf& coordinate) {
-    for (Index a = 0; a < axes_; ++a) row(b)[t * axes_ + a] = static_cast<double>(coordinate(a));
-  }
-  double largest(Index b) const { return largest_[at(b)]; }
-  /// Sets the largest coordinate of row b. The next text begins one after it.
-  void go_on_behind(Index b, double largest) {
-    largest_[at(b)] = largest;
-    next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
-  }
-  /// Checks nothing, because the functions that append check the positions of text.
-  void check_next(const char* /*function*/, Index /*tokens*/) const {}
-  /// Reduces rows to their first `size` tokens.
+  /// Rolls rows back to `size` tokens.
+  ///
+  /// Requires:  size is 0, or token size - 1 is stored
   template <class Rows>
   void keep(const Rows& all, row_range rows, std::int64_t size) {
     for (Index b = rows.first; b < last_of(rows); ++b) {
-      if (size < all.size(b) || size == 0) evicted_[at(b)] = none_evicted;
-      find_largest(b, 0, to_index(size));
+      if (size > 0 && size == all.seen(b)) continue;
+      if (is_evicted(b) || size == 0) {
+        rows_[at(b)].evicted = none_evicted;
+        look_again(b, to_index(size));
+      } else {
+        go_on_behind(b, up_to_(b * capacity_ + all.slot(size - 1)));
+      }
     }
   }
   /// Removes tokens [first, last) of rows, which still have size(b) tokens. Later tokens move up.
@@ -143,15 +143,15 @@ class axes_rows {
     for (Index b = range.first; b < last_of(range); ++b) {
       const Index size = rows.size(b);
       std::copy(row(b) + last * axes_, row(b) + size * axes_, row(b) + first * axes_);
-      if (first < last && last == size) evicted_[at(b)] = none_evicted;
-      find_largest(b, 0, size - (last - first));
+      if (first < last && last == size) rows_[at(b)].evicted = none_evicted;
+      look_again(b, size - (last - first));
     }
   }
-  /// Removes the listed tokens of rows, which still have size(b) tokens. largest(b) does not change.
+  /// Removes the listed tokens of rows, which still have size(b) tokens. The next position does not change.
   template <class Rows>
   void evict(row_range range, const Rows& rows, const token_list& tokens) {
     for (Index b = range.first; b < last_of(range); ++b) {
-      evicted_[at(b)] = largest(b);
+      rows_[at(b)].evicted = rows_[at(b)].largest;
       tokens.for_each_kept(rows.size(b), [&](Index from, Index to, Index count) {
         std::copy_n(row(b) + from * axes_, count * axes_, row(b) + to * axes_);
       });
@@ -170,55 +170,57 @@ class axes_rows {
     };
     for (Index b = range.first; b < last_of(range); ++b) {
       for (Index i = first * axes_; i < last * axes_; ++i) check_moved(row(b)[i]);
-      if (moves_evicted(b, rows, first, last)) check_moved(evicted_[at(b)]);
+      if (moves_evicted(b, rows, first, last)) check_moved(rows_[at(b)].evicted);
     }
   }
   template <class Rows>
   void shift(row_range range, const Rows& rows, Index first, Index last, std::int64_t delta) {
     for (Index b = range.first; b < last_of(range); ++b) {
       for (Index i = first * axes_; i < last * axes_; ++i) row(b)[i] = moved(row(b)[i], delta);
-      if (moves_evicted(b, rows, first, last)) evicted_[at(b)] = moved(evicted_[at(b)], delta);
-      find_largest(b, 0, rows.size(b));
+      double& evicted = rows_[at(b)].evicted;
+      if (moves_evicted(b, rows, first, last)) evicted = moved(evicted, delta);
+      look_again(b, rows.size(b));
     }
   }
-  /// Copies the first `size` tokens of row `from` of an object with as many axes, this or another, to row
-  /// `to`.
+  /// Copies the first `size` slots of row `from` of this or another object with as many axes to row `to`.
   void copy_row(const axes_rows& other, Index from, Index to, Index size) {
     if (axes_ == 0) return;
     std::copy_n(other.row(from), size * axes_, row(to));
-    largest_[at(to)] = other.largest_[at(from)];
-    evicted_[at(to)] = other.evicted_[at(from)];
+    std::copy_n(other.up_to_.data() + from * other.capacity_, size, up_to_.data() + to * capacity_);
+    rows_[at(to)] = other.rows_[at(from)];
     next_[at(to)] = other.next_[at(from)];
   }
   /// Throws:  std::length_error if the coordinates exceed the address space
   template <class Rows>
   void reserve(const char* owner, const Rows& rows, Index capacity) {
-    number_array<double> larger(checked_size(owner, batch_, capacity, axes_));
-    for (Index b = 0; b < batch_ && axes_ > 0; ++b)
-      std::copy_n(row(b), rows.size(b) * axes_, larger.data() + b * capacity * axes_);
-    coordinates_ = std::move(larger);
-    capacity_ = capacity;
+    if (axes_ == 0) return;
+    axes_rows larger(owner, batch_, capacity, token_axes(axes_));
+    for (Index b = 0; b < batch_; ++b) larger.copy_row(*this, b, b, rows.size(b));
+    *this = std::move(larger);
   }
   void swap_rows(Index a, Index b, Index size) {
     if (axes_ == 0) return;
     std::swap_ranges(row(a), row(a) + size * axes_, row(b));
-    std::swap(largest_[at(a)], largest_[at(b)]);
-    std::swap(evicted_[at(a)], evicted_[at(b)]);
+    double* const up_to = up_to_.data();
+    std::swap_ranges(up_to + a * capacity_, up_to + a * capacity_ + size, up_to + b * capacity_);
+    std::swap(rows_[at(a)], rows_[at(b)]);
     std::swap(next_[at(a)], next_[at(b)]);
   }
   void clear() {
-    std::fill(largest_.begin(), largest_.end(), -1.0);
-    std::fill(evicted_.begin(), evicted_.end(), none_evicted);
+    std::fill(rows_.begin(), rows_.end(), axes_row{});
     std::fill(next_.begin(), next_.end(), std::int64_t{0});
   }
 
  private:
-  static constexpr double limit = 0x1p53;
-
   /// Below every coordinate.
   static constexpr double none_evicted = -0x1p60;
-  bool is_evicted(Index b) const { return evicted_[at(b)] > none_evicted; }
-  /// Whether a shift of tokens [first, last) of row b also moves evicted_: if it moves the newest token.
+  struct axes_row {
+    double largest = -1.0;
+    double evicted = none_evicted;  // `largest` when tokens were last evicted, or none_evicted
+  };
+
+  bool is_evicted(Index b) const { return rows_[at(b)].evicted > none_evicted; }
+  /// Whether a shift of tokens [first, last) of row b also moves the largest evicted one: if it moves the newest token.
   template <class Rows>
   bool moves_evicted(Index b, const Rows& rows, Index first, Index last) const {
     return first < last && last == rows.size(b) && is_evicted(b);
@@ -237,24 +239,34 @@ class axes_rows {
                    " tokens exceed the address space");
     return batch * capacity * axes;
   }
-  /// The end of `rows`, limited to the batch: cache_rows counts one row in a batch without rows.
-  Index last_of(row_range rows) const { return (std::min)(rows.last, Index{batch_}); }
+  /// No row without axes.
+  Index last_of(row_range rows) const { return axes_ > 0 ? rows.last : 0; }
   const double* row(Index b) const { return coordinates_.data() + b * capacity_ * axes_; }
   double* row(Index b) { return coordinates_.data() + b * capacity_ * axes_; }
 
-  /// Finds the largest coordinate of row b: of tokens [first, last), of evicted ones, and `before`.
-  void find_largest(Index b, Index first, Index last, double before = none_evicted) {
-    double largest = (std::max)(before, evicted_[at(b)]);
-    if (first < last)
-      largest = (std::max)(largest, *std::max_element(row(b) + first * axes_, row(b) + last * axes_));
-    go_on_behind(b, largest > none_evicted ? largest : -1.0);
+  /// The largest of `most` and the coordinates in a slot, recorded there.
+  double add(Index b, Index slot, double most) {
+    const double* const at_slot = token(b, slot);
+    return up_to_(b * capacity_ + slot) = (std::max)(most, *std::max_element(at_slot, at_slot + axes_));
+  }
+  /// The next text of row b begins one after `largest`, or at 0.
+  void go_on_behind(Index b, double largest) {
+    if (largest <= none_evicted) largest = -1.0;
+    rows_[at(b)].largest = largest;
+    next_[at(b)] = static_cast<std::int64_t>(std::floor(largest)) + 1;
+  }
+  /// Finds the largest coordinates of the `size` tokens of row b again.
+  void look_again(Index b, Index size) {
+    double most = rows_[at(b)].evicted;
+    for (Index t = 0; t < size; ++t) most = add(b, t, most);
+    go_on_behind(b, most);
   }
 
   moved_index batch_, capacity_, axes_;
-  std::vector<double> largest_;
-  std::vector<double> evicted_;  // largest(b) when tokens were last evicted, or none_evicted
+  std::vector<axes_row> rows_;
   std::vector<std::int64_t> next_;
   number_array<double> coordinates_;  // [batch, capacity, axes]
+  number_array<double> up_to_;  // [batch, capacity]: the largest of the row up to the token in each slot
 };
 
 }  // namespace rope::inline ROPE_ABI::detail

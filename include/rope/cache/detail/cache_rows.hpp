@@ -112,43 +112,97 @@ void check_new_positions(const char* function, Index batch, Index tokens, const 
                        range.smallest < -position_limit ? range.smallest : range.largest);
 }
 
-/// The sizes and positions of the rows of a kv_cache. A batch without rows counts as one row, so that it also
-/// has a size.
+/// The slots of each row of a cache: how many are in use, the position of the token in each, the next
+/// position of the row, and which tokens are the newest.
 ///
-/// Invariant: next(b) is one more than the largest position of the tokens that row b holds or has evicted
-///            since its last rollback, 0 if there are none. A moved-from object has no rows.
-class cache_rows {
+/// Invariant: a moved-from object has no rows.
+///
+/// \tparam Record  more about one row, with the number of its slots in `used`
+template <class Record>
+class slot_rows {
  public:
-  cache_rows(Index batch, Index capacity)
+  /// Slots of row b in use. positions(b) has the token of each.
+  Index used(Index b) const { return at(b) < records_.size() ? records_[at(b)].used : 0; }
+  std::span<const std::int64_t> positions(Index b) const {
+    return {positions_.data() + at(b * slots_), at(used(b))};
+  }
+  std::span<const std::int64_t> next() const { return {next_.data(), next_.size()}; }
+  const newest_tokens& newest() const { return newest_; }
+  Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
+
+  /// Makes row `to` a copy of row `from` of this or another object.
+  ///
+  /// Requires:  its tokens fit; from != to in this object
+  void copy_row(const slot_rows& other, Index from, Index to) {
+    const std::span<const std::int64_t> held = other.positions(from);
+    std::copy(held.begin(), held.end(), row(to));
+    next_[at(to)] = other.next_[at(from)];
+    records_[at(to)] = other.records_[at(from)];
+    newest_.copy_row(other.newest_, from, to);
+  }
+  void swap_rows(Index a, Index b) {
+    std::swap_ranges(row(a), row(a) + (std::max)(used(a), used(b)), row(b));
+    std::swap(next_[at(a)], next_[at(b)]);
+    std::swap(records_[at(a)], records_[at(b)]);
+    newest_.swap_rows(a, b);
+  }
+  void clear() {
+    std::fill(next_.begin(), next_.end(), std::int64_t{0});
+    std::fill(records_.begin(), records_.end(), unused_);
+    newest_.clear();
+  }
+
+ protected:
+  slot_rows(Index batch, Index slot_count, const Record& unused = {})
       : batch_(batch),
-        capacity_(capacity),
-        sizes_(at((std::max)(Index{1}, batch))),
-        next_(sizes_.size()),
-        evicted_next_(sizes_.size(), none_evicted),
-        order_(sizes_.size()),
-        positions_(batch * capacity),
+        slots_(slot_count),
+        unused_(unused),
+        next_(at(batch)),
+        records_(next_.size(), unused),
+        positions_(batch * slot_count),
         newest_(batch) {}
 
-  Index size(Index b) const { return at(b) < sizes_.size() ? sizes_[at(b)] : 0; }
-  /// Slots of row b in use.
-  Index used(Index b) const { return size(b); }
-  std::int64_t next(Index b) const { return next_[at(b)]; }
-  std::span<const std::int64_t> next() const { return {next_.data(), at(batch_)}; }
-  std::span<const std::int64_t> positions(Index b) const {
-    return {positions_.data() + at(b * capacity_), at(size(b))};
-  }
-  /// The numbers of positions(b) that are counted and ascending.
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  std::int64_t* row(Index b) { return positions_.data() + b * slots_; }
+  Record& of(Index b) { return records_[at(b)]; }
+  const Record& of(Index b) const { return records_[at(b)]; }
+
+  moved_index batch_, slots_;
+  Record unused_;
+  std::vector<std::int64_t> next_;
+  std::vector<Record> records_;
+  number_array<std::int64_t> positions_;  // [batch, slots]
+  newest_tokens newest_;
+};
+
+/// More about a row of cache_rows.
+struct growing_row {
+  static constexpr std::int64_t none_evicted = (std::numeric_limits<std::int64_t>::min)();
+
+  Index used = 0;
+  std::int64_t evicted_next = none_evicted;  // the next position when tokens were last evicted
+  ordered_tokens order;
+};
+
+/// The sizes and positions of the rows of a cache that grows.
+///
+/// Invariant: next()[b] is one more than the largest position of the tokens that row b holds or has evicted
+///            since its last rollback, 0 if there are none.
+class cache_rows : public slot_rows<growing_row> {
+ public:
+  cache_rows(Index batch, Index capacity) : slot_rows(batch, capacity) {}
+
+  Index size(Index b) const { return used(b); }
   std::int64_t seen(Index b) const { return size(b); }
   std::int64_t order_of(Index b, std::int64_t token) const { return positions(b)[at(to_index(token))]; }
   Index slot(std::int64_t token) const { return to_index(token); }
-  const ordered_tokens& order(Index b) const { return order_[at(b)]; }
-  /// Whether row b has no token, or no row has.
+  /// The numbers of positions(b) that are counted and ascending.
+  const ordered_tokens& order(Index b) const { return of(b).order; }
   bool empty(Index b) const { return size(b) == 0; }
-  bool empty() const { return empty_but(-1); }
 
   /// Throws:  std::invalid_argument if rows differ in size
   Index common_size(const char* function) const {
-    for (const Index size : sizes_) check_equal(function, "every row", "size", sizes_[0], size);
+    for (Index b = 1; b < batch_; ++b) check_equal(function, "every row", "size", size(0), size(b));
     return size(0);
   }
 
@@ -157,11 +211,10 @@ class cache_rows {
   row_range rows(const char* function, batch_row row) const {
     if (row.every) {
       common_size(function);
-      return {0, static_cast<Index>(sizes_.size())};
+      return {0, batch_};
     }
     return {checked(function, row.index), row.index + 1};
   }
-  Index checked(const char* function, std::int64_t b) const { return checked_row(function, b, batch_); }
 
   /// Throws:  std::length_error unless the new tokens fit; as check_new_positions
   template <class Source>
@@ -172,11 +225,9 @@ class cache_rows {
   }
   /// Throws:  std::length_error unless the new tokens fit
   void check_room(const char* function, Index tokens, const row_counts& counts) const {
-    for (std::size_t b = 0; b < sizes_.size(); ++b) {
-      const Index count = count_of(static_cast<Index>(b), tokens, counts);
-      if (count > capacity_ - sizes_[b])
-        throw_length(function, count, " tokens do not fit, the cache holds ", sizes_[b], " of ", capacity_);
-    }
+    for (Index b = 0; b < batch_; ++b)
+      if (const Index count = count_of(b, tokens, counts); count > slots_ - size(b))
+        throw_length(function, count, " tokens do not fit, the cache holds ", size(b), " of ", slots_);
   }
   /// Calls write(b, first, count, slot) for runs of new tokens to be stored from `slot` on.
   template <class Threads, class Positions, class Write, class Forget>
@@ -189,17 +240,17 @@ class cache_rows {
   template <class Source, class Skipped>
   void append(Index tokens, const row_counts& counts, const Source& positions, const Skipped& /*skipped*/) {
     for (Index b = 0; b < batch_; ++b) {
+      const Index count = count_of(b, tokens, counts);
       position_range held;
-      if (size(b) > 0 || evicted_next_[at(b)] != none_evicted) held.include(next(b) - 1);
-      for (Index t = 0; t < count_of(b, tokens, counts); ++t) {
-        row(at(b))[size(b) + t] = positions(b, t);
+      if (size(b) > 0 || of(b).evicted_next != growing_row::none_evicted) held.include(next_[at(b)] - 1);
+      for (Index t = 0; t < count; ++t) {
+        row(b)[size(b) + t] = positions(b, t);
         held.include(positions(b, t));
       }
       if (!held.empty()) next_[at(b)] = held.largest + 1;
+      of(b).used += count;
+      of(b).order.extend(this->positions(b));
     }
-    for (std::size_t b = 0; b < sizes_.size(); ++b)
-      sizes_[b] += count_of(static_cast<Index>(b), tokens, counts);
-    for (Index b = 0; b < batch_; ++b) order_[at(b)].extend(this->positions(b));
     newest_.append(tokens, counts);
   }
 
@@ -219,17 +270,17 @@ class cache_rows {
     const auto size = to_index(first_lost);
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{0, this->size(b) - size}; });
     for (Index b = rows.first; b < rows.last; ++b) {
-      if (size < this->size(b) || size == 0) evicted_next_[at(b)] = none_evicted;
-      sizes_[at(b)] = size;
+      if (size < this->size(b) || size == 0) of(b).evicted_next = growing_row::none_evicted;
+      of(b).used = size;
       look_again(b, size);
     }
   }
   void remove(row_range rows, Index first, Index last) {
     newest_.forget(rows.first, rows.last, [&](Index b) { return lost_tokens{size(b) - last, last - first}; });
     for (Index b = rows.first; b < rows.last; ++b) {
-      if (b < batch_) std::copy(row(at(b)) + last, row(at(b)) + size(b), row(at(b)) + first);
-      if (first < last && last == size(b)) evicted_next_[at(b)] = none_evicted;
-      sizes_[at(b)] -= last - first;
+      std::copy(row(b) + last, row(b) + size(b), row(b) + first);
+      if (first < last && last == size(b)) of(b).evicted_next = growing_row::none_evicted;
+      of(b).used -= last - first;
       look_again(b, first);
     }
   }
@@ -245,13 +296,12 @@ class cache_rows {
       });
     });
     for (Index b = rows.first; b < rows.last; ++b) {
-      evicted_next_[at(b)] = on_axes ? none_evicted : next(b);
-      if (b < batch_)
-        tokens.for_each_kept(size(b), [&](Index from, Index to, Index count) {
-          std::copy_n(row(at(b)) + from, count, row(at(b)) + to);
-        });
-      sizes_[at(b)] -= tokens.size();
-      if (on_axes && b < batch_) std::iota(row(at(b)), row(at(b)) + size(b), std::int64_t{0});
+      of(b).evicted_next = on_axes ? growing_row::none_evicted : next_[at(b)];
+      tokens.for_each_kept(size(b), [&](Index from, Index to, Index count) {
+        std::copy_n(row(b) + from, count, row(b) + to);
+      });
+      of(b).used -= tokens.size();
+      if (on_axes) std::iota(row(b), row(b) + size(b), std::int64_t{0});
       look_again(b, tokens.first());
     }
   }
@@ -264,94 +314,47 @@ class cache_rows {
         throw_out_of_range(function, "positions must stay within 2^53 in magnitude, got ", position,
                            " and a delta of ", delta);
     };
-    for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b) {
+    for (Index b = rows.first; b < rows.last; ++b) {
       for (Index t = first; t < last; ++t) check_moved(positions(b)[at(t)]);
-      if (moves_evicted(b, first, last)) check_moved(evicted_next_[at(b)] - 1);
+      if (moves_evicted(b, first, last)) check_moved(of(b).evicted_next - 1);
     }
   }
   void shift(row_range rows, Index first, Index last, std::int64_t delta) {
-    for (Index b = rows.first; b < (std::min<Index>)(rows.last, batch_); ++b) {
-      for (Index t = first; t < last; ++t) row(at(b))[t] += delta;
-      if (moves_evicted(b, first, last)) evicted_next_[at(b)] += delta;
+    for (Index b = rows.first; b < rows.last; ++b) {
+      for (Index t = first; t < last; ++t) row(b)[t] += delta;
+      if (moves_evicted(b, first, last)) of(b).evicted_next += delta;
       look_again(b, first);
     }
   }
-  /// Makes row `to` a copy of row `from` of this or another object.
-  ///
-  /// Requires:  its tokens fit; from != to in this object
-  void copy_row(const cache_rows& other, Index from, Index to) {
-    const std::span<const std::int64_t> held = other.positions(from);
-    std::copy(held.begin(), held.end(), row(at(to)));
-    sizes_[at(to)] = other.sizes_[at(from)];
-    next_[at(to)] = other.next_[at(from)];
-    evicted_next_[at(to)] = other.evicted_next_[at(from)];
-    order_[at(to)] = other.order_[at(from)];
-    newest_.copy_row(other.newest_, from, to);
-  }
   /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
   void check_copy(const char* function, const cache_rows& other, Index from) const {
-    if (other.size(from) > capacity_)
-      throw_length(function, other.size(from), " tokens do not fit, a row holds ", Index{capacity_});
-  }
-  /// Whether no row except `row` stores a token.
-  bool empty_but(Index row) const {
-    for (std::size_t b = 0; b < sizes_.size(); ++b)
-      if (b != at(row) && sizes_[b] > 0) return false;
-    return true;
+    if (other.size(from) > slots_)
+      throw_length(function, other.size(from), " tokens do not fit, a row holds ", slots_);
   }
   /// Requires:  capacity is at least the present one, and a cache has checked the extents
   void reserve(Index capacity) {
     number_array<std::int64_t> larger(batch_ * capacity);
-    for (Index b = 0; b < batch_; ++b) std::copy_n(row(at(b)), size(b), larger.data() + b * capacity);
+    for (Index b = 0; b < batch_; ++b) std::copy_n(row(b), size(b), larger.data() + b * capacity);
     positions_ = std::move(larger);
-    capacity_ = capacity;
+    slots_ = capacity;
   }
-  void swap_rows(Index a, Index b) {
-    std::swap_ranges(row(at(a)), row(at(a)) + (std::max)(size(a), size(b)), row(at(b)));
-    std::swap(sizes_[at(a)], sizes_[at(b)]);
-    std::swap(next_[at(a)], next_[at(b)]);
-    std::swap(evicted_next_[at(a)], evicted_next_[at(b)]);
-    std::swap(order_[at(a)], order_[at(b)]);
-    newest_.swap_rows(a, b);
-  }
-  void clear() {
-    std::fill(sizes_.begin(), sizes_.end(), Index{0});
-    std::fill(next_.begin(), next_.end(), std::int64_t{0});
-    std::fill(evicted_next_.begin(), evicted_next_.end(), none_evicted);
-    std::fill(order_.begin(), order_.end(), ordered_tokens{});
-    newest_.clear();
-  }
-  const newest_tokens& newest() const { return newest_; }
 
  private:
-  static constexpr std::int64_t none_evicted = (std::numeric_limits<std::int64_t>::min)();
-
-  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  std::int64_t* row(std::size_t b) { return positions_.data() + b * at(capacity_); }
-  /// Whether a shift of tokens [first, last) of row b also moves evicted_next_: if it moves the newest token.
+  /// Whether a shift of tokens [first, last) of row b moves its evicted_next: if it moves the newest token.
   bool moves_evicted(Index b, Index first, Index last) const {
-    return first < last && last == size(b) && evicted_next_[at(b)] != none_evicted;
+    return first < last && last == size(b) && of(b).evicted_next != growing_row::none_evicted;
   }
 
   /// Updates next(b) and order(b) after a change of tokens from `first` on.
   void look_again(Index b, Index first) {
-    if (b >= batch_) return;  // a batch without rows has sizes, but no positions
     const std::span<const std::int64_t> held = positions(b);
-    const std::int64_t evicted = evicted_next_[at(b)];
+    const std::int64_t evicted = of(b).evicted_next;
     next_[at(b)] = !held.empty() ? (std::max)(evicted, *std::max_element(held.begin(), held.end()) + 1)
-                   : evicted == none_evicted ? 0
-                                             : evicted;
-    order_[at(b)].forget_from(first);
-    order_[at(b)].extend(held);
+                   : evicted == growing_row::none_evicted ? 0
+                                                          : evicted;
+    of(b).order.forget_from(first);
+    of(b).order.extend(held);
   }
-
-  moved_index batch_, capacity_;
-  std::vector<Index> sizes_;
-  std::vector<std::int64_t> next_;
-  std::vector<std::int64_t> evicted_next_;  // next(b) when tokens were last evicted, or none_evicted
-  std::vector<ordered_tokens> order_;
-  number_array<std::int64_t> positions_;  // [batch, capacity]
-  newest_tokens newest_;
 };
 
 /// Checks that the new tokens of every row can be rotated.

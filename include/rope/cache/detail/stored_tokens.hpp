@@ -48,8 +48,7 @@ inline constexpr bool are_coordinates = requires(const At& at) {
 ///            axes, tokens are at coordinates(), and rows() numbers them 0, 1, 2, ...
 ///
 /// \tparam Rows         assigns slots to tokens: cache_rows or ring_rows
-/// \tparam Coordinates  stores the coordinates of tokens: axes_rows or ring_axes
-template <class T, value_place place, class Rows = cache_rows, class Coordinates = axes_rows>
+template <class T, value_place place, class Rows = cache_rows>
 class stored_tokens {
  public:
   /// \param policy  the ring_policy of a ring, otherwise nothing
@@ -61,32 +60,26 @@ class stored_tokens {
         storage_(storage) {}
   /// Gives tokens coordinates.  Requires: no token is stored
   void put_on_axes(const char* owner, token_axes axes) {
-    coordinates_ = Coordinates(owner, memory_.batch(), memory_.slot_count(), axes);
+    coordinates_ = axes_rows(owner, memory_.batch(), memory_.slot_count(), axes);
   }
 
   const cache_memory<T, place>& memory() const { return memory_; }
   const Rows& rows() const { return rows_; }
   key_storage storage() const { return storage_; }
-  const Coordinates& coordinates() const { return coordinates_; }
+  const axes_rows& coordinates() const { return coordinates_; }
   bool on_axes() const { return coordinates_.axes() > 0; }
-  /// Throws:  std::invalid_argument if tokens have coordinates, std::out_of_range if there is no such row
-  std::span<const std::int64_t> positions(const char* function, Index b) const {
-    if (on_axes()) refuse_positions_on_axes(function, coordinates_.axes());
-    return rows_.positions(rows_.checked(function, b));
-  }
   /// The position of the next token of each row; with axes, if that token is text.
   ///
   /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
   std::span<const std::int64_t> next_positions(const char* function) const {
     return on_axes() ? coordinates_.next_positions(function) : rows_.next();
   }
-  auto next_source(const char* function, Index tokens) const {
-    if (on_axes()) coordinates_.check_next(function, tokens);
+  auto next_source(const char* function) const {
     return started_rows<std::int64_t>{next_positions(function)};
   }
 
   bool rotates_keys() const { return rotation().known(); }
-  key_rotation rotation() const { return rows_.empty() ? key_rotation{} : rotation_; }
+  key_rotation rotation() const { return empty() ? key_rotation{} : rotation_; }
   /// The rotation of keys that are appended by this table.
   ///
   /// Throws:  std::invalid_argument if tokens have coordinates and the table is of other axes or given
@@ -126,8 +119,7 @@ class stored_tokens {
       if (on_axes() && is_coordinate_table(function, coordinates_.axes(), table.table()))
         store_as_rotated<Layout>(owner, function, k, v, table, table.table(), counts, threads);
       else
-        store_as_rotated<Layout>(owner, function, k, v, table, next_source(function, k.tokens), counts,
-                                 threads);
+        store_as_rotated<Layout>(owner, function, k, v, table, next_source(function), counts, threads);
     } else {
       memory_.check_new(function, k, v, counts);
       check_places(function, k.tokens, at, counts);
@@ -180,7 +172,7 @@ class stored_tokens {
   template <class Layout, class S>
   void check_table(const char* owner, const placed_table<S>& table) const {
     if (on_axes()) is_coordinate_table(owner, coordinates_.axes(), table.table());
-    if (rows_.empty() || storage_ == key_storage::raw) return;
+    if (empty() || storage_ == key_storage::raw) return;
     if (on_axes())
       require_rotation_on_axes(owner, rotation_, rotation_on_axes<Layout>(table));
     else
@@ -195,7 +187,7 @@ class stored_tokens {
     check_table<Layout>(owner, from);
     if (on_axes()) {
       rotator_between_axes<Layout, numbers_of<T>, From, To> rotator(
-          function, coordinates_.axes(), rows_.empty() || rotation_.frequencies == 0, from, to);
+          function, coordinates_.axes(), empty() || rotation_.frequencies == 0, from, to);
       for (Index b = 0; b < memory_.batch(); ++b)
         for (Index t = 0; t < rows_.size(b); ++t)
           rotate_stored(rotator, memory_.keys(), b, t, coordinates_.token(b, t));
@@ -219,7 +211,7 @@ class stored_tokens {
     const row_range rows = rows_.rows(function, row);
     rows_.check_tokens(function, rows, first, count);
     const Index last = first + count;
-    for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
+    for (Index b = rows.first; b < rows.last; ++b)
       memory_.move_down(b, [&](const auto& visit) { visit(last, first, rows_.size(b) - last); });
     coordinates_.remove(rows, rows_, first, last);
     rows_.remove(rows, first, last);
@@ -229,7 +221,7 @@ class stored_tokens {
     const row_range rows = rows_.rows(function, row);
     const token_list tokens(function, indices, rows_.size(rows.first));
     if (tokens.size() == 0) return;
-    for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
+    for (Index b = rows.first; b < rows.last; ++b)
       memory_.move_down(b, [&](const auto& visit) { tokens.for_each_kept(rows_.size(b), visit); });
     coordinates_.evict(rows, rows_, tokens);
     rows_.evict(rows, tokens, on_axes());
@@ -241,7 +233,7 @@ class stored_tokens {
     cache_memory<T, place> memory(owner, memory_.batch(), capacity, memory_.keys().heads,
                                   memory_.keys().head_dim, memory_.values().head_dim);
     for (Index b = 0; b < memory_.batch(); ++b) memory.copy_row(memory_, b, b, rows_.used(b));
-    Coordinates coordinates = coordinates_;
+    axes_rows coordinates = coordinates_;
     coordinates.reserve(owner, rows_, capacity);
     Rows rows = rows_;
     rows.reserve(capacity);
@@ -267,7 +259,7 @@ class stored_tokens {
     const row_range rows = checked_shift(function, first, count, delta, row);
     const Index last = first + count;
     if (delta != 0)
-      for (Index b = rows.first; b < (std::min)(rows.last, memory_.batch()); ++b)
+      for (Index b = rows.first; b < rows.last; ++b)
         for (Index t = first; t < last; ++t) rotate_stored(rotator, memory_.keys(), b, t, delta);
     note_shift(rows, first, last, delta);
   }
@@ -277,7 +269,7 @@ class stored_tokens {
     rows_.checked(function, to);
     if (&other == this && from == to) return;
     check_copy(owner, function, other, from, to);
-    const bool other_rotation = rows_.empty_but(to) || (on_axes() && other.rotation_.frequencies != 0);
+    const bool other_rotation = empty_but(to) || (on_axes() && other.rotation_.frequencies != 0);
     memory_.copy_row(other.memory_, from, to, other.rows_.used(from));
     coordinates_.copy_row(other.coordinates_, from, to, other.rows_.used(from));
     rows_.copy_row(other.rows_, from, to);
@@ -293,27 +285,21 @@ class stored_tokens {
   }
 
   /// Keys and values of every row.  Throws: std::invalid_argument if rows differ in size
-  head_view<const T> keys(const char* function) const {
-    return memory_.keys().token_range(0, rows_.common_size(function));
-  }
-  head_view<const T> values(const char* function) const {
-    return memory_.values().token_range(0, rows_.common_size(function));
-  }
-  /// Keys and values of row b.  Throws: std::out_of_range
-  head_view<const T> keys(const char* function, Index b) const {
-    return memory_.keys().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.used(b));
-  }
-  head_view<const T> values(const char* function, Index b) const {
-    return memory_.values().batch_range(rows_.checked(function, b), 1).token_range(0, rows_.used(b));
-  }
 
  private:
+  /// Whether no row stores a token, or no row except `row`.
+  bool empty() const { return empty_but(-1); }
+  bool empty_but(Index row) const {
+    for (Index b = 0; b < memory_.batch(); ++b)
+      if (b != row && !rows_.empty(b)) return false;
+    return true;
+  }
   /// Records the rotation of new keys. If it is equivalent to the recorded one, keeps the one with the
   /// frequencies on all axes.
   template <class Layout, class S>
   void remember(const char* function, const placed_table<S>& table) {
     if (const key_rotation given = rotation_of<Layout>(function, table);
-        !on_axes() || rows_.empty() || given.frequencies != 0)
+        !on_axes() || empty() || given.frequencies != 0)
       rotation_ = given;
   }
   /// Throws:  as check_new and check_room of the rows; std::invalid_argument if coordinates do not fit
@@ -355,7 +341,7 @@ class stored_tokens {
       throw_invalid(function, "both caches must store keys alike, got rotated and raw keys");
     check_equal(function, "both caches", "axes", coordinates_.axes(), other.coordinates_.axes());
     rows_.check_copy(function, other.rows_, from);
-    if (other.rows_.empty(from) || rows_.empty_but(to) || storage_ == key_storage::raw) return;
+    if (other.rows_.empty(from) || empty_but(to) || storage_ == key_storage::raw) return;
     if (!rotation_.known() && !other.rotation_.known()) return;
     if (on_axes() && rotation_.known() && other.rotation_.known())
       require_rotation_on_axes(owner, rotation_, other.rotation_);
@@ -422,26 +408,24 @@ class stored_tokens {
 
   cache_memory<T, place> memory_;
   Rows rows_;
-  Coordinates coordinates_;
+  axes_rows coordinates_;
   key_storage storage_;
   key_rotation rotation_;
 };
 
 // Not inline, so that programs can compile it once.
-template <class T, value_place place, class Rows, class Coordinates>
+template <class T, value_place place, class Rows>
 template <class Layout, class K, class V, class S, class Norm, class Threads>
-void stored_tokens<T, place, Rows, Coordinates>::store_next(const char* owner, const char* function,
-                                                            const head_view<K>& k, const head_view<V>& v,
-                                                            const key_transform<S, Norm>& transform,
-                                                            const row_counts& counts,
-                                                            const Threads& threads) {
+void stored_tokens<T, place, Rows>::store_next(const char* owner, const char* function, const head_view<K>& k,
+                                               const head_view<V>& v, const key_transform<S, Norm>& transform,
+                                               const row_counts& counts, const Threads& threads) {
   if (on_axes() && is_coordinate_table(function, coordinates_.axes(), transform.table.table()))
     store_rotated<Layout>(
         owner, function, k, v, transform,
         checked_token_rows(function, transform.table.table().rows(), memory_.batch(), k.tokens), counts,
         threads);
   else
-    store_rotated<Layout>(owner, function, k, v, transform, next_source(function, k.tokens), counts, threads);
+    store_rotated<Layout>(owner, function, k, v, transform, next_source(function), counts, threads);
 }
 
 }  // namespace rope::inline ROPE_ABI::detail
