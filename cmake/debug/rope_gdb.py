@@ -181,9 +181,7 @@ class cache:
 
     def used(self):
         """How many slots of each row have been written: tokens, or in a ring the slots that were ever used."""
-        rows = self.tokens["rows_"]
-        ring = "used_" in [field.name for field in rows.type.strip_typedefs().fields()]
-        return items(rows["used_" if ring else "sizes_"])
+        return [record["used"] for record in items(self.tokens["rows_"]["records_"])]
 
     def to_string(self):
         return "%s [batch %d, slots %d, heads %d, head_dim %d], used {%s}, keys %s" % (

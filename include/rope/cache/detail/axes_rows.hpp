@@ -220,7 +220,7 @@ class axes_rows {
   };
 
   bool is_evicted(Index b) const { return rows_[at(b)].evicted > none_evicted; }
-  /// Whether a shift of tokens [first, last) of row b also moves the largest evicted one: if it moves the newest token.
+  /// Whether a shift of tokens [first, last) of row b also moves its `evicted`: if it moves the newest token.
   template <class Rows>
   bool moves_evicted(Index b, const Rows& rows, Index first, Index last) const {
     return first < last && last == rows.size(b) && is_evicted(b);
