@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <rope/cache/token_cache.hpp>
+
 #include <rope/cache/kv_cache.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/cache/ring_cache.hpp>
