@@ -258,23 +258,35 @@ EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_s
   return false;
 }
 
-/// A view in bytes, for any type of channels: its first address, the extents and strides of its axes, and the
-/// addresses that it spans, [begin, end).
+/// A view in bytes, for any type of channels: its first address, and the extent and stride of each axis.
 struct memory_axes {
-  std::int64_t extents[4], strides[4], address, begin, end;
+  std::int64_t address, extents[4], strides[4];
 
   template <class T>
   explicit memory_axes(const head_view<T>& x)
-      : extents{x.batch, x.tokens, x.heads, x.head_dim * Index{sizeof(T)}},
+      : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        extents{x.batch, x.tokens, x.heads, x.head_dim * Index{sizeof(T)}},
         strides{x.batch_stride * Index{sizeof(T)}, x.token_stride * Index{sizeof(T)},
-                x.head_stride * Index{sizeof(T)}, 1},
-        address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
-        begin(address),
-        end(address + 1) {
-    for (int axis = 0; axis < 4; ++axis) {
-      const std::int64_t length = (extents[axis] - 1) * strides[axis];
-      (length < 0 ? begin : end) += length;
-    }
+                x.head_stride * Index{sizeof(T)}, 1} {}
+};
+
+/// The addresses that a view with elements spans, [begin, end).
+struct spanned_addresses {
+  std::int64_t begin, end;
+
+  template <class T>
+  explicit spanned_addresses(const head_view<T>& x) {
+    begin = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data));
+    end = begin + x.head_dim * Index{sizeof(T)};
+    add((x.batch - 1) * x.batch_stride * Index{sizeof(T)});
+    add((x.tokens - 1) * x.token_stride * Index{sizeof(T)});
+    add((x.heads - 1) * x.head_stride * Index{sizeof(T)});
+  }
+
+ private:
+  void add(std::int64_t length) {
+    begin += (std::min)(length, std::int64_t{0});
+    end += (std::max)(length, std::int64_t{0});
   }
 };
 
@@ -308,8 +320,8 @@ EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axe
 template <class A, class B>
 bool share_memory(const head_view<A>& a, const head_view<B>& b) {
   if (a.size() == 0 || b.size() == 0) return false;
-  const memory_axes of_a(a), of_b(b);
-  return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(of_a, of_b);
+  const spanned_addresses of_a(a), of_b(b);
+  return of_a.begin < of_b.end && of_b.begin < of_a.end && find_shared(memory_axes(a), memory_axes(b));
 }
 
 /// Whether two views have the same channels at the same addresses. Strides of extents of 1 are ignored.
