@@ -30,12 +30,12 @@
   ROPE_TEST_ROTATIONS_BY(X, T, float) \
   ROPE_TEST_ROTATIONS_BY(X, T, double)
 
-/// Applies `X(channels, rotation while reading, channels of keys)` to the attentions of one pair of channels.
-#define ROPE_TEST_ATTENTIONS(X, T, C, S)  \
-  X(T, no_rotation, C)                    \
-  X(T, ROPE_TEST_TURN(interleaved, S), C) \
-  X(T, ROPE_TEST_TURN(half_split, S), C)
-#define ROPE_TEST_TURN(layout, S) table_rotation<layout, S>
+/// Applies `X(channels, rotation while reading, channels of keys)` to the attentions of one type of channels,
+/// and of float queries to another type of keys.
+#define ROPE_TEST_ATTENTIONS(X, T) X(T, read_rotation<T>, T)
+#define ROPE_TEST_ATTENTIONS_TO(X, C) \
+  X(float, no_rotation, C)            \
+  X(float, read_rotation<float>, C)
 
 #define ROPE_TEST_ROTATION(layout, inverse, T, S) \
   ROPE_TEST_EXTERN template class rotation_plan<layout, inverse, T, S>;
@@ -58,52 +58,53 @@
   ROPE_TEST_EXTERN template void add_gradients_of_block(                                             \
       const attention_tape<T>&, const visibility&, Index, Index, Index, Index, const bias_gradient&, \
       const key_sums<arithmetic<T>>&, sum_order&, double*);
-#define ROPE_TEST_WEIGHTS(T)                    \
-  ROPE_TEST_EXTERN template void write_weights( \
-      const attention_call<T, no_rotation>&, const weights_view<arithmetic<T>>&, const rope::this_thread&);
+#define ROPE_TEST_WEIGHTS(T)                                                               \
+  ROPE_TEST_EXTERN template void write_weights(const attention_call<T, read_rotation<T>>&, \
+                                               const weights_view<arithmetic<T>>&,         \
+                                               const rope::this_thread&);
 #define ROPE_TEST_STORED(T)                                          \
   ROPE_TEST_EXTERN template class cache_memory<T, value_place::own>; \
   ROPE_TEST_EXTERN template class stored_tokens<T, value_place::own>;
 #define ROPE_TEST_PRODUCT(A) \
   ROPE_TEST_EXTERN template void multiply_panel(const A*, const A*, Index, bool, A*, Index);
 
-#define ROPE_TEST_INSTANCES_OF_FLOAT                             \
-  ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, float)                 \
-  ROPE_TEST_WEIGHTS(float)                                       \
-  ROPE_TEST_STORED(float)                                        \
-  ROPE_TEST_KEY_TURNS(float)                                     \
-  ROPE_TEST_NORM_TURNS(float, float)                             \
-  ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, float, float) \
-  ROPE_TEST_GRADIENT(float)                                      \
+#define ROPE_TEST_INSTANCES_OF_FLOAT               \
+  ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, float)   \
+  ROPE_TEST_WEIGHTS(float)                         \
+  ROPE_TEST_STORED(float)                          \
+  ROPE_TEST_KEY_TURNS(float)                       \
+  ROPE_TEST_NORM_TURNS(float, float)               \
+  ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float) \
+  ROPE_TEST_GRADIENT(float)                        \
   ROPE_TEST_PRODUCT(float)
-#define ROPE_TEST_INSTANCES_OF_DOUBLE                               \
-  ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, double)                   \
-  ROPE_TEST_WEIGHTS(double)                                         \
-  ROPE_TEST_STORED(double)                                          \
-  ROPE_TEST_KEY_TURNS(double)                                       \
-  ROPE_TEST_NORM_TURNS(double, double)                              \
-  ROPE_TEST_NORM_TURNS(float, double)                               \
-  ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, double, double, double) \
-  ROPE_TEST_GRADIENT(double)                                        \
+#define ROPE_TEST_INSTANCES_OF_DOUBLE               \
+  ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, double)   \
+  ROPE_TEST_WEIGHTS(double)                         \
+  ROPE_TEST_STORED(double)                          \
+  ROPE_TEST_KEY_TURNS(double)                       \
+  ROPE_TEST_NORM_TURNS(double, double)              \
+  ROPE_TEST_NORM_TURNS(float, double)               \
+  ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, double) \
+  ROPE_TEST_GRADIENT(double)                        \
   ROPE_TEST_PRODUCT(double)
-#define ROPE_TEST_INSTANCES_OF_HALF                                          \
-  ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, Eigen::half)                       \
-  ROPE_TEST_WEIGHTS(Eigen::half)                                             \
-  ROPE_TEST_STORED(Eigen::half)                                              \
-  ROPE_TEST_KEY_TURNS(Eigen::half)                                           \
-  ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, Eigen::half, Eigen::half, float) \
+#define ROPE_TEST_INSTANCES_OF_HALF                      \
+  ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, Eigen::half)   \
+  ROPE_TEST_WEIGHTS(Eigen::half)                         \
+  ROPE_TEST_STORED(Eigen::half)                          \
+  ROPE_TEST_KEY_TURNS(Eigen::half)                       \
+  ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, Eigen::half) \
   ROPE_TEST_GRADIENT(Eigen::half)
-#define ROPE_TEST_INSTANCES_OF_BFLOAT16                                              \
-  ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, Eigen::bfloat16)                           \
-  ROPE_TEST_WEIGHTS(Eigen::bfloat16)                                                 \
-  ROPE_TEST_STORED(Eigen::bfloat16)                                                  \
-  ROPE_TEST_KEY_TURNS(Eigen::bfloat16)                                               \
-  ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, Eigen::bfloat16, Eigen::bfloat16, float) \
+#define ROPE_TEST_INSTANCES_OF_BFLOAT16                      \
+  ROPE_TEST_ROTATIONS(ROPE_TEST_ROTATION, Eigen::bfloat16)   \
+  ROPE_TEST_WEIGHTS(Eigen::bfloat16)                         \
+  ROPE_TEST_STORED(Eigen::bfloat16)                          \
+  ROPE_TEST_KEY_TURNS(Eigen::bfloat16)                       \
+  ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, Eigen::bfloat16) \
   ROPE_TEST_GRADIENT(Eigen::bfloat16)
-#define ROPE_TEST_INSTANCES_OF_16_BIT_KEYS                             \
-  ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, Eigen::half, float) \
-  ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, Eigen::bfloat16, float)
-#define ROPE_TEST_INSTANCES_OF_8_BIT_KEYS ROPE_TEST_ATTENTIONS(ROPE_TEST_ATTENTION, float, std::int8_t, float)
+#define ROPE_TEST_INSTANCES_OF_16_BIT_KEYS                  \
+  ROPE_TEST_ATTENTIONS_TO(ROPE_TEST_ATTENTION, Eigen::half) \
+  ROPE_TEST_ATTENTIONS_TO(ROPE_TEST_ATTENTION, Eigen::bfloat16)
+#define ROPE_TEST_INSTANCES_OF_8_BIT_KEYS ROPE_TEST_ATTENTIONS_TO(ROPE_TEST_ATTENTION, std::int8_t)
 
 /// Functions that draw, store and read back numbers of one channel type.
 #define ROPE_TEST_OPERANDS(declared, T)                                             \

@@ -326,8 +326,8 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::wei
   using T = std::remove_const_t<Q>;
   using C = std::remove_const_t<K>;
   const auto rules = detail::checked_weight_sums<T, C>(q, k, options, false);
-  detail::find_weight_sums(detail::attention_call<T, detail::no_rotation, C>{q, k, {}, {}, rules, {}}, sums,
-                           threads);
+  detail::find_weight_sums(
+      detail::attention_call<T, detail::no_rotation_of<T, C>, C>{q, k, {}, {}, rules, {}}, sums, threads);
 }
 
 /// The attention that each key receives, of unrotated queries and keys, which are rotated while they are
@@ -348,9 +348,9 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::wei
   const auto rules = detail::checked_weight_sums<T, C>(q, k, options, true);
   detail::check_rotations<Layout>("attention_weight_sums", head_view<const T>(q), head_view<const C>(k), pair,
                                   rules);
-  using rotation = detail::table_rotation<Layout, typename decltype(pair)::scalar>;
-  detail::find_weight_sums(detail::attention_call<T, rotation, C>{q, k, {}, {}, rules, {pair}}, sums,
-                           threads);
+  const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
+  detail::find_weight_sums(
+      detail::attention_call<T, detail::read_rotation<T>, C>{q, k, {}, {}, rules, rotation}, sums, threads);
 }
 #undef ROPE_DETAIL_CHECK_WEIGHT_SUMS
 

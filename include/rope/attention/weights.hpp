@@ -212,7 +212,7 @@ void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, cons
   ROPE_DETAIL_CHECK_NO_LAYOUT("attention_weights", Layout);
   const auto rules = checked_weights<T>(q, k, options, false);
   const auto to = weights_in<arithmetic<T>>(weights, rules.shape());
-  write_weights(attention_call<T, no_rotation>{q, k, {}, {}, rules, {}}, to, threads);
+  write_weights(attention_call<T, read_rotation<T>>{q, k, {}, {}, rules, {}}, to, threads);
 }
 template <class Layout, class Q, class K, class W, class Tables, class Threads>
 void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, const Tables& tables,
@@ -226,8 +226,9 @@ void find_weights(const head_view<Q>& q, const head_view<K>& k, W& weights, cons
   const auto rules = checked_weights<T>(q, k, options, true);
   const auto to = weights_in<arithmetic<T>>(weights, rules.shape());
   check_rotations<Layout>("attention_weights", head_view<const T>(q), head_view<const T>(k), pair, rules);
-  using rotation = table_rotation<Layout, typename decltype(pair)::scalar>;
-  write_weights(attention_call<T, rotation>{q, k, {}, {}, rules, {pair}}, to, threads);
+  write_weights(
+      attention_call<T, read_rotation<T>>{q, k, {}, {}, rules, {std::type_identity<Layout>{}, pair}}, to,
+      threads);
 }
 
 /// The type of the weights of queries Q.

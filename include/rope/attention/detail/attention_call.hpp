@@ -23,17 +23,6 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Rotates tokens [first, first + tokens), at regular strides, of heads [head, head + heads) of row b into
-/// `to` [tokens, heads, head_dim], with the bits of `rotate`.
-template <class Layout, class Tokens, class T, class S, class Source>
-void rotate_into(const Tokens& x, Index b, Index first, Index tokens, Index head, Index heads,
-                 const placed_table<S>& table, const Source& positions, T* to) {
-  const head_view<const T> from = {x.at(b, first, head), 1, tokens,         heads,
-                                   x.head_dim,           0, x.token_stride, x.head_stride};
-  const head_view<T> out = {to, 1, tokens, heads, x.head_dim, 0, heads * x.head_dim, x.head_dim};
-  rotation_plan<Layout, false, T, S>(from, out, table).run(positions, 0, tokens);
-}
-
 /// Rotates queries and keys by their positions in attention. If `inverse`, converts gradients with respect to
 /// rotated queries and keys to gradients with respect to unrotated ones. Outputs may be the inputs.
 ///
@@ -60,18 +49,77 @@ void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, cons
 /// Queries and keys are used without rotation.
 struct no_rotation {
   static constexpr bool rotates = false;
+  static constexpr bool is_given() { return false; }
 };
 
-/// Queries and keys are rotated by their tables while they are read. Position p uses the table row for p +
+/// Table rows of tokens first, first + 1, ... of a row of the batch. Position p uses the table row for p +
 /// row_of_zero. Visibility uses p.
-template <class L, class S>
-struct table_rotation {
-  static constexpr bool rotates = true;
-  using Layout = L;
-  using scalar = S;
-  query_key_tables<S> tables;
-  std::int64_t row_of_zero = 0;
+struct read_positions {
+  const visibility* rules;
+  std::int64_t row_of_zero;
+  Index row, first;
+  bool of_keys;
+  std::int64_t first_of_table, end_of_table;
+
+  /// A key that is hidden from every query may be at a position outside the table. It is rotated by the
+  /// table's first row.
+  std::int64_t operator()(Index /*b*/, Index t) const {
+    if (!of_keys) return row_of_zero + rules->query_position(row, first + t);
+    const std::int64_t position = advance(rules->key_position(row, first + t), row_of_zero);
+    return position >= first_of_table && position < end_of_table ? position : first_of_table;
+  }
 };
+
+/// How queries and keys are rotated while they are read, if at all. The type does not depend on layouts and
+/// tables, so kernels are compiled once for all of them, and for calls without rotation.
+template <class T>
+class read_rotation {
+ public:
+  static constexpr bool rotates = true;
+
+  read_rotation() = default;
+  /// \param row_of_zero  the table row of position 0
+  template <class Layout, class S>
+  read_rotation(std::type_identity<Layout> /*layout*/,
+                const query_key_tables<S>& tables ROPE_DETAIL_LIFETIMEBOUND, std::int64_t row_of_zero = 0)
+      : rotate_(&rotate_rows<Layout, S>),
+        queries_(&tables.queries()),
+        keys_(&tables.keys()),
+        row_of_zero_(row_of_zero),
+        first_key_(tables.keys().table().first()),
+        end_of_keys_(tables.keys().table().last()) {}
+
+  bool is_given() const { return rotate_ != nullptr; }
+
+  /// Rotates tokens first, first + 1, ... of a row into `to` [tokens, heads, head_dim], with the bits of
+  /// `rotate`. `from` has these tokens only, at regular strides.
+  void rotate_queries(const head_view<const T>& from, const visibility& rules, Index row, Index first,
+                      T* to) const {
+    rotate_(from, queries_, {&rules, row_of_zero_, row, first, false, 0, 0}, to);
+  }
+  void rotate_keys(const head_view<const T>& from, const visibility& rules, Index row, Index first,
+                   T* to) const {
+    rotate_(from, keys_, {&rules, row_of_zero_, row, first, true, first_key_, end_of_keys_}, to);
+  }
+
+ private:
+  template <class Layout, class S>
+  static void rotate_rows(const head_view<const T>& from, const void* table, const read_positions& positions,
+                          T* to) {
+    const head_view<T> out = bshd(to, Index{1}, from.tokens, from.heads, from.head_dim);
+    rotation_plan<Layout, false, T, S>(from, out, *static_cast<const placed_table<S>*>(table))
+        .run(positions, 0, from.tokens);
+  }
+
+  void (*rotate_)(const head_view<const T>&, const void*, const read_positions&, T*) = nullptr;
+  const void* queries_ = nullptr;  // placed_table<S>
+  const void* keys_ = nullptr;
+  std::int64_t row_of_zero_ = 0, first_key_ = 0, end_of_keys_ = 0;
+};
+
+/// The rotation of calls without one. Kernels of keys that have the type of the queries serve both.
+template <class T, class C>
+using no_rotation_of = std::conditional_t<std::is_same_v<T, C>, read_rotation<T>, no_rotation>;
 
 /// A checked call of attention.
 ///
@@ -80,8 +128,8 @@ struct table_rotation {
 template <class T, class Rotation, class C = T>
 struct attention_call {
   using stored = C;
-  /// The type of keys after rotation: the wider of T and C, so that a channel is rounded to 16 bits at most
-  /// once.
+  /// The type of keys as kernels read them: the wider of T and C if they are rotated, so that a channel is
+  /// rounded to 16 bits at most once.
   using rotated = std::conditional_t<Rotation::rotates, T, C>;
 
   head_view<const T> q;

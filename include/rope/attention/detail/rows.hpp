@@ -62,29 +62,6 @@ row_block<Storage> rows_as(row_block<X> rows, Index count, Index channels, arith
   }
 }
 
-/// Table positions of query tokens first + t of a row.
-struct query_positions_from {
-  const visibility* rules;
-  std::int64_t row_of_zero;
-  Index row, first;
-  std::int64_t operator()(Index /*b*/, Index t) const {
-    return row_of_zero + rules->query_position(row, first + t);
-  }
-};
-/// Table positions of key tokens first + t of a row. A key that is hidden from every query may be at a
-/// position outside the table. It is rotated by the table's first row.
-template <class S>
-struct key_positions_from {
-  const visibility* rules;
-  const frequency_table<S>* table;
-  std::int64_t row_of_zero;
-  Index row, first;
-  std::int64_t operator()(Index /*b*/, Index t) const {
-    const std::int64_t position = advance(rules->key_position(row, first + t), row_of_zero);
-    return table->contains(position) ? position : table->first();
-  }
-};
-
 /// Buffers for copies of the rows that are read at a time.
 template <class T>
 struct row_buffers {
@@ -120,26 +97,19 @@ row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const t
   const auto [b, kv, first, count, rows] = run;
   const row_block<C> block = {rows, k.token_stride};
   if constexpr (Rotation::rotates) {
-    using Layout = typename Rotation::Layout;
-    const placed_table<typename Rotation::scalar>& table = call.rotation.tables.keys();
-    const key_positions_from<typename Rotation::scalar> positions{&call.rules, &table.table(),
-                                                                  call.rotation.row_of_zero, b, first};
-    if constexpr (std::is_same_v<T, C>) {
-      const head_view<const T> stored = {rows, 1, count, 1, k.head_dim, 0, k.token_stride, 0};
-      rotate_into<Layout>(stored, Index{0}, Index{0}, count, Index{0}, Index{1}, table, positions,
-                          buffers.rotated);
-    } else {
-      if constexpr (is_quantized<C>)
+    if (call.rotation.is_given()) {
+      head_view<const T> from = {buffers.rotated, 1, count, 1, k.head_dim, 0, k.head_dim, 0};
+      if constexpr (std::is_same_v<T, C>)
+        from.data = rows, from.token_stride = k.token_stride;
+      else if constexpr (is_quantized<C>)
         dequantize_rows(k, run, buffers.rotated);
       else
-        for (Index n = 0; n < count; ++n)
-          widen(block.rows + n * block.stride, k.head_dim, buffers.rotated + n * k.head_dim);
-      const head_view<const T> wide = {buffers.rotated, 1, count, 1, k.head_dim, 0, k.head_dim, k.head_dim};
-      rotate_into<Layout>(wide, Index{0}, Index{0}, count, Index{0}, Index{1}, table, positions,
-                          buffers.rotated);
+        rows_as<T>(block, count, k.head_dim, buffers.rotated);
+      call.rotation.rotate_keys(from, call.rules, b, first, buffers.rotated);
+      return rows_as<Storage>(row_block<T>{buffers.rotated, k.head_dim}, count, k.head_dim, buffers.wide);
     }
-    return rows_as<Storage>(row_block<T>{buffers.rotated, k.head_dim}, count, k.head_dim, buffers.wide);
-  } else if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
+  }
+  if constexpr (is_quantized<C> && !std::is_same_v<Storage, C>) {
     dequantize_rows(k, run, buffers.wide);
     return {buffers.wide, k.head_dim};
   } else {
@@ -164,14 +134,14 @@ row_block<Storage> read_values(const attention_call<T, Rotation, C>& call, const
 template <class T, class Rotation, class C>
 row_block<T> query_rows(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                         const row_buffers<T>& buffers) {
-  if constexpr (Rotation::rotates) {
-    rotate_into<typename Rotation::Layout>(
-        call.q, b, i, Index{1}, head, heads, call.rotation.tables.queries(),
-        query_positions_from{&call.rules, call.rotation.row_of_zero, b, i}, buffers.rotated);
-    return {buffers.rotated, call.q.head_dim};
-  } else {
-    return {call.q.at(b, i, head), call.q.head_stride};
-  }
+  const head_view<const T> rows = {call.q.at(b, i, head), 1, 1, heads,
+                                   call.q.head_dim,       0, 0, call.q.head_stride};
+  if constexpr (Rotation::rotates)
+    if (call.rotation.is_given()) {
+      call.rotation.rotate_queries(rows, call.rules, b, i, buffers.rotated);
+      return {buffers.rotated, call.q.head_dim};
+    }
+  return {rows.data, rows.head_stride};
 }
 
 /// Writes the rows of query_rows times `factor`. Channel d of query head `head` + g is written to to[d *

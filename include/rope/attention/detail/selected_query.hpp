@@ -142,7 +142,7 @@ class selected_query {
                 ? of_.out  // weights are computed without an output
                 : of_.out.batch_range(b_, 1).token_range(i_, 1).head_range(first_head(), group),
             visibility(options(), {1, 1, count_, group, of_.q.head_dim},
-                       Rotation::rotates ? key_order::any : key_order::contiguous),
+                       of_.rotation.is_given() ? key_order::any : key_order::contiguous),
             of_.rotation};
   }
 
@@ -165,7 +165,7 @@ class selected_query {
     one.bias = entries_of(all.bias, workspace<selected_bias, float>(all.bias ? group * count_ : 0));
     static constexpr std::int64_t none[] = {0};
     if (rules.is_padding(b_, i_)) one.query_counts = none;
-    if constexpr (Rotation::rotates) {
+    if (of_.rotation.is_given()) {
       std::int64_t* const positions = workspace<selected_positions, std::int64_t>(count_ + 1);
       for (Index n = 0; n < count_; ++n) positions[n] = rules.key_position(b_, list_[n]);
       if (count_ > 0) positions[count_] = rules.query_position(b_, i_);

@@ -323,12 +323,12 @@ class attended_call {
     const head_view<T> out = queries_.rows(out_, b, number);
     const attended_part part = {b, number, 0, 0, 0, -1};
     if constexpr (rotates)
-      if (raw())
-        return visit(
-            attention_call<T, table_rotation<Layout, S>, C>{
-                q, k, v, out, rules, {tables_of(*table_), row_of_zero(b)}},
-            part);
-    visit(attention_call<T, no_rotation, C>{rotated(q, b, 0), k, v, out, rules, {}}, part);
+      if (raw()) {
+        const query_key_tables tables = tables_of(*table_);
+        const read_rotation<T> rotation(std::type_identity<Layout>{}, tables, row_of_zero(b));
+        return visit(attention_call<T, read_rotation<T>, C>{q, k, v, out, rules, rotation}, part);
+      }
+    visit(attention_call<T, no_rotation_of<T, C>, C>{rotated(q, b, 0), k, v, out, rules, {}}, part);
   }
 
   /// Rotated queries [first, first + q.tokens) of the rows from b on.
@@ -367,12 +367,12 @@ class attended_call {
           options.causal = false;
           options.window = options.sinks = 0;
           const visibility rules(options, {1, 1, seen.keys.tokens, heads, q.head_dim});
-          visit(attention_call<T, no_rotation, T>{query.head_range(first, heads),
-                                                  seen.keys,
-                                                  seen.values,
-                                                  out.token_range(i, 1).head_range(first, heads),
-                                                  rules,
-                                                  {}},
+          visit(attention_call<T, read_rotation<T>, T>{query.head_range(first, heads),
+                                                       seen.keys,
+                                                       seen.values,
+                                                       out.token_range(i, 1).head_range(first, heads),
+                                                       rules,
+                                                       {}},
                 attended_part{b, 1, i, first, position, rank});
         }
       }
