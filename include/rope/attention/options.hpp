@@ -216,8 +216,8 @@ void check_scores(const char* function, const char* name, const score_view<X>& x
                   shape_text({x.batch, x.heads, x.queries, x.keys}));
 }
 
-inline void check_counts_of_rows(const char* function, const char* name, const any_integers& counts,
-                                 Index batch, Index tokens) {
+EIGEN_DONT_INLINE inline void check_counts_of_rows(const char* function, const char* name,
+                                                   const any_integers& counts, Index batch, Index tokens) {
   require_length(function, name, counts.size(), batch, batch);
   for (std::size_t b = 0; b < counts.size(); ++b)
     if (counts[b] < 0 || counts[b] > tokens)

@@ -230,8 +230,8 @@ class visibility {
   }
 
   /// The first key of segment `s` of row b at `position` or later, or the end of the segment. Requires
-  /// in_ranges().
-  Index key_from(Index b, const segment& s, std::int64_t position) const {
+  /// in_ranges(). Not inline, because keys_of() calls it four times.
+  EIGEN_DONT_INLINE Index key_from(Index b, const segment& s, std::int64_t position) const {
     const auto keys = static_cast<Index>(s.keys);
     if (order_ == key_order::ascending) {
       const std::int64_t* list = listed_key_positions(b);
