@@ -60,7 +60,7 @@ class weight_sums_passes {
         group_(call.group()),
         pairs_(call.q.batch * call.k.heads) {
     call_.v = call.k;
-    call_.v.head_dim = 0;
+    call_.v.head_dim = call_.v.token_stride = 0;  // copies of no channels have no memory to add a stride to
     const Index tiles = pieces(call.k.tokens, shape::tile);
     tiles_of_run_ = (std::max)(Index{32}, pieces(tiles, max_runs));
     runs_ = pieces(tiles, tiles_of_run_);
