@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "fuzz/support/drawn_lists.hpp"
 #include "fuzz/support/drawn_ranges.hpp"
 #include "fuzz/support/moved_keys_target.hpp"
 #include "fuzz/support/wrong_option.hpp"
@@ -122,6 +123,18 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
         options.mask =
             score_matrix(reinterpret_cast<const bool*>(seen_by_mask.data()), batch_, 1, a.queries, longest);
       }
+      drawn_lists lists;
+      if (other >= 14 && other < 28 && a.queries > 0) {
+        const auto size_for = [&](Index r, Index i) {
+          return i < a.counts[static_cast<std::size_t>(r)] ? size(r) : Index{-1};
+        };
+        lists = drawn_lists(b_, batch_, a.queries, extents_.heads, size_for);
+        options.selected = lists.view();
+        if (b_.one_in(8)) {
+          lists.spoil(b_, longest, options);
+          invalid = true;
+        }
+      }
       std::vector<double> sums;
       if (masked && a.queries > 0) {
         sums.assign(static_cast<std::size_t>(batch_ * a.queries * heads), -77);
@@ -152,6 +165,7 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
         };
         for_visible([&](Index t) {
           if (masked && !seen_by_mask[static_cast<std::size_t>((r * a.queries + i) * longest + t)]) return;
+          if (lists && !lists.has(r, i, a.queries, t)) return;
           positioned_token one = this->shown(r, t);
           if (raw()) this->template rotate_key<Q>(one.k, table, interleaved_one, one.position);
           keys.push_back(one.k), values.push_back(one.v), tokens.push_back(t);

@@ -8,6 +8,7 @@
 #include <rope/cache/attention.hpp>
 #include <vector>
 
+#include "fuzz/support/drawn_lists.hpp"
 #include "fuzz/support/moved_keys_target.hpp"
 #include "fuzz/support/wrong_option.hpp"
 
@@ -92,7 +93,21 @@ class decoder final : public moved_keys_target<latent_cache<T>> {
         invalid = true;
         a.counts.push_back(0);
       }
-      options.queries_are_rotated = !rotated;
+      drawn_lists lists;
+      if (other < 10 && a.queries > 0) {
+        Index longest = 0;
+        for (Index r = 0; r < batch_; ++r) longest = std::max(longest, size(r));
+        const auto size_for = [&](Index r, Index i) {
+          return i < a.counts[static_cast<std::size_t>(r)] ? size(r) : Index{-1};
+        };
+        lists = drawn_lists(b_, batch_, a.queries, 1, size_for);
+        options.selected = lists.view();
+        if (b_.one_in(8)) {
+          lists.spoil(b_, longest, options);
+          invalid = true;
+        }
+      }
+      options.queries_are_rotated = !turned;
       const auto call = [&] {
         if (!rotated) return attention(asked.asking(), cache_, asked.out, options, a.counts);
         with_layout(interleaved_one, [&]<class Layout>(Layout) {
@@ -108,6 +123,7 @@ class decoder final : public moved_keys_target<latent_cache<T>> {
         if (rotated) this->template rotate_key<T>(query, table, interleaved_one, position);
         std::vector<key> seen;
         this->for_seen(r, position, window, [&](Index t) {
+          if (lists && !lists.has(r, i, a.queries, t)) return;
           seen.push_back(at(r, t).k);
           if (raw()) this->template rotate_key<T>(seen.back(), table, interleaved_one, at(r, t).position);
         });

@@ -17,6 +17,7 @@
 #include "fuzz/support/asked_queries.hpp"
 #include "fuzz/support/bytes.hpp"
 #include "fuzz/support/check.hpp"
+#include "fuzz/support/drawn_lists.hpp"
 #include "fuzz/support/drawn_ranges.hpp"
 #include "fuzz/support/new_tokens.hpp"
 #include "fuzz/support/position_tables.hpp"
@@ -586,7 +587,7 @@ class engine {
     const bool beyond = rotated && b_.one_in(16);
     const std::size_t table = draw_table();
     const Index window = b_.coin() ? 0 : b_.between(1, 4);
-    const long chosen = b_.up_to(255);  // one of the last 32 ranges, so that the others keep their meaning
+    const long chosen = b_.up_to(255);  // of the last 48 lists and ranges, so that others mean what they did
     const Index sinks = chosen % 3;
     asked_queries<T, Q> asked(b_, n.batch, n.tokens, heads, dim_, value_dim_);
     bool enough = true, in_table = true;
@@ -607,9 +608,24 @@ class engine {
     wrong_option spoilt;
     drawn_ranges ranges;
     const bool ranged = chosen >= 224 && n.batch * n.tokens > 0;
+    Index longest = 0;
+    for (const sequence& one : all_) longest = std::max(longest, one.length());
+    drawn_lists lists;
+    if (chosen >= 208 && chosen < 240 && n.batch * n.tokens > 0 && heads_ > 0) {
+      const auto size_for = [&](Index r, Index i) {
+        for (Index s = 0; s < sequences(); ++s)
+          if (r == n.row(s) && i >= n.first(s) && i - n.first(s) < counts[static_cast<std::size_t>(s)])
+            return at(s).length();
+        return Index{-1};
+      };
+      lists = drawn_lists(b_, n.batch, n.tokens, heads_, size_for);
+      options.selected = lists.view();
+      if (b_.one_in(8)) {
+        lists.spoil(b_, longest, options);
+        invalid = true;
+      }
+    }
     if (ranged) {
-      Index longest = 0;
-      for (const sequence& one : all_) longest = std::max(longest, one.length());
       ranges = drawn_ranges(b_, n.batch, n.tokens, longest);
       options.key_ranges = ranges.list;
       if (!b_.one_in(8)) options.window = options.sinks = 0;
@@ -686,6 +702,11 @@ class engine {
           ranges.for_seen(n.row(s), n.first(s) + i, at(s).length(), [&](Index t) { seen.push_back(t); });
         for (Index t = 0; t <= position && !ranged; ++t)
           if (window == 0 || position - t < window || t < sinks) seen.push_back(t);
+        if (lists)
+          seen.erase(
+              std::remove_if(seen.begin(), seen.end(),
+                             [&](Index t) { return !lists.has(n.row(s), n.first(s) + i, n.tokens, t); }),
+              seen.end());
         for (Index h = 0; h < heads; ++h)
           check_output(asked.out, n.row(s), n.first(s) + i, h, group, query, keys, values, seen);
       }
