@@ -10,6 +10,7 @@
 #include <random>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/rotation/rotate.hpp>
+#include <rope/rotation/rotate_heads.hpp>
 #include <rope/tables/table.hpp>
 #include <span>
 #include <stdexcept>
@@ -310,6 +311,22 @@ void check_rotation(bytes& b, const setting& s, const operands& x) {
         "rotation while keys are read gives the bits of rotate and attention");
 }
 
+/// Heads as rows of a batch are the same heads in the same memory, or a refusal.
+template <class C>
+void check_heads_as_batch(const head_view<const C>& x, Index kv_heads) {
+  const Index group = x.heads / kv_heads;
+  if (x.batch > 1 && kv_heads > 1 && x.batch_stride != x.heads * x.head_stride)
+    return fuzz::refuses<std::invalid_argument>("heads that are no rows are refused",
+                                                [&] { rope::heads_as_batch(x, kv_heads); });
+  const head_view<const C> rows = rope::heads_as_batch(x, kv_heads);
+  check(rows.batch == x.batch * kv_heads && rows.tokens == x.tokens && rows.heads == group &&
+            rows.head_dim == x.head_dim,
+        "a row has the heads of a key head");
+  testing::for_each_head(x, [&](Index r, Index t, Index h) {
+    check(rows.at(r * kv_heads + h / group, t, h % group) == x.at(r, t, h), "a head stays where it is");
+  });
+}
+
 template <class T, class C>
 void run(bytes& b) {
   dice d(b);
@@ -336,6 +353,8 @@ void run(bytes& b) {
   placed<T> q(b, x.q);
   placed<C> k(b, x.k), v(b, x.v);
   placed<T> out(b, tensor(s.e.batch, s.e.queries, s.e.heads, s.e.value_dim, attention_call::unwritten));
+  check_heads_as_batch(q.read_only(), s.e.kv_heads);
+  check_heads_as_batch(k.read_only(), s.e.kv_heads);
   std::vector<double> sums(d.up_to(2) > 0 ? static_cast<std::size_t>(s.e.batch * s.e.queries * s.e.heads) : 0,
                            -7);
   constexpr bool has_products = std::is_same_v<T, Eigen::bfloat16> && std::is_same_v<C, Eigen::bfloat16>;

@@ -428,6 +428,64 @@ void run_mask(bytes& b) {
           "a token sees the tokens of its row");
 }
 
+/// Whether key j is in a range.
+bool is_in(const rope::key_range& range, Index j) {
+  return j >= range.first && j < range.first + range.count;
+}
+
+/// Ranges of keys by a rule, or a refusal.
+void run_rule(bytes& b) {
+  const Index keys = b.up_to(9), queries = b.one_in(6) ? b.between(-1, 10) : b.up_to(long(keys)),
+              size = b.one_in(6) ? static_cast<Index>(b.integer()) : b.between(0, 10);
+  const long rule = b.up_to(2);
+  const bool fits = queries >= 0 && queries <= keys && (rule == 0 ? size >= 0 && size <= keys : size > 0);
+  const auto call = [&] {
+    const rope::row_tokens row = {.queries = queries, .keys = keys};
+    return rule == 0   ? rope::prefix_ranges(size, row)
+           : rule == 1 ? rope::block_causal_ranges(size, row)
+                       : rope::chunk_ranges(size, row);
+  };
+  if (!fits) return fuzz::refuses<std::invalid_argument>("queries are tokens of their row", call);
+  const std::vector<rope::key_range> ranges = call();
+  check(static_cast<Index>(ranges.size()) == queries, "a query has a range");
+  for (Index i = 0; i < queries; ++i)
+    for (Index j = 0, t = keys - queries + i; j < keys; ++j) {
+      const bool sees = rule == 0   ? j < size || j <= t
+                        : rule == 1 ? j / size <= t / size
+                                    : j / size == t / size && j <= t;
+      check(is_in(ranges[static_cast<std::size_t>(i)], j) == sees, "a range is its rule");
+    }
+}
+
+/// Ranges of segments, some of them padded, or a refusal.
+void run_segments(bytes& b) {
+  std::vector<std::int64_t> offsets = {b.one_in(12) ? 1 : 0}, lengths, segment_of;
+  bool fits = offsets[0] == 0;
+  const bool causal = b.coin(), is_padded = b.coin();
+  for (Index s = 0, count = b.up_to(4); s < count; ++s) {
+    const std::int64_t tokens = b.one_in(12) ? -1 : b.up_to(4),
+                       length = b.one_in(12) ? b.between(-1, 5) : b.up_to(std::max(0L, long(tokens)));
+    offsets.push_back(offsets.back() + tokens);
+    fits = fits && tokens >= 0;
+    if (is_padded) lengths.push_back(length), fits = fits && length >= 0 && length <= tokens;
+    for (std::int64_t t = 0; t < tokens; ++t) segment_of.push_back(s);
+  }
+  if (is_padded && b.one_in(8)) lengths.push_back(0), fits = false;
+  const auto call = [&] { return rope::segment_ranges(offsets, causal, lengths); };
+  if (!fits) return fuzz::refuses<std::invalid_argument>("segments lie end to end", call);
+  const std::vector<rope::key_range> ranges = call();
+  check(ranges.size() == segment_of.size(), "a token has a range");
+  const auto is_real = [&](std::size_t t) {
+    const auto s = static_cast<std::size_t>(segment_of[t]);
+    return lengths.empty() || static_cast<std::int64_t>(t) - offsets[s] < lengths[s];
+  };
+  for (std::size_t t = 0; t < segment_of.size(); ++t)
+    for (std::size_t j = 0; j < segment_of.size(); ++j)
+      check(is_in(ranges[t], static_cast<Index>(j)) ==
+                (segment_of[t] == segment_of[j] && is_real(t) && is_real(j) && (!causal || j <= t)),
+            "a token sees its segment");
+}
+
 /// grid_positions of any extents and first cells.
 void run_grid(bytes& b) {
   std::vector<Index> extents(static_cast<std::size_t>(b.up_to(3)));
@@ -475,5 +533,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
     default:
       run_prompt(b);
   }
+  // After the others, so that inputs of the corpus keep what they mean.
+  if (!b.empty()) b.coin() ? run_rule(b) : run_segments(b);
   return 0;
 }

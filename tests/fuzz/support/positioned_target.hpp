@@ -104,6 +104,19 @@ class positioned_target : public kept_target<Cache, positioned_token> {
       refused(invalid_argument, claim, [&] { static_cast<void>(cache_.values()); });
     }
     check_query_counts(cache_, rows_, appends_, forgot_);
+    const bool known = rotation_.known && !raw() && !this->empty();
+    check(cache_.rotates_keys() == known && cache_.rotation().known() == known,
+          "the rotation of keys is known if a table rotated all of them");
+    if (!known) return;
+    const std::size_t other = rotation_.table == 0 ? 1 : 0;
+    rope::key_rotation same, of_other;
+    with_layout(rotation_.interleaved, [&]<class Layout>(Layout) {
+      same = cache_.template rotation_by<Layout>(cache_tables()[rotation_.table]);
+      of_other = cache_.template rotation_by<Layout>(cache_tables()[other]);
+    });
+    check(cache_.rotation() == same, "the rotation of keys is that of their table");
+    check((cache_.rotation() == of_other) == is_by(other, rotation_.interleaved),
+          "the rotation of keys is not that of another table");
   }
 
   /// Calls f with a table that fits the cache or, in form 2, with one that does not. A latent_cache accepts a
