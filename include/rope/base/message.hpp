@@ -74,9 +74,13 @@ class message_part {
 
 inline void append(std::string& text, message_part part) { part.append_to(text); }
 
+inline void append(std::string& text, std::initializer_list<message_part> parts) {
+  for (const message_part& part : parts) part.append_to(text);
+}
+
 inline std::string joined(std::initializer_list<message_part> parts) {
   std::string text = "rope::";
-  for (const message_part& part : parts) part.append_to(text);
+  append(text, parts);
   return text;
 }
 

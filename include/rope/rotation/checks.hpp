@@ -258,16 +258,16 @@ EIGEN_DONT_INLINE inline bool leads_to(const memory_steps* steps, const memory_s
   return false;
 }
 
-/// A view in bytes, for any type of channels: its first address, and the extent and stride of each axis.
+/// A view of channels of any type: its first address, and the extent and stride of each axis.
 struct memory_axes {
-  std::int64_t address, extents[4], strides[4];
+  std::int64_t address, size, extents[4], strides[4];  // size of a channel; the last axis is one of bytes
 
   template <class T>
   explicit memory_axes(const head_view<T>& x)
       : address(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        size(sizeof(T)),
         extents{x.batch, x.tokens, x.heads, x.head_dim * Index{sizeof(T)}},
-        strides{x.batch_stride * Index{sizeof(T)}, x.token_stride * Index{sizeof(T)},
-                x.head_stride * Index{sizeof(T)}, 1} {}
+        strides{x.batch_stride, x.token_stride, x.head_stride, 1} {}
 };
 
 /// The addresses that a view with elements spans, [begin, end).
@@ -275,9 +275,9 @@ struct spanned_addresses {
   std::int64_t begin, end;
 
   template <class T>
-  explicit spanned_addresses(const head_view<T>& x) {
-    begin = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data));
-    end = begin + x.head_dim * Index{sizeof(T)};
+  explicit spanned_addresses(const head_view<T>& x)
+      : begin(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data))),
+        end(begin + x.head_dim * Index{sizeof(T)}) {
     add((x.batch - 1) * x.batch_stride * Index{sizeof(T)});
     add((x.tokens - 1) * x.token_stride * Index{sizeof(T)});
     add((x.heads - 1) * x.head_stride * Index{sizeof(T)});
@@ -294,12 +294,12 @@ struct spanned_addresses {
 EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axes& b) {
   memory_steps steps[8];
   int count = 0;
-  for (int axis = 0; axis < 8; ++axis) {
-    const bool back = axis < 4;
-    const std::int64_t extent = back ? a.extents[axis] : b.extents[axis - 4],
-                       bytes = back ? a.strides[axis] : b.strides[axis - 4];
-    if (extent == 1 || bytes == 0) continue;  // the stride of an extent of 1 is arbitrary and may be huge
-    const std::int64_t most = back == (bytes < 0) ? extent - 1 : 0;
+  for (int i = 0; i < 8; ++i) {
+    const memory_axes& x = i < 4 ? a : b;
+    const std::int64_t extent = x.extents[i % 4], stride = x.strides[i % 4];
+    if (extent == 1 || stride == 0) continue;  // the stride of an extent of 1 is arbitrary and may be huge
+    const std::int64_t bytes = stride * (i % 4 == 3 ? 1 : x.size),
+                       most = (i < 4) == (bytes < 0) ? extent - 1 : 0;
     const memory_steps next = {bytes < 0 ? -bytes : bytes, most - extent + 1, most};
     int place = 0;
     while (place < count && steps[place].stride > next.stride) ++place;
@@ -308,7 +308,7 @@ EIGEN_DONT_INLINE inline bool find_shared(const memory_axes& a, const memory_axe
       steps[place].most += next.most;
       continue;
     }
-    for (int i = count++; i > place; --i) steps[i] = steps[i - 1];
+    for (int later = count++; later > place; --later) steps[later] = steps[later - 1];
     steps[place] = next;
   }
   int tries = 4096;
@@ -405,18 +405,15 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
                          range.smallest >= first && range.smallest < last ? range.largest : range.smallest,
                      from = (std::min)(first, position), to = (std::max)(last, advance(position, 1));
   std::string given, advice = ", one for each token, and row r is position r";
-  const auto write = [](std::string& text, std::initializer_list<message_part> parts) {
-    for (const message_part& part : parts) part.append_to(text);
-  };
   if (start != nullptr && tokens != 1)
-    write(given, {", got positions ", *start, " to ", advance(*start, tokens - 1), " (start ", *start, ", ",
-                  tokens, " tokens)"});
+    append(given, {", got positions ", *start, " to ", advance(*start, tokens - 1), " (start ", *start, ", ",
+                   tokens, " tokens)"});
   if (source == table_source::entries) {
     advice = "; give it a row for this position";
   } else if (source != table_source::coordinates) {
     advice = ", make it with frequency_table(frequencies, ";
-    if (from != 0) write(advice, {from, ", "});
-    write(advice, {to, ")"});
+    if (from != 0) append(advice, {from, ", "});
+    append(advice, {to, ")"});
   }
   throw_out_of_range(function, "position ", position, " is outside the table's [", first, ", ", last, ")",
                      given, "; the table has ", last - first, " rows", advice);
