@@ -105,36 +105,28 @@ constexpr bool lacks_tables(std::size_t count) {
 
 /// Overloads of `function` for calls that match no other: without a view, without the table of a layout, or
 /// with misplaced arguments after the views.
-#define ROPE_DETAIL_ASK_FOR_TOKENS(function, name, misplaced, sentence) \
-  ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, name);                      \
-  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function, name);                  \
-  template <class Layout = detail::unnamed_layout, class... Arguments>  \
-  requires(!detail::lacks_tokens<Layout, Arguments...>() &&             \
-           (std::is_same_v<Layout, detail::unnamed_layout> ||           \
-            !detail::lacks_table<Arguments...>)&&misplaced) void        \
-  function(Arguments&&...) {                                            \
-    static_assert(!misplaced, name ": " sentence);                      \
-  }                                                                     \
+#define ROPE_DETAIL_ASK_FOR_TOKENS(function, misplaced, sentence)                                          \
+  ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(function, #function);                                                    \
+  ROPE_DETAIL_ASK_FOR_TABLE_OF_LAYOUT(function);                                                           \
+  template <class Layout = detail::unnamed_layout, class... Arguments>                                     \
+  requires(!detail::lacks_view<2, Arguments...>() && (std::is_same_v<Layout, detail::unnamed_layout> ||    \
+                                                      !detail::lacks_table<Arguments...>)&&misplaced) void \
+  function(Arguments&&...) {                                                                               \
+    static_assert(!misplaced, #function ": " sentence);                                                    \
+  }                                                                                                        \
   static_assert(true)
 
-#define ROPE_DETAIL_ASK_FOR_APPEND(cache, as)                                                         \
-  ROPE_DETAIL_ASK_FOR_TOKENS(                                                                         \
-      append, cache "::append", (detail::misplaced_in_append<detail::stored_as::as, Arguments...>()), \
-      "after both views pass the table if the cache rotates keys, then counts (any integers, "        \
-      "[batch], or {}), then the threads")
-
-#define ROPE_DETAIL_ASK_FOR_APPEND_AT(cache, as)                                                \
-  ROPE_DETAIL_ASK_FOR_TOKENS(                                                                   \
-      append_at, cache "::append_at",                                                           \
-      (detail::misplaced_in_append_at<detail::stored_as::as, Arguments...>()),                  \
-      "after both views pass the table if the cache rotates keys, then "                        \
-      "positions (a start, a list of ids, row_starts, segments" ROPE_DETAIL_COORDINATES_OF_##as \
-      "), then counts (any integers, [batch], or {}), then the threads")
-#define ROPE_DETAIL_COORDINATES_OF_heads " or, without a table, token_coordinates"
-#define ROPE_DETAIL_COORDINATES_OF_latents
-
-#define ROPE_DETAIL_ASK_FOR_APPEND_ROTATED(cache)                                                            \
-  ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(append_rotated, cache "::append_rotated");                                 \
+/// Such overloads of the functions that append tokens.
+#define ROPE_DETAIL_ASK_FOR_APPENDS(place)                                                                   \
+  ROPE_DETAIL_ASK_FOR_TOKENS(append, (detail::misplaced_in_append<place, Arguments...>()),                   \
+                             "after both views pass the table if the cache rotates keys, then counts (any "  \
+                             "integers, [batch], or {}), then the threads");                                 \
+  ROPE_DETAIL_ASK_FOR_TOKENS(append_at, (detail::misplaced_in_append_at<place, Arguments...>()),             \
+                             "after both views pass the table if the cache rotates keys, then positions "    \
+                             "(a start, a list of ids, row_starts, segments or, for heads without a table, " \
+                             "token_coordinates), then counts (any integers, [batch], or {}), then the "     \
+                             "threads");                                                                     \
+  ROPE_DETAIL_ASK_FOR_LAYOUT_TYPE(append_rotated, "append_rotated");                                         \
   template <class Layout = detail::unnamed_layout, class K, class V, class... More>                          \
   requires(detail::lacks_view<2, K, V>() || detail::misplaced_in_append_rotated<K, V, More...>()) void       \
   append_rotated(const K&, const V&, const More&...) {                                                       \
