@@ -25,15 +25,14 @@
 #include <rope/tables/query_key_tables.hpp>
 #include <rope/tables/table.hpp>
 
-/// Scaled dot-product attention, with or without rotation of queries and keys.
-///
-/// Attention to int8 keys and values with one scale per token and head.
+/// Scaled dot-product attention, with or without rotation of queries and keys. Keys and values may be int8
+/// with one scale per token and head.
 
 namespace rope::inline ROPE_ABI {
 
 namespace detail {
 
-/// Throws unless the heads and head_dim of q, k, v and out fit. k and v are views or paged.
+/// Checks that the heads and head_dim of q, k, v and out fit together. k and v are views or pages.
 ///
 /// Throws:  std::invalid_argument
 template <class Q, class K, class Out>
@@ -46,7 +45,7 @@ void check_heads(const Q& q, const K& k, const K& v, const Out& out) {
              "q.heads must be a multiple of k.heads", q.heads, k.heads);
 }
 
-/// Checks the arguments of a call before anything is written, and returns its visibility rules.
+/// Checks the arguments of a call before anything is written, and returns the visibility rules of the call.
 template <class T, class C>
 visibility checked_attention(const head_view<const T>& q, const head_view<const C>& k,
                              const head_view<const C>& v, const head_view<T>& out,
@@ -68,7 +67,7 @@ visibility checked_attention(const head_view<const T>& q, const head_view<const 
   return {options, shape};
 }
 
-/// Rejects an output that overlaps q, unless it is the same view.
+/// Rejects an output that overlaps q, unless out and q are the same view.
 ///
 /// Throws:  std::invalid_argument
 template <class T>
@@ -79,7 +78,7 @@ void check_output(const head_view<const T>& q, const head_view<T>& out) {
                   "out must be q itself or share no memory with it, and covers a part of q or "
                   "has its axes in another order; give out memory of its own");
 }
-/// Also rejects an output that shares memory with k or v, which are read after out is written.
+/// Also rejects an output that shares memory with k or v, because both are read after out is written.
 ///
 /// Throws:  std::invalid_argument
 template <class T, class C>
@@ -99,7 +98,7 @@ constexpr bool lacks_output() {
   return views[0] && views[1] && views[2] && !views[3];
 }
 
-/// Whether an argument after out (the last view) and the tables is not attention_options.
+/// Whether there is an argument after out (the last view) and the tables, and it is not attention_options.
 template <class... Arguments>
 constexpr bool lacks_options() {
   enum kind { view, tables, options, other };
@@ -141,9 +140,9 @@ constexpr bool lacks_options() {
 /// \param options  visible keys, formula of scores, and optional outputs
 /// \param threads  your threads, see base/parallel.hpp; small calls use the calling thread only
 ///
-/// The scale is multiplied by log2(e), and so are scores. A score, or a channel of q times the scale, that
-/// overflows the arithmetic type (beyond 2.3e38 for float) counts as the largest number of its sign. Terms of
-/// one sum q_i . k_j that overflow must have the same sign.
+/// Scores are computed in units of log2, so the scale is multiplied by log2(e). If a score, or a channel of q
+/// times the scale, then overflows the arithmetic type (beyond 2.3e38 for float), it counts as the largest
+/// number of its sign. Terms of one sum q_i . k_j that overflow must have the same sign.
 ///
 /// int8 keys and values are read as if they were dequantized first:
 ///
@@ -151,8 +150,9 @@ constexpr bool lacks_options() {
 ///     quantize(v, values);
 ///     attention(q, keys, values, out, {.window = 1024});
 ///
-/// A scale that is NaN or infinite affects exactly the queries that attend to its token. Products of a query
-/// channel and an integer must not overflow float: 127 |scale q_i| must stay below 2e38.
+/// If the scale of a token is NaN or infinite, exactly the queries that attend to this token are affected.
+/// Products of a query channel and an integer must not overflow float: 127 |scale q_i| must stay below 2e38,
+/// with the scale of the options.
 ///
 /// Requires:  out shares no element with k or v, and none with q unless it is the same view; throws if an
 ///            overlap is detected, which is certain if the two views have the same strides
@@ -172,12 +172,13 @@ constexpr bool lacks_options() {
 ///            errors
 ///            (tests/attention/laws/quantized_attention.test.cpp)
 /// Cost:      2 (head_dim + value_dim) flops per query head and visible key. With few queries, each key and
-///            value is read once, in place. Otherwise queries are processed in blocks of 512 rows. Few means
-///            tokens * group <= 8, 24 or 48 with 8, 16 or 32 vector registers; 3, 9 or 18 for quantized keys
-///            and products in bfloat16. Scratch memory per thread does not depend on the number of tokens,
-///            except for a row of sums per 1024 keys with few queries. It is kept until release_scratch(), so
-///            later calls of the same size do not allocate. product_precision::integers multiplies stored
-///            integers directly
+///            value is read once, in place. Otherwise queries are processed in blocks of 512 rows. Queries
+///            are few if tokens * group, the query rows of a key head, is at most 8, 24 or 48 with 8, 16 or
+///            32 vector registers. For quantized keys and for products in bfloat16 the limits are 3, 9 and
+///            18. Scratch memory per thread does not depend on the number of tokens, except that few queries
+///            need a row of sums per 1024 keys. Scratch memory is kept until release_scratch(), so later
+///            calls of the same size do not allocate. product_precision::integers multiplies stored integers
+///            directly
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, equation 1; Ainslie et al. 2023, arXiv:2305.13245
 ///            (grouped query); Dao et al. 2022, arXiv:2205.14135, algorithm 1 (tiles); Dao et al. 2023,
 ///            FlashDecoding (splits along the keys)
@@ -208,9 +209,9 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 /// Throws:    as above; std::invalid_argument if rotary_dim > head_dim, or the tables are xPos tables and the
 ///            options are not causal (xPos scores grow with the distance of a key after its query);
 ///            std::out_of_range if a position is outside the table; out is then unchanged
-/// Accuracy:  for int8, as above with e = |scale| |q_i| max_j s_j sqrt(head_dim) / 2 times the square of the
-///            attention_factor of the table. |q_i| is the Euclidean length: a rotation keeps the length of an
-///            error
+/// Accuracy:  for int8, as above, with e = m^2 |scale| |q_i| max_j s_j sqrt(head_dim) / 2, where m is the
+///            attention_factor of the table and |q_i| a Euclidean length. (A rotation moves the error of a
+///            key between channels and keeps only its length.)
 /// Cost:      as above; queries are rotated once, keys once per block of 512 query rows
 template <class Layout = detail::unnamed_layout, class Q, class K, class V, class T, attention_tables Tables,
           class Threads = this_thread>
@@ -284,7 +285,8 @@ ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ROTATIONS);
   ROPE_DETAIL_ATTENTIONS_OF(declared, T, half_split)
 ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ATTENTIONS);
 
-/// Defines the kernels of base/instances.hpp. Caches add their own.
+/// Defines the kernels that base/instances.hpp declares. cache/attention.hpp redefines this macro to add the
+/// kernels of caches.
 #define ROPE_INSTANTIATE                         \
   ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ROTATIONS) \
   ROPE_DETAIL_INSTANTIATE(ROPE_DETAIL_ATTENTIONS)

@@ -12,8 +12,9 @@ namespace rope::inline ROPE_ABI {
 
 /// A counter-based random mask. Whether the probability of a query and a key is kept depends only on the
 /// seed, the batch row, the query head and the two positions. Tiles, chunks, threads and the backward pass
-/// therefore use the same mask without storing it. Give every layer and every step its own seed, or they drop
-/// the same entries. Segments of one row drop the same entries, because their positions restart.
+/// therefore use the same mask without storing it. Give every layer and every step its own seed, because
+/// equal seeds drop the same entries. Segments of one row drop the same entries, because their positions
+/// restart.
 ///
 ///     kept  <=>  hash(seed, row, head, query position, key position) / 2^32 >= probability
 ///

@@ -35,11 +35,11 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-// Splits the backward pass of attention into tasks: one block of queries of one key head each. The split and
-// the order in which blocks add to shared sums depend only on the shapes, so the result does not depend on
-// the number of threads.
+// The backward pass of attention is split into tasks. Each task processes one block of queries of one key
+// head. The split and the order in which blocks add to shared sums depend only on the shapes, so the result
+// does not depend on the number of threads.
 
-/// Whether every score has its own entry: no extent is shared and no two entries have the same offset.
+/// Whether no two scores share an entry of x.
 inline bool has_own_entries(const score_view<float>& x, const attention_shape& shape) {
   struct axis {
     Index stride, extent;
@@ -59,13 +59,15 @@ inline bool has_own_entries(const score_view<float>& x, const attention_shape& s
   return true;
 }
 
-/// Whether scores of different keys add to one entry. Then no order of tiles prevents concurrent additions.
+/// Whether scores of different keys share an entry of x. If they do, no order of the tiles of keys prevents
+/// two threads from adding to one entry at the same time.
 inline bool joins_keys(const score_view<float>& x, const attention_shape& shape) {
   return x.keys != shape.keys || !has_own_entries(x, {x.batch, x.queries, x.keys, x.heads, shape.head_dim});
 }
 
-/// Computes d_q of query tokens [first, first + tokens) and their contribution to the other gradients of a
-/// key head. Not inline, so that programs can compile it once (`extern template`).
+/// Computes d_q of query tokens [first, first + tokens) and adds the contribution of these tokens to the
+/// other gradients of a key head. This function is not inline, so that programs can compile it once (`extern
+/// template`).
 ///
 /// \param d_sinks  receives the gradients with respect to the sink logits, or nullptr
 template <class T>
@@ -119,18 +121,19 @@ class attention_gradient_tasks {
   }
 
  private:
-  /// Key heads whose sums are in memory at a time: just enough to give many threads a task. With few queries
-  /// and many keys, memory limits them to 16 heads or 2^24 numbers, whichever is more.
+  /// The number of key heads whose sums are in memory at a time. It is just large enough to give many threads
+  /// a task. With few queries and many keys it is limited, to save memory: to 16 heads, or to the heads whose
+  /// sums are 2^24 numbers if these are more.
   Index heads_per_pass(Index heads) const {
     constexpr Index enough_tasks = 128, enough_heads = 16, enough_numbers = Index{1} << 24;
     const Index wanted = (enough_tasks + blocks_ - 1) / (std::max)(blocks_, Index{1});
     const Index affordable = (std::max)(enough_heads, enough_numbers / (std::max)(head_size(), Index{1}));
     return (std::min)(heads, (std::max)((std::min)(wanted, affordable), Index{1}));
   }
-  /// Key heads that threads work on at a time: one, so that its keys and sums stay in shared L3, or more if
-  /// one head does not have work for all threads without waiting. The result depends only on the order of the
-  /// blocks of a key head. If all blocks add to one bias it would depend on this number too, so the number is
-  /// 1.
+  /// The number of key heads that threads work on at a time. Usually it is one, so that the keys and sums of
+  /// this head stay in shared L3. It is larger if one head has too little work to keep all threads busy. The
+  /// gradients of a key head depend only on the order of its blocks, not on this number. If all blocks add to
+  /// one bias, the gradient of the bias would depend on the number, so the number is then 1.
   Index heads_side_by_side(Index threads) const {
     if (d_bias_.is_shared) return 1;
     const Index tiles = (tape_.k.tokens + gradient_shape<A>::tile - 1) / gradient_shape<A>::tile;
@@ -143,7 +146,8 @@ class attention_gradient_tasks {
             gradient_shape<A>::panels(tape_.v.head_dim)};
   }
 
-  /// All gradients of key heads [first, first + heads), numbered across the batch.
+  /// Computes all gradients of key heads [first, first + heads). Heads are numbered across the batch, row by
+  /// row.
   template <class Threads>
   void run_heads(const Threads& threads, Index first, Index heads, A* memory) {
     const auto pieces = [&](Index count, const auto& body) {
@@ -161,10 +165,11 @@ class attention_gradient_tasks {
       const Index before = task / (side_by_side * blocks_) * side_by_side,
                   here = (std::min)(side_by_side, heads - before), place = task - before * blocks_;
       const Index head = before + place % here, order = place / here;
-      // The last tokens of a sequence attend to the most keys, so they come first and short tasks fill the
-      // gaps.
+      // The last tokens of a sequence attend to the most keys, so their long tasks start first. Short tasks
+      // at the end keep all threads busy.
       const Index part = blocks_ - 1 - order, token = part * tokens_;
-      // Blocks of one key head share its sums. All blocks may share entries of the bias.
+      // All blocks of one key head add to its sums. If entries of the bias are shared, blocks of all key
+      // heads add to them.
       sum_order in_order(d_bias_.is_shared ? tiles : tiles + head * blocks_,
                          d_bias_.is_shared ? task : order);
       add_gradients_of_block(tape_, rules_, (first + head) / tape_.k.heads, (first + head) % tape_.k.heads,
@@ -185,8 +190,8 @@ class attention_gradient_tasks {
     return d_sinks_ + (head * blocks_ + part) * tape_.group();
   }
 
-  /// Packed queries have the factor scale log2(e), or scale / softcap. The gradient with respect to a key has
-  /// only the scale, so the other factor is removed.
+  /// Packed queries are multiplied by scale * log2(e) or, with a softcap, by scale / softcap. The gradient
+  /// with respect to a key has only the factor scale, so the other factor is removed here.
   void write_key(const key_sums<A>& sums, Index b, Index kv, Index j) const {
     using shape = gradient_shape<A>;
     const double softcap = rules_.options().softcap;
@@ -203,7 +208,7 @@ class attention_gradient_tasks {
   double* d_sinks_ = nullptr;  // [batch, k.heads, blocks, group], or nullptr
 };
 
-/// Length of the memory from the first entry of a bias to its last.
+/// The number of elements in memory from the first entry of a bias to its last.
 inline Index span_of(const score_view<float>& bias) {
   if (!bias) return 0;
   return 1 + (bias.batch - 1) * bias.batch_stride + (bias.heads - 1) * bias.head_stride +
@@ -263,16 +268,16 @@ constexpr void check_gradient_types() {
 
 }  // namespace detail
 
-/// Gradients with respect to q, k and v of a loss whose gradient with respect to the output of
-/// `attention(q, k, v, out, options)` is d_out.
+/// Gradients of a loss with respect to q, k and v. d_out is the gradient of the loss with respect to the
+/// output of `attention(q, k, v, out, options)`.
 ///
 ///     d_v_j = sum_i w_ij d_out_i
 ///     d_s_ij = w_ij (d_out_i . v_j - d_out_i . out_i)
 ///     d_q_i = scale sum_j d_s_ij k_j,   d_k_j = scale sum_i d_s_ij q_i
 ///
-/// A softcap multiplies d_s by its slope. Dropout masks and rescales w and d_out . v as in the forward pass.
-/// The gradients of a key head sum over the query heads of its group. A query without a visible key has a
-/// gradient of zero.
+/// With a softcap, d_s is multiplied by the slope of the cap. Dropout masks and rescales w and d_out . v as
+/// in the forward pass. The gradient with respect to a key head is a sum over the query heads of its group. A
+/// query without a visible key has a gradient of zero.
 ///
 /// \param tape     the heads of the forward pass, d_out, and the outputs d_q, d_k and d_v
 /// \param options  the options of the forward pass. options.log_sum_exp is an input here: pass the values
@@ -285,17 +290,18 @@ constexpr void check_gradient_types() {
 /// Requires:  d_q, d_k and d_v share no element with any other argument
 /// Throws:    std::invalid_argument if shapes disagree, q.heads is not a multiple of k.heads, or an option is
 ///            out of range; nothing is written then
-/// Accuracy:  arithmetic and sums in float (double for double), one final rounding for half and bfloat16, and
-///            their `out` is read rounded. Sums over tokens are formed per tile of 96 keys and block of 240
-///            queries and then added: within 5e-5 at 65,536 equal tokens (tests/attention/gradient.test.cpp,
+/// Accuracy:  arithmetic and sums are in float (double for double). Gradients of half and bfloat16 are
+///            rounded once at the end, and the `out` of the forward pass is read as rounded to these types.
+///            Sums over tokens are formed per tile of 96 keys and block of 240 queries and then added, so the
+///            error is within 5e-5 at 65,536 equal tokens (tests/attention/gradient.test.cpp,
 ///            tests/attention/laws/repeated_tokens.test.cpp)
-/// Cost:      2 (3 head_dim + 2 value_dim) flops per query head and visible key, 2 head_dim more without
-///            log_sum_exp, at about the same share of peak multiply-adds as `attention`. Memory in numbers:
-///            keys * (head_dim + value_dim) per key head, for as many key heads as have 128 blocks of 240
-///            queries, but at most 16 heads or 2^24 numbers, whichever is more. Each thread needs 240 * (2
-///            head_dim + value_dim + 192) + 96 * (3 head_dim + 2 value_dim) for a block and a tile of 96
-///            keys. No memory grows with queries * keys. All of it is kept until release_scratch()
-///            (base/scratch.hpp)
+/// Cost:      2 (3 head_dim + 2 value_dim) flops per query head and visible key, and 2 head_dim more without
+///            log_sum_exp. The share of peak multiply-adds is about that of `attention`. The calling thread
+///            needs memory for keys * (head_dim + value_dim) numbers per key head, for as many key heads as
+///            have 128 blocks of 240 queries, but at most for 16 heads or 2^24 numbers, whichever is more.
+///            Each thread needs 240 * (2 head_dim + value_dim + 192) + 96 * (3 head_dim + 2 value_dim)
+///            numbers, for a block and a tile of 96 keys. No memory grows with queries * keys. All memory is
+///            kept until release_scratch() (base/scratch.hpp)
 /// Source:    Dao 2023, FlashAttention-2, arXiv:2307.08691, algorithm 2, with queries in the outer loop
 template <class Layout = detail::unnamed_layout, class T, class Threads = this_thread>
 void attention_gradient(const attention_tape<T>& tape, const attention_options& options = {},
@@ -308,8 +314,9 @@ void attention_gradient(const attention_tape<T>& tape, const attention_options& 
   detail::differentiate_attention(tape, rule, by_options, threads);
 }
 
-/// Gradients of `attention<Layout>(q, k, v, out, tables, options)`, including the rotation: q and k of the
-/// tape are unrotated, and d_q and d_k are the gradients with respect to these.
+/// Gradients of `attention<Layout>(q, k, v, out, tables, options)`, including the rotation. q and k of the
+/// tape are unrotated, and d_q and d_k are the gradients with respect to the unrotated q and k. With the
+/// attention_factor m of the table and the rotation R by an angle:
 ///
 ///     d_q_i = m R(-angle(p_i)) (gradient with respect to the rotated query),   d_k_j alike
 ///

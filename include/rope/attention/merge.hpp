@@ -22,13 +22,14 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// Merges attention over other keys into `out_a` and `log_sum_exp_a`.
+/// Merges the results of attention over other keys, `out_b` and `log_sum_exp_b`, into `out_a` and
+/// `log_sum_exp_a`.
 ///
 ///     L = log(exp(L_a) + exp(L_b)),   out = exp(L_a - L) out_a + exp(L_b - L) out_b
 ///
-/// L_a and L_b are the values that attention wrote to `attention_options::log_sum_exp`. A side without a
-/// visible key (`attention_options::no_keys`) is ignored, and its output may hold anything. Pass learned sink
-/// logits to one side only.
+/// L_a and L_b are the values that attention wrote to `attention_options::log_sum_exp`. If one of them is
+/// `attention_options::no_keys`, because the query has no visible key there, that side is ignored, and its
+/// output may hold anything. Pass learned sink logits to only one of the two calls of attention.
 ///
 /// Attention to a part of the keys needs explicit positions. Without them the last query is aligned with the
 /// last key of the part.
@@ -42,8 +43,9 @@ namespace rope::inline ROPE_ABI {
 /// \param threads        your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument if shapes or lengths disagree; nothing is then written
-/// Accuracy:  associative and commutative to rounding: 3 u max|out| per merge in the arithmetic type, and one
-///            rounding to a 16-bit type (tests/attention/merge.test.cpp)
+/// Accuracy:  the order of merges changes the result only by rounding. A merge is exact to within 3 eps
+///            max|out|, eps = 2^-24 (float) or 2^-53 (double), and one rounding if the type is 16-bit
+///            (tests/attention/merge.test.cpp)
 /// Cost:      two reads and one write of the output; no allocation
 /// Source:    Dao et al. 2023, FlashDecoding; Ye et al. 2025, FlashInfer, arXiv:2501.01005, section 2.2
 template <class T, class B, class Threads = this_thread>
@@ -71,7 +73,7 @@ void merge_attention(head_view<T> out_a, std::span<double> log_sum_exp_a, head_v
       for (Index h = 0; h < out_a.heads; ++h) {
         const Index b = token / out_a.tokens, i = token % out_a.tokens;
         const auto n = static_cast<std::size_t>(token * out_a.heads + h);
-        // The output of a side without a visible key may hold anything. Its log-sum-exp is below all others.
+        // The output of a side without a visible key may hold anything, so it is not read.
         if (detail::equal(log_sum_exp_b[n], attention_options::no_keys)) continue;
         if (detail::equal(log_sum_exp_a[n], attention_options::no_keys)) {
           std::copy_n(out_b.at(b, i, h), out_a.head_dim, out_a.at(b, i, h));

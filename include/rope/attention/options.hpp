@@ -20,9 +20,8 @@
 #include <rope/positions/positions.hpp>
 #include <rope/positions/selected_keys.hpp>
 
-/// Options of attention: which keys are visible, how scores are formed, and optional outputs.
-///
-/// The precision of the products in attention.
+/// Options of attention: which keys are visible, how scores are formed, the precision of products, and
+/// optional outputs.
 
 namespace rope::inline ROPE_ABI {
 
@@ -31,24 +30,26 @@ namespace rope::inline ROPE_ABI {
 enum class product_precision {
   /// The arithmetic type: float, or double for double.
   full,
-  /// bfloat16, if queries, keys and values are bfloat16. A prefill takes 0.55 to 0.7 of the time of full with
-  /// AVX512_BF16, but 1.2 to 1.4 with AVX2. Scores are as exact as in full. Each weight is rounded, by at
-  /// most 2^-8 of itself, which adds at most 2^-8 sum_j w_ij |v_j| to the error of an output. Numbers below
-  /// 2^-126 may count as 0. Gradients and probabilities are computed in full.
+  /// Products in bfloat16, for queries, keys and values of bfloat16. With AVX512_BF16, a prefill takes 0.55
+  /// to 0.7 of the time of `full`; with AVX2, it takes 1.2 to 1.4 times as long. Scores are as exact as in
+  /// `full`. Each weight is rounded, by at most 2^-8 of itself. This adds at most 2^-8 sum_j w_ij |v_j| to
+  /// the error of an output. Numbers below 2^-126 may count as 0. Gradients and probabilities are computed as
+  /// in `full`.
   bfloat16,
-  /// 16-bit queries and weights times the stored 8-bit keys and values, if these are quantized and no table
-  /// rotates them. Time relative to full: 0.5 to 0.9 for a decoding step with AVX512_VNNI, and 0.7 with SSE2
-  /// or 0.73 to 0.77 with AVX2 for many queries. The error of a query channel is at most 2^-15.9 of the
-  /// largest channel of its head (2^-24.9 head_dim from head_dim 513 on). The error of a weight times the
-  /// scale of its value is at most 2^-15.9 of the largest such product of 128 keys. Both are far below the
-  /// rounding to 8 bits. Sums of products are exact integers for every 128 keys. head_dim is at most 65536.
+  /// Queries and weights are rounded to 16 bits and multiply the stored 8-bit integers. Keys and values must
+  /// be quantized, and no table may rotate them. Time relative to `full`: 0.5 to 0.9 for a decoding step with
+  /// AVX512_VNNI; for many queries, 0.7 with SSE2 and 0.73 to 0.77 with AVX2. The error of a query channel is
+  /// at most 2^-15.9 of the largest channel of its head, or 2^-24.9 head_dim of it if head_dim exceeds 512.
+  /// The error of a weight times the scale of its value is at most 2^-15.9 of the largest such product of 128
+  /// keys. Both errors are far smaller than those of the rounding to 8 bits. Sums of products over 128 keys
+  /// are exact. head_dim is at most 65536.
   integers,
 };
 
 namespace detail {
 
-/// The largest head_dim for integer products. Queries then have about 256 steps of either sign, and more with
-/// a smaller head_dim.
+/// The largest head_dim for integer products. At this head_dim a query channel is rounded to one of about 256
+/// steps of either sign. A smaller head_dim allows more steps.
 inline constexpr Index max_integer_products = 65536;
 
 /// \tparam T        channels of queries and outputs
@@ -77,7 +78,8 @@ void check_products(const char* function, product_precision products, Index head
                   "product_precision::full");
 }
 
-/// Positions, a list of std::int64_t. A list of other integers gives a compile error with the fix.
+/// A list of positions, which are std::int64_t. A list of another integer type gives a compile error that
+/// names the fix.
 struct int64_list : std::span<const std::int64_t> {
   using std::span<const std::int64_t>::span;
   int64_list() = default;
@@ -95,19 +97,21 @@ struct int64_list : std::span<const std::int64_t> {
 
 /// Options of `attention`. The defaults give plain causal decoder attention.
 ///
-/// Positions. Key j of a row is at position j and query i at keys - queries + i. The last query is thus
-/// aligned with the last key: one rule for a prefill, its chunks and a decoding step against a cache. If
-/// counts are given, `keys` is key_counts[b] and `queries` is query_counts[b]. Prompts padded on the right
-/// need both: in self-attention, the same list twice. Prompts padded on the left need no counts, but a mask
-/// that is false at the padding: only distances matter. Explicit positions replace the rule and may be in any
-/// order, as in a ring buffer. attention<Layout> rotates by the same positions. Positions are std::int64_t,
-/// counts and offsets any integers, at any stride.
+/// Key j of a row is at position j, and query i at position keys - queries + i. The last query is thus
+/// aligned with the last key, in a prefill, in each chunk of a prefill, and in a decoding step against a
+/// cache. If counts are given, `keys` is key_counts[b] and `queries` is query_counts[b]. Prompts padded on
+/// the right need both counts (in self-attention, the same list twice). Prompts padded on the left need no
+/// counts, because only distances matter, but a mask that is false at the padding. query_positions and
+/// key_positions replace this rule and may be in any order, as in a ring buffer. attention<Layout> rotates by
+/// these positions too. Lists of positions have std::int64_t. Lists of counts and offsets have any integers,
+/// at any stride.
 ///
-/// Throws if a row or segment has fewer keys than queries but at least one, positions matter (causal, window,
-/// rotation) and query_positions is empty: the first query would be at a negative position.
+/// Throws if a row or segment has at least one key but fewer keys than queries, positions matter (causal,
+/// window, rotation) and query_positions is empty. Its first query would be at a negative position.
 ///
-/// A key is visible to a query if every active rule admits it: causal, window (or sinks), or key_ranges in
-/// their place; the selection, the mask, the bias, the segments and the count of keys.
+/// A key is visible to a query if every rule that is set admits it. The rules are: causal and window (with
+/// sinks), or key_ranges in place of these; the selection; the mask; the bias; the segments; the count of
+/// keys.
 ///
 ///     attention(q, k, v, out, {.window = 1024, .sinks = 4});
 ///     attention<Layout>(q, k, v, out, table, {.causal = false, .softcap = 50});
@@ -119,14 +123,14 @@ struct attention_options {
   /// A key is visible if it is less than `window` positions away from the query; 0: no limit.
   Index window = 0;
   /// A score s becomes softcap * tanh(s / softcap); 0: off. scale / softcap must be in [2^-63, 2^63], for
-  /// double in [2^-511, 2^511], so that neither it nor its products overflow. Source: Gemma 2,
+  /// double in [2^-511, 2^511], so that neither this quotient nor its products overflow. Source: Gemma 2,
   /// arXiv:2408.00118.
   double softcap = 0;
   /// Keys at positions 0 .. sinks - 1 stay visible outside the window. Source: StreamingLLM,
   /// arXiv:2309.17453.
   Index sinks = 0;
-  /// [q.heads] or empty: one learned logit per query head. It takes part in every softmax, with a value of
-  /// zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
+  /// [q.heads] or empty: one learned logit per query head. The logit takes part in every softmax of its head,
+  /// with a value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
   std::span<const float> sink_logits = {};
   /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
   /// or the most negative float, hides the key. A bias that depends only on the distance j - i needs no
@@ -141,52 +145,55 @@ struct attention_options {
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
   detail::int64_list query_positions = {};
   /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, even
-  /// a decoding step with a window. A cache need not: it stores the order of its tokens.
+  /// a decoding step with a window. Attention to a cache reads no list, because the cache stores the order of
+  /// its tokens.
   detail::int64_list key_positions = {};
-  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The rest of the row is padding without
-  /// visible keys: its outputs and gradients are zero, its log-sum-exp is `no_keys`. Needs key_counts if
-  /// positions matter and query_positions is empty.
+  /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The other queries of the row are padding
+  /// without visible keys: their outputs and gradients are zero, and their log-sum-exp is `no_keys`.
+  /// query_counts need key_counts if positions matter and query_positions is empty.
   detail::any_integers query_counts = {};
-  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1. The rest of the row is not read.
+  /// [batch] or empty: row b has keys 0 .. key_counts[b] - 1. Later keys of the row are not read.
   detail::any_integers key_counts = {};
   /// [segments + 1] or empty, for a batch of 1: packed sequences (`cu_seqlens`). Queries query_offsets[s] ..
-  /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions are
-  /// counted in each segment as in a row. For several packed rows, and for padded segments, see
-  /// segment_ranges.
+  /// query_offsets[s + 1] - 1 attend only to keys key_offsets[s] .. key_offsets[s + 1] - 1. Positions start
+  /// again in every segment. For several packed rows, and for padded segments, see segment_ranges.
   detail::any_integers query_offsets = {};
   /// [segments + 1], the offsets of the keys; empty: equal to query_offsets. Needs query_offsets.
   detail::any_integers key_offsets = {};
-  /// Probability in [0, 1) of dropping an attention probability; kept ones are divided by 1 - dropout. Which
-  /// ones are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
+  /// The probability, in [0, 1), of dropping a weight. Kept weights are divided by 1 - dropout. Which weights
+  /// are dropped depends only on dropout_seed, row, head and positions (dropout.hpp).
   double dropout = 0;
-  /// The seed of dropout: a different one for every layer and step. The gradient needs the seed of its
+  /// The seed of dropout. Give every layer and step a different one. The gradient needs the seed of its
   /// forward pass.
   std::uint64_t dropout_seed = 0;
-  /// The precision of the products queries * keys and weights * values. All except `full` need channels of
-  /// the type in their name.
+  /// The precision of the products queries * keys and weights * values. `bfloat16` needs channels of
+  /// bfloat16, and `integers` needs quantized keys and values.
   product_precision products = product_precision::full;
   /// [batch, queries, q.heads] or empty: receives log sum_j exp(score_j) of every query, including the sink
-  /// logit. A query without a visible key has its sink logit, which merge_attention takes, or `no_keys` if
-  /// there is none. Padding has `no_keys`.
+  /// logit. For a query without a visible key this is the sink logit of its head, which merge_attention
+  /// accepts, or `no_keys` if there are no sink logits. For padding it is `no_keys`.
   std::span<double> log_sum_exp = {};
-  /// [queries] shared by the rows, or [batch * queries], or empty: the keys of each query, by their index in
-  /// the row as in a mask, for any positions. Ranges replace the causal rule, so `causal` is not read, and
-  /// window and sinks must be 0. They may be empty, and must end within the keys of the call. Tiles of keys
-  /// outside are skipped, so the cost is that of the keys in the ranges. key_ranges.hpp makes the ranges of
-  /// prefixes, chunks, blocks and documents.
+  /// [queries] shared by the rows, or [batch * queries], or empty: the range of keys that each query may
+  /// attend to. Keys are given by their index in the row, as in a mask, whatever their positions are. Ranges
+  /// replace the causal rule, so `causal` is not read, and window and sinks must be 0. A range may be empty,
+  /// and must end within the keys of the call. Tiles of keys outside all ranges are skipped, so the cost is
+  /// that of the keys in the ranges. positions/key_ranges.hpp makes the ranges of prefixes, chunks, blocks
+  /// and documents.
   std::span<const key_range> key_ranges = {};
-  /// [queries] shared by the rows, or [batch * queries], each with key heads or shared by them: a list of the
-  /// keys that the query may attend to, by their index in the row as in a mask (sparse attention). -1 ends a
-  /// list. All other rules still apply, so a selected key may be hidden. Only selected keys are read, and the
-  /// cost is theirs. Sums are in the order of the list. A key that is listed twice throws in debug
-  /// builds (without NDEBUG) and counts twice in others. Dropout must be 0, and there is no gradient.
+  /// Sparse attention: for each query, a list of the keys that it may attend to. There is one list per query
+  /// [queries], shared by the rows, or per query of every row [batch * queries], and either one list for each
+  /// key head or one for all of them. Keys are given by their index in the row, as in a mask. -1 ends a list.
+  /// All other rules still apply, so a selected key may be hidden. Attention reads only selected keys, so the
+  /// cost is that of these keys. Sums are in the order of the list. If a list has a key twice, debug builds
+  /// (without NDEBUG) throw, and other builds count the key twice. Dropout must be 0, and there is no
+  /// gradient.
   selected_keys selected = {};
-  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads it, and
-  /// throws if it is false and the cache rotated its keys. rotate_layer sets it.
+  /// Whether queries are already rotated. Only `attention(q, cache, out)` without a table reads this option.
+  /// It throws if the option is false and the cache rotated its keys. rotate_layer sets the option to true.
   bool queries_are_rotated = false;
 
-  /// The log-sum-exp of no keys: less than any other, and finite because infinities do not survive
-  /// -ffast-math.
+  /// The log-sum-exp of a query without visible keys. It is less than any other, and finite, because
+  /// infinities do not survive -ffast-math.
   static constexpr double no_keys = std::numeric_limits<double>::lowest();
 };
 
@@ -254,16 +261,16 @@ inline void check_alignment(const char* function, const attention_options& optio
   for (std::size_t s = 0; s + 1 < asking.size(); ++s)
     check_row("segment", s, asking[s + 1] - asking[s], seen[s + 1] - seen[s]);
   if (asking.empty() && options.key_counts.empty() && shape.batch > 0)
-    check_row("row", 0, shape.queries, shape.keys);  // checked like every other row
+    check_row("row", 0, shape.queries, shape.keys);  // the sizes of all rows
   for (std::size_t b = 0; b < options.key_counts.size(); ++b)
     check_row("row", b, options.query_counts.empty() ? shape.queries : options.query_counts[b],
               options.key_counts[b]);
 }
 
-/// Checks that scale and softcap are 0 or in [2^-n, 2^n]. 2^-n is the smallest normal number of the
-/// arithmetic type A: 2^-126 for float, 2^-1022 for double. Then neither they nor 1 / softcap underflow or
-/// overflow in A. A capped score is softcap tanh(scale / softcap q . k), so scale / softcap must be in
-/// [2^(-n/2), 2^(n/2)], which leaves range for q . k.
+/// Checks that the magnitudes of scale and softcap are 0 or in [2^-n, 2^n], where 2^-n is the smallest normal
+/// number of the arithmetic type A: 2^-126 for float, 2^-1022 for double. Then scale, softcap and 1 / softcap
+/// neither underflow nor overflow in A. A capped score is softcap tanh((scale / softcap) q . k), so scale /
+/// softcap must be in [2^(-n/2), 2^(n/2)]. This leaves range for its product with q . k.
 ///
 /// Throws:  std::invalid_argument
 template <class A>
@@ -295,7 +302,7 @@ inline void check_numbers(const char* function, const attention_options& options
     throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
 }
 
-/// Checks the ranges of keys, and that no rule of positions is given as well.
+/// Checks the ranges of keys, and that window and sinks are 0 if there are ranges.
 ///
 /// Throws:  std::invalid_argument
 inline void check_key_ranges(const char* function, const attention_options& options,
@@ -370,7 +377,7 @@ inline void check_segments(const char* function, const attention_options& option
   check_list("key_offsets", key_offsets, shape.keys);
 }
 
-/// All checks of the options, alone and against the call.
+/// Checks every option, by itself and against the shape of the call.
 inline void check_options(const char* function, const attention_options& options,
                           const attention_shape& shape, bool rotates = false) {
   check_numbers(function, options);

@@ -15,12 +15,12 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 shares its entry. Element
-/// (b, h, i, j) is at
+/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 is shared: its entry serves
+/// all rows, heads, queries or keys. Element (b, h, i, j) is at
 ///
 ///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
 ///
-/// The stride of an axis of extent 1 counts as 0. A view does not own memory. Without data there is no
+/// The stride of an axis of extent 1 counts as 0. A view does not own memory. If data is null, there is no
 /// matrix.
 ///
 ///     const score_view<bool> mask = score_matrix(seen, batch, 1, queries, keys);  // one mask for all heads
@@ -40,8 +40,8 @@ struct score_view {
   /// Whether there is a matrix.
   explicit operator bool() const { return data != nullptr; }
 
-  /// The entry of key 0 for query i of head h in row b; the entry of key j is j * key_step() elements after
-  /// it.
+  /// Points to the entry of key 0 for query i of head h in row b. The entry of key j is j * key_step()
+  /// elements later.
   const X* at(Index b, Index h, Index i) const {
     return data + (batch == 1 ? 0 : b * batch_stride) + (heads == 1 ? 0 : h * head_stride) +
            (queries == 1 ? 0 : i * query_stride);
@@ -56,7 +56,8 @@ struct score_view {
 ///          exceeds an Index
 template <class X>
 score_view<X> score_matrix(const X* data, Index batch, Index heads, Index queries, Index keys) {
-  // Strides are products of extents, even if another extent is zero.
+  // A stride is a product of some of the extents. It must fit an Index even if another extent is zero, so
+  // zeros count as 1 in this check.
   const Index h = (std::max)(heads, Index{1}), i = (std::max)(queries, Index{1}),
               j = (std::max)(keys, Index{1});
   if (batch < 0 || heads < 0 || queries < 0 || keys < 0)
@@ -83,7 +84,7 @@ template <class X>
 concept scores_in_memory =
     dense_in_any_order<X> || numbers_by_index<const X, 2> || numbers_by_index<const X, 4>;
 
-/// Returned in place of a view after an error at compile time, so that its sentence is the only one.
+/// Returned in place of a view after a compile error, so that no other errors follow.
 struct no_scores {
   template <class X>
   operator score_view<X>() const {
@@ -91,7 +92,7 @@ struct no_scores {
   }
 };
 
-/// A view of the entries of such an object, by its indices.
+/// A view, by its indices, of an object that score_matrix accepts.
 template <scores_in_memory X>
 auto scores_by_index(const X& x) {
   if constexpr (dense_in_any_order<X>) {

@@ -13,8 +13,8 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// The heads of a forward pass, the gradient with respect to its output, and the outputs for the gradients
-/// with respect to its inputs. Members are named because d_k and d_v often have the same shape, so that
+/// The heads of a forward pass, the gradient with respect to its output, and memory for the gradients with
+/// respect to its inputs. Arguments are passed by name, because d_k and d_v often have the same shape, and
 /// swapping them would go unnoticed.
 ///
 ///     attention_gradient<half_split>(
@@ -22,7 +22,7 @@ namespace rope::inline ROPE_ABI {
 ///             .q = q, .k = k, .v = v, .out = out, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v},
 ///         table, options);
 ///
-/// \tparam T  a channel type, of all heads and gradients
+/// \tparam T  the channel type of all heads and gradients
 template <class T>
 struct attention_tape {
   head_view<const T> q;      // [batch, queries, q.heads, head_dim]
@@ -45,11 +45,11 @@ struct attention_tape {
 struct option_gradients {
   /// [q.heads]: with respect to options.sink_logits.
   std::span<double> sink_logits = {};
-  /// With respect to options.bias: the gradient of an entry is at the offset of that entry, and the length is
-  /// that from the first entry of the bias to its last. An entry that several scores share receives the sum
-  /// of their gradients. No stride of the bias may be negative. Sharing limits threads: if queries, heads or
-  /// rows share entries, at most one thread per 96 keys has work. If keys share entries, only one thread has
-  /// work.
+  /// With respect to options.bias. The gradient of an entry is at the offset of the entry. The length is the
+  /// number of elements in memory from the first entry of the bias to the last. An entry that several scores
+  /// share receives the sum of their gradients. No stride of the bias may be negative. Shared entries limit
+  /// the number of busy threads: if queries, heads or rows share entries, at most one thread per 96 keys has
+  /// work. If keys share entries, only one thread has work.
   std::span<double> bias = {};
 };
 

@@ -35,7 +35,8 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Sums in double. The sum of row b, head h and key j is at data[b * batch_stride + h * head_stride + j].
+/// The memory of the sums, in double. The sum of row b, head h and key j is at data[b * batch_stride + h *
+/// head_stride + j].
 struct weight_sums_view {
   double* data;
   Index batch_stride, head_stride;
@@ -43,9 +44,8 @@ struct weight_sums_view {
 };
 
 /// Adds up the weights of a call in two passes over tiles of keys. The first pass finds the softmax of every
-/// query, the second one computes the same scores again and adds their weights to the sums of their keys.
-/// A task of the second pass is the only one that adds to the sums of its keys, so the bits do not depend on
-/// the number of threads.
+/// query. The second pass computes the same scores again and adds each weight to the sum of its key. Only one
+/// task of the second pass adds to the sum of a key, so the bits do not depend on the number of threads.
 template <class T, class Rotation, class C>
 class weight_sums_passes {
   using A = arithmetic<T>;
@@ -89,14 +89,17 @@ class weight_sums_passes {
   }
 
  private:
-  /// The softmax of a query is joined from runs of keys. A run is a task, and sums of many equal terms lose
-  /// few digits. The number of runs is limited, and with it the memory.
+  /// The largest number of runs. A run is a group of consecutive tiles of keys, and one task of the first
+  /// pass. Each run has its own softmax for every query, and these are joined at the end. Sums of many equal
+  /// terms lose fewer digits this way. Memory grows with the number of runs, so it is limited.
   static constexpr Index max_runs = 16;
-  /// Large enough that packing the queries in every task is a thousandth of its work.
+  /// The number of tiles of a task of the second pass, large enough that packing the queries is a thousandth
+  /// of the work of a task.
   static constexpr Index tiles_of_task = 8;
 
   static Index pieces(Index all, Index size) { return (all + size - 1) / size; }
-  /// Rows of the softmax of a block: whole strips.
+  /// The number of rows of a block, rounded up to whole strips. (A strip is the rows that a kernel processes
+  /// together, see base/simd/panels.hpp.)
   Index rows_of_block() const { return pieces(block_ * group_, shape::rows) * shape::rows; }
   /// Block `block` of the queries of one row and key head.
   query_block block_of(Index pair, Index block) const {
@@ -117,8 +120,8 @@ class weight_sums_passes {
     return {all.maximum + place * rows_of_block(), all.sum + place * rows_of_block()};
   }
 
-  /// Calls visit(s, softmax, scores, begin) for every strip s of the block and every tile of keys, of tiles
-  /// [first, last), with a key that may be visible to the strip.
+  /// Calls visit(s, softmax, scores, begin) for each of the tiles of keys [first, last) and each strip s of
+  /// the block to which a key of the tile may be visible. `begin` is the first key of the tile.
   template <class Visit>
   void for_each_strip(const query_block& block, Index first, Index last, const Visit& visit) const {
     block_keys keys(call_.rules, block.b, block.first_token, block.tokens, block.first_head, block.heads);
@@ -159,7 +162,7 @@ class weight_sums_passes {
         });
   }
 
-  /// Joins the runs of the queries of one block, and their sink logits.
+  /// For the queries of one block, joins the softmaxes of all runs and the sink logits.
   void join_runs(Index n) const {
     const query_block block = block_of(n / blocks_, n % blocks_);
     const softmax_rows<A> total = softmax_of(total_, n);
@@ -175,7 +178,7 @@ class weight_sums_passes {
     }
   }
 
-  /// Adds the weights of all queries of one row and key head for the keys of one task.
+  /// Adds the weights of all queries of one row and key head to the sums of the keys of one task.
   void add_weights(Index pair, Index first_tile) const {
     const double gain = 1 / (1 - call_.rules.options().dropout);
     for (Index n = 0; n < blocks_; ++n) {
@@ -237,7 +240,8 @@ void add_weight_sums(const attention_call<T, Rotation, C>& call, const weight_su
   }
 }
 
-/// Zeros for `count` sums in double, valid until the next call on this thread.
+/// Returns scratch memory for `count` sums in double, set to zero. It is valid until the next call on this
+/// thread.
 inline double* cleared_weight_sums(std::size_t count) {
   struct sums_of_weights {};
   double* sums = workspace<sums_of_weights, double>(static_cast<Index>(count));
@@ -291,31 +295,33 @@ visibility checked_weight_sums(const head_view<const T>& q, const head_view<cons
 
 }  // namespace detail
 
-/// The attention that each key receives from queries, with queries and keys that are already rotated or need
-/// no rotation. It is the sum of the key's weights over all queries, for every query head or summed over the
-/// query heads of its key head.
+/// The attention that each key receives: the sum of its weights over all queries, for every query head or
+/// added up over the query heads of a key head. Queries and keys are already rotated or need no rotation.
 ///
 ///     sum_j = sum_i w_ij,   w_i = softmax over visible j of  scale * q_i . k_j
 ///
-/// H2O removes the tokens of a cache with the smallest sums over all queries so far. SnapKV and TOVA use the
-/// sums over the newest queries. cache/weights.hpp has this function for caches.
+/// H2O removes from a cache the tokens with the smallest sums over all queries so far. SnapKV and TOVA use
+/// the sums over the newest queries. cache/weights.hpp has this function for caches.
 ///
 ///     std::vector<float> sums(std::size_t(batch * kv_heads * keys));
 ///     attention_weight_sums(q, k, sums);
 ///
 /// \param q     [batch, queries, q.heads, head_dim]
 /// \param k     [batch, keys, k.heads, head_dim]; the channel type of q, or a 16-bit type if q is float
-/// \param sums  [batch, q.heads, keys] or [batch, k.heads, keys], float (double for double); overwritten. Its
-///              length decides which of the two. Keys visible to no query have a sum of 0
-/// \param options  those of attention; log_sum_exp is not written, and products are always full
+/// \param sums  [batch, q.heads, keys] or [batch, k.heads, keys], float (double for double); overwritten. The
+///              length of sums selects one of the two shapes. A key that is visible to no query has a sum of
+///              0
+/// \param options  those of attention, but log_sum_exp is not written, and `products` has no effect: it is
+///                 always product_precision::full
 /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Requires:  sums shares no element with q or k
 /// Throws:    std::invalid_argument as attention does, or if sums has another length; sums is then unchanged
 /// Accuracy:  scores and weights as in attention, added up in double and rounded once
 ///            (tests/attention/weight_sums.test.cpp)
-/// Cost:      4 head_dim flops per query head and visible key: all scores are computed twice. Packs keys, so
-///            a single query takes several times the time of attention. Scratch memory: see base/scratch.hpp
+/// Cost:      4 head_dim flops per query head and visible key, because all scores are computed twice. Keys
+///            are packed, so a single query takes several times the time of attention. Scratch memory: see
+///            base/scratch.hpp
 /// Source:    Zhang et al. 2023, H2O, arXiv:2306.14048; Li et al. 2024, SnapKV, arXiv:2404.14469; Oren et al.
 ///            2024, TOVA, arXiv:2401.06104
 template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
@@ -330,8 +336,7 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, std::span<detail::wei
       detail::attention_call<T, detail::no_rotation_of<T, C>, C>{q, k, {}, {}, rules, {}}, sums, threads);
 }
 
-/// The attention that each key receives, of unrotated queries and keys, which are rotated while they are
-/// read.
+/// The sums for unrotated queries and keys, which are rotated while they are read.
 ///
 /// Throws:  as above, and as attention<Layout> does
 template <class Layout = detail::unnamed_layout, class Q, class K, attention_tables Tables,

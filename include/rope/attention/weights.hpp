@@ -34,7 +34,7 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Replaces the scores of one query in `row` by its weights.
+/// Replaces the scores of one query, in `row`, by weights.
 template <class A>
 void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std::span<A> row) {
   const attention_options& options = rules.options();
@@ -54,7 +54,8 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
     largest = any ? (std::max)(largest, score) : score;
     any = true;
   }
-  // The sum is taken in tiles: a single sum would round once per key, in the same direction for equal keys.
+  // The weights of each tile are added up first. A single sum would round once per key, in the same direction
+  // for equal keys.
   constexpr Index tile = 128;
   double sum = has_sink ? std::exp(sink - largest) : 0;
   for (Index begin = 0; begin < keys; begin += tile) {
@@ -74,7 +75,7 @@ void weights_from_scores(const visibility& rules, Index b, Index h, Index i, std
   }
 }
 
-/// The output for weights: [batch, heads, queries, keys], of any strides.
+/// The memory to which weights are written: [batch, heads, queries, keys], at any strides.
 template <class A>
 struct weights_view {
   A* data;
@@ -89,7 +90,8 @@ template <class T, class Rotation, class C, class Threads>
 void write_weights(const attention_call<T, Rotation, C>& call, const weights_view<arithmetic<T>>& weights,
                    const Threads& threads);
 
-/// The weights of queries whose keys are selected. A key that is listed twice has both its weights.
+/// Writes the weights of queries that have selected keys. If a key is listed twice, its two weights are
+/// added.
 template <class T, class Rotation, class C, class Threads>
 void write_selected_weights(const attention_call<T, Rotation, C>& call,
                             const weights_view<arithmetic<T>>& weights, const Threads& threads) {
@@ -121,7 +123,8 @@ void write_weights(const attention_call<T, Rotation, C>& call, const weights_vie
   const auto copied = static_cast<std::size_t>((std::max)(block, group) * depth);
   const auto write = [&](Index first, Index last) {
     storage<A> wide(copied), queries(static_cast<std::size_t>(group * depth));
-    // Contiguous rows are written in place. Others are copied to their strides once they are complete.
+    // If the keys of a row are contiguous, the row is computed in place. Otherwise it is computed in a buffer
+    // and then copied.
     storage<A> rows_of_group(static_cast<std::size_t>(weights.key_stride == 1 ? 0 : group * keys));
     const auto row_of = [&](Index b, Index h, Index i) {
       A* row = weights.key_stride == 1 ? weights.at(b, h, i) : rows_of_group.data() + h % group * keys;
@@ -136,8 +139,8 @@ void write_weights(const attention_call<T, Rotation, C>& call, const weights_vie
         if (!no_key_in_range)
           read_queries(call, b, i, kv * call.group(), call.group(), static_cast<A>(call.rules.scale()),
                        buffers, [&](Index g) { return std::pair(queries.data() + g * depth, Index{1}); });
-        // Keys outside the visible ranges are not read: they may be beyond the row's count or outside the
-        // table.
+        // Keys outside the visible ranges are not read, because they may be beyond the row's count or outside
+        // the table.
         const key_set visible = call.rules.keys_of(b, i);
         for (Index j = visible.hull_begin(), count; j < visible.hull_end() && !no_key_in_range; j += count) {
           count = (std::min)({block, visible.hull_end() - j, call.k.run_from(j)});
@@ -177,9 +180,9 @@ visibility checked_weights(const head_view<const T>& q, const head_view<const T>
   return checked_attention<T, T>(q, k, v, out, options, rotates);
 }
 
-/// A view of the weights of a call in a list or in an Eigen object.
+/// Views the caller's list or Eigen object as the weights of a call.
 ///
-/// Throws:  std::invalid_argument if its extents differ
+/// Throws:  std::invalid_argument if the extents differ from those of the call
 template <class A>
 weights_view<A> weights_in(std::span<A> weights, const attention_shape& shape) {
   const auto count = static_cast<std::size_t>(shape.batch * shape.heads * shape.queries * shape.keys);
@@ -270,8 +273,8 @@ concept weight_object = scores_in_memory<W> && requires(W& weights) {
 ///
 /// Throws:    std::invalid_argument as attention does, or if weights has another length
 /// Accuracy:  scores in the arithmetic type, softmax in double (tests/attention/weights.test.cpp)
-/// Cost:      2 head_dim flops per query head and key, and two exponentials in double: for inspection, not
-///            for computation
+/// Cost:      2 head_dim flops per query head and key, and two exponentials in double. This function is for
+///            inspection, not for use in a model
 template <class Layout = detail::unnamed_layout, class Q, class K, class Threads = this_thread>
 void attention_weights(head_view<Q> q, head_view<K> k, std::span<detail::weight_of<Q>> weights,
                        const attention_options& options = {}, const Threads& threads = {}) {

@@ -52,14 +52,14 @@ void attend_split(const attention_call<T, Rotation, C>& call, const decode_resul
 /// Tasks per thread: enough that one slow task does not leave the other threads idle.
 inline constexpr Index tasks_per_thread = 4;
 
-/// The size of a piece if `all` is split into at most `pieces` equal ones. The last piece may be smaller.
+/// The size of a piece if `all` is split into at most `pieces` equal pieces. The last piece may be smaller.
 inline Index piece_of(Index all, Index pieces) {
   return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
 }
 
-/// Rows of a block if threads share `all` rows. A block packs every key that is visible to it, which takes as
-/// long as about 28 more rows. Blocks have fewer than 96 rows only if some threads would otherwise have no
-/// work.
+/// The number of query rows of a block if `available` threads share `all` rows. Every block packs the keys
+/// that are visible to it, which takes as long as about 28 more rows, so small blocks are slow. Blocks have
+/// fewer than 96 rows only if some threads would otherwise have no work.
 inline Index rows_of_block(Index all, Index available, Index strip) {
   return available <= 1 ? all
                         : (std::max)({all / (tasks_per_thread * available),
@@ -78,8 +78,8 @@ void attend_blocks(const attention_call<T, Rotation, C>& call, const Threads& th
   const Index keys = (std::max)(Index{1}, call.k.tokens);
   parallel_tasks(threads, pairs * parts * blocks,
                  cost_of(block, heads, keys, call.k.head_dim + call.v.head_dim), [&](Index task) {
-                   // The last tokens of a sequence attend to the most keys, so they come first and short
-                   // tasks fill the gaps.
+                   // The last tokens of a sequence attend to the most keys, so their long tasks start first.
+                   // Short tasks at the end keep all threads busy.
                    const Index first = (blocks - 1 - task / (pairs * parts)) * block, part = task % parts,
                                kv = task / parts % call.k.heads;
                    attend_block(call, {.b = task / parts / call.k.heads % call.q.batch,
@@ -129,8 +129,8 @@ void attend_splits(const attention_call<T, Rotation, C>& call, const Threads& th
 }
 
 /// The largest number of query rows, tokens * group, for which attention is faster without packing keys and
-/// values. It is smaller if int8 or pairs of bfloat16 are widened again for every four rows. It does not
-/// depend on whether keys are float or 16-bit, because both must give the same bits.
+/// values. The number is smaller for int8 and for products in bfloat16, which are widened again for every
+/// four rows. For float and 16-bit keys it is the same, because both must give the same bits.
 template <class A, class C>
 Index max_decode_rows(const attention_options& options) {
   constexpr Index strip = panel_shape<A>::rows;
@@ -146,8 +146,8 @@ void attend_keys(const attention_call<T, Rotation, C>& call, const Threads& thre
     attend_blocks(call, threads);
 }
 
-/// Attention of a checked call. A query whose keys are selected is a call of its own for each key head. With
-/// fewer of them than threads, threads share each one.
+/// Attention of a checked call. If keys are selected, every query and key head is a call of its own. If there
+/// are fewer such calls than threads, the threads share each call.
 template <class T, class Rotation, class C, class Threads>
 void attend(const attention_call<T, Rotation, C>& call, const Threads& threads) {
   if (call.q.batch == 0 || call.q.tokens == 0 || call.q.heads == 0) return;

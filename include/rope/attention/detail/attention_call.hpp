@@ -18,17 +18,17 @@
 
 /// The arguments of a checked call of attention, for every kernel, and the checks of its tables.
 ///
-/// Rotation of queries and keys in attention: of tokens while they are read, and of all heads in the backward
-/// pass.
+/// Rotation of queries and keys in attention: rotate_into rotates tokens while they are read, and
+/// rotate_operands rotates all heads in the backward pass.
 
 namespace rope::inline ROPE_ABI::detail {
 
 /// Rotates queries and keys by their positions in attention. If `inverse`, converts gradients with respect to
 /// rotated queries and keys to gradients with respect to unrotated ones. Outputs may be the inputs.
 ///
-/// A query without visible keys and a key past its row's count need no row of the table. They are rotated by
-/// the table's first row, and the result is never read. If no query has a visible key, a table without rows
-/// is enough.
+/// The table need not have the positions of queries without visible keys and of keys past the count of their
+/// row. These are rotated by the first row of the table, and the result is never read. If no query has a
+/// visible key, a table without rows is enough.
 template <class Layout, bool inverse, class T, class S, class Threads>
 void rotate_operands(const head_view<const T>& q, const head_view<T>& to_q, const head_view<const T>& k,
                      const head_view<T>& to_k, const query_key_tables<S>& tables, const visibility& rules,
@@ -141,7 +141,8 @@ struct attention_call {
   Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
 };
 
-/// Queries without a visible key are not rotated, so their positions need not be in the table.
+/// Checks the tables against the heads and the positions of a call. Positions of queries without a visible
+/// key need not be in the table, because no rotation of these queries is used.
 template <class Layout, class T, class C, class S>
 void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                      const query_key_tables<S>& tables, const visibility& rules) {
@@ -150,8 +151,8 @@ void check_rotations(const char* function, const head_view<const T>& q, const he
                          known_range{rules.key_position_range()});
 }
 
-/// Rejects xPos tables without the causal rule, because scores would grow with the distance of a key after
-/// its query. Key ranges replace that rule.
+/// Rejects xPos tables if the options are not causal, or have key_ranges, which replace the causal rule. xPos
+/// scores grow with the distance of a key after its query.
 ///
 /// Throws:  std::invalid_argument
 template <class Tables>

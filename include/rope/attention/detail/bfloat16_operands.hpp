@@ -23,12 +23,12 @@
 #include <rope/config.hpp>
 
 /// Operands of products in bfloat16 for the prefill and decode kernels. Queries and keys are not rounded:
-/// they have the bits of memory or of `rotate`, and the score factor multiplies their sums. Weights are
-/// rounded.
+/// they have the bits of memory or of `rotate`. The factor of scores therefore multiplies the products of
+/// queries and keys, not the queries. Weights are rounded to bfloat16. hidden_keys.hpp defines tile and hull.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// to[j] = weights[j], rounded, for the width of a panel.
+/// to[j] = weights[j], rounded to bfloat16, for j in [0, panel width).
 inline void round_panel(const float* weights, Eigen::bfloat16* to) {
   if constexpr (lanes < pair_sums >> 1) {
     const auto both = load_even_odd<pair_sums>(weights);
@@ -38,8 +38,8 @@ inline void round_panel(const float* weights, Eigen::bfloat16* to) {
   }
 }
 
-/// Rounds `rows` rows of weights [rows, tile] for keys of `hull`. Keys are then multiplied in pairs, so the
-/// weight of a partner outside the hull is set to zero.
+/// Rounds weights [rows, tile] of the keys of `hull`. Keys 2 i and 2 i + 1 are later multiplied as a pair. If
+/// only one of them is in the hull, the weight of the other is set to zero.
 inline void round_weights(const tile_range& hull, Index rows, const float* weights,
                           Eigen::bfloat16* rounded) {
   using shape = panel_shape<float>;
@@ -73,7 +73,7 @@ class bfloat16_operands
     }
   }
 
-  /// Whether a pair at an end of the hull has a key outside it.
+  /// Whether a pair of keys at an end of the hull has one key that is not in the hull.
   bool exceeds(const tile_range& hull) const {
     return hull.first % 2 == 1 || (hull.last % 2 == 1 && hull.last < count_);
   }
@@ -100,8 +100,8 @@ class bfloat16_operands
   using base::factors_;
   using base::weights_;
 
-  /// The sum of weights times values over the keys visible to row r. One row of the panel has the values of a
-  /// pair of keys.
+  /// The sum of weights times values of one channel, over the keys visible to row r. `values` is in a panel
+  /// of pairs: each row of the panel has the values of two keys.
   float visible_sum(const tile_softmax<float>& softmax, Index r, const T* values) const {
     const tile_range hull = softmax.hull();
     const T* weights = weights_ + r * shape::tile;
@@ -183,15 +183,15 @@ class bfloat16_decode_operands {
     channels_map<sum>(total, call_.v.head_dim) += const_channels_map<sum>(sums, call_.v.head_dim);
   }
 
-  /// Pages with an odd number of tokens split pairs of keys.
+  /// Whether values cannot be read in place, because pages with an odd number of tokens split pairs of keys.
   bool must_gather() const { return call_.v.page_size() % 2 == 1; }
 
   bool finite_values(Index kv, Index begin, const tile_range& hull) const {
     return are_finite(call_.v, of_.b, kv, begin, hull);
   }
 
-  /// add_values for tiles with values that are not finite: keys hidden from a row count as zero. If all
-  /// values of a row are finite, it has the bits of add_values.
+  /// Replaces add_values for tiles with values that are not finite: for each row, the values of keys that are
+  /// hidden from the row are replaced by zeros. If all values are finite, the bits are those of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
@@ -218,7 +218,8 @@ class bfloat16_decode_operands {
     return queries_ + ((kv - of_.first_head) * of_.rows + row) * call_.q.head_dim;
   }
 
-  /// Rounds the weights of `rows` rows for keys [keys.first, keys.last), and pairs them with the values.
+  /// Rounds the weights of `rows` rows for keys [keys.first, keys.last), and returns them together with
+  /// `values`.
   pairs_of_values pairs_with(const tile_range& keys, Index rows, const float* weights,
                              const row_block<T>& values) {
     round_weights(keys, rows, weights, weights_);

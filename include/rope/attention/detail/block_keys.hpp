@@ -13,14 +13,18 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // position_range
 
-/// The keys visible to a block of queries, and the keys of the current tile visible to each query.
+/// The keys that are visible to a block of queries, and those of the current tile that are visible to each
+/// query.
+///
+/// A block is the query tokens and heads of one task. A strip is the query rows of a block that a kernel
+/// processes together, a row being one head of one token. hidden_keys.hpp defines tile and hull.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The keys visible to query tokens [first, first + tokens) of row b, in heads [first_head, first_head +
-/// heads), and the keys of the current tile visible to each query: none, all or some. Positions, segments,
-/// window, sinks, mask and bias are evaluated once. Use one at a time per thread: all share its scratch
-/// memory.
+/// The visible keys of query tokens [first, first + tokens) of row b, in heads [first_head, first_head +
+/// heads). For the current tile, the object has the visible keys of each query: none, all or some. Positions,
+/// segments, window, sinks, mask and bias are evaluated once per tile. A thread may use only one object of
+/// this class at a time, because all objects of a thread share its scratch memory.
 class block_keys {
  public:
   block_keys(const visibility& rules, Index b, Index first, Index tokens, Index first_head, Index heads)
@@ -55,15 +59,16 @@ class block_keys {
   static bool differs_by_head(const attention_options& options) {
     return (options.mask && options.mask.heads != 1) || (options.bias && options.bias.heads != 1);
   }
-  /// All keys that may be visible to some query are in [begin, end).
+  /// The first key that may be visible to some query.
   Index begin() const { return begin_; }
+  /// One past the last key that may be visible to some query.
   Index end() const { return end_; }
-  /// The keys of a token. A mask, a bias or unordered positions may hide some of them.
+  /// The ranges of keys of a query token. A mask, a bias or unordered positions may hide some of these keys.
   const key_set& of(Index token) const { return keys_[token - first_]; }
 
-  /// Enters every tile of `size` keys with a key that may be visible to some query, and calls tile(begin,
-  /// count). The last tile ends at end(). Tiles begin at multiples of their size, so results do not depend on
-  /// how queries are split into blocks.
+  /// Enters every tile of `size` keys in which a key may be visible to some query, and calls tile(begin,
+  /// count) for it. The last tile ends at end(). Tiles begin at multiples of their size, so results do not
+  /// depend on how queries are split into blocks.
   void for_each_tile(Index size, const auto& tile) {
     for (Index n = begin_ / size; n * size < end_; ++n) {
       // No key between the sinks and the window is visible.
@@ -73,7 +78,8 @@ class block_keys {
     }
   }
 
-  /// Makes keys [begin, begin + count) the current tile. Returns false if none of them is visible.
+  /// Makes keys [begin, begin + count) the current tile. Returns false if no key of the tile is visible to
+  /// any query.
   bool enter_tile(Index begin, Index count) {
     begin_of_tile_ = begin;
     if (is_seen_by_all(begin, begin + count)) {
@@ -105,8 +111,8 @@ class block_keys {
   }
 
  private:
-  /// Whether the ranges alone show that keys [begin, end) are visible to every query. Then no single query is
-  /// checked. This holds for most tiles of causal attention.
+  /// Whether the ranges of keys alone show that keys [begin, end) are visible to every query. If they do,
+  /// queries are not checked one by one. This holds for most tiles of causal attention.
   bool is_seen_by_all(Index begin, Index end) const {
     const bool by_keys = rules_.in_ranges() && !rules_.options().mask && !rules_.options().bias;
     return by_keys && begin >= seen_by_all_.first && end <= seen_by_all_.last &&
@@ -120,7 +126,7 @@ class block_keys {
     return range;
   }
 
-  /// \param held  the range of the tile's key positions, if they are unordered
+  /// \param held  the range of the tile's key positions if they are unordered, otherwise empty
   row_in_tile find_visible(Index t, Index h, Index count, const position_range& held) const {
     row_in_tile visible = keys_in_tile(keys_[t], begin_of_tile_, count);
     const Index head = first_head_ + h, token = first_ + t;
@@ -167,7 +173,8 @@ struct strip_rows {
   Index head_of(Index r) const { return first_head + (first_row + r) % group; }
 };
 
-/// A strip of at most `max_rows` queries of a block, and its current tile of keys.
+/// A strip of at most `max_rows` queries of a block, and, for each query, the visible keys of the current
+/// tile.
 template <Index max_rows>
 struct strip_in_tile {
   const visibility& rules;
@@ -190,8 +197,8 @@ struct strip_in_tile {
     }
   }
 
-  /// Marks the hidden keys of row r in its range of the tile. Returns the first visible key, or the end of
-  /// the range.
+  /// For each key j in the range of row r, sets hidden[j] to 1 if the key is hidden from the row, otherwise
+  /// to 0. Returns the first visible key, or the end of the range.
   template <class Mark>
   Index mark_hidden(Index r, Mark* hidden) const {
     return find_holes(rules, keys.of(rows.token_of(r)), rows.batch_row, rows.head_of(r), rows.token_of(r),
@@ -203,13 +210,14 @@ struct strip_in_tile {
     return rules.options().bias.at(rows.batch_row, rows.head_of(r), rows.token_of(r));
   }
 
-  /// Calls body(j, added) for the keys in the range of row r, if there is a bias.
+  /// If there is a bias, calls body(j, bias of key j) for the keys in the range of row r.
   void for_each_bias(Index r, const auto& body) const {
     if (const auto& bias = rules.options().bias)
       for_each_entry(bias_of(r), bias.key_step(), begin, visible[r].range, body);
   }
 
-  /// Calls body(j, kept) for the keys in the range of row r.
+  /// Calls body(j, kept) for the keys in the range of row r. `kept` is false if dropout drops the weight of
+  /// key j.
   void for_each_kept(Index r, const auto& body) const {
     for_each_dropout(rules, rows.batch_row, rows.head_of(r), rows.token_of(r), begin, visible[r].range, body);
   }

@@ -15,18 +15,19 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// The order in which decoding reads keys and values: batches of a few tokens, of one head or of all heads
-/// one after another, whichever is contiguous in memory. The next batch is prefetched while one is processed.
+/// The order in which decoding reads keys and values. A batch is a few tokens, of one head or of all heads
+/// one after another, whichever is contiguous in memory. While a batch is processed, the next one is
+/// prefetched. A run is the tokens of a batch that are at a regular stride, for example in one page.
 ///
-/// Benchmark row that needs batches: one query, bshd/1x4096x32+8x128. Whole tiles of one head take 1.5 times
-/// as long.
+/// Reading whole tiles of one head instead of batches takes 1.5 times as long if the heads of a token are
+/// contiguous (one query, 4096 keys, 32 query heads and 8 key heads of 128 channels).
 ///
 /// Listed tokens are anywhere in memory. Kernels get the address of each, and of as many tokens to prefetch.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The keys or values of one batch in a tile: runs of tokens at a regular stride, of the current head, each
-/// with the memory that it prefetches.
+/// The keys or values of one batch in a tile, for the current head, as runs. Each run has the memory to
+/// prefetch while it is processed.
 template <class C>
 struct key_runs {
   static constexpr Index most = 8;
@@ -65,7 +66,7 @@ template <class C>
 class decode_batches {
  public:
   /// \param heads  key heads to process
-  /// \param rows   queries of each
+  /// \param rows   query rows of each key head
   decode_batches(const token_source<C>& k, const token_source<C>& v, Index b, Index heads, Index rows)
       : k_(k),
         b_(b),
@@ -85,11 +86,12 @@ class decode_batches {
     rows_of_next_ = rows_ + tokens_;
   }
 
-  /// Heads of a pass, which alternate after every batch: all of them, or 1.
+  /// The number of heads that are processed alternately, one batch each: all heads, or 1.
   Index heads_per_pass() const { return heads_per_pass_; }
 
-  /// The batch of x (keys or values) of head `head` that begins with key j of a tile. If tokens_ is even, it
-  /// ends before an even key, so keys 2 i and 2 i + 1, which may be multiplied as a pair, are in one batch.
+  /// The batch of tokens of x (keys or values), in head `head`, that begins with key j of a tile. Keys 2 i
+  /// and 2 i + 1 may be multiplied as a pair. If tokens_ is even, a batch therefore ends before an even key,
+  /// so that both are in one batch.
   key_runs<C> batch_from(const token_source<C>& x, Index head, Index begin, Index j, const tile_range& hull) {
     key_runs<C> batch;
     batch.b = b_;
@@ -131,8 +133,8 @@ class decode_batches {
     find_next(x, after);
     batch.ahead[0] = {copies_, batch.depth, batch.depth, Index{0}};  // of kernels that read copies
   }
-  /// Moves a batch of x to head first_head + `heads`. Each run then continues with the next run. The last one
-  /// continues at the place given to prefetch_next, moved by `heads` heads.
+  /// Moves a batch of x to head first_head + `heads`. After each run the next run is read, and after the last
+  /// run the tokens that prefetch_next was called for, `heads` heads later.
   void go_to(key_runs<C>& batch, const token_source<C>& x, Index first_head, Index heads) const {
     if (x.is_listed()) return;  // of one head
     const Index step = (first_head + heads - batch.head) * x.head_stride;
@@ -143,14 +145,15 @@ class decode_batches {
   }
 
  private:
-  /// Whether all heads of a page are read before the next page. One head of a short page is too small to
-  /// prefetch the next page in time, which may be anywhere in memory and needs a lookup. The next head of the
-  /// same page is adjacent. (Benchmark row: decoding from pages of 16 keys, 1x1024x32+32x64. One head after
-  /// another takes 1.10 to 1.16 times as long.)
+  /// Whether all heads of a page are read before the next page. The next page may be anywhere in memory, and
+  /// needs a lookup. Processing one head of a short page takes too little time to prefetch the next page, but
+  /// the next head of the same page is adjacent. (With pages of 16 keys, reading one head of all pages before
+  /// the next head takes 1.10 to 1.16 times as long: one query, 1024 keys, 32 query and key heads of 64
+  /// channels.)
   ///
-  /// With 32 vector registers, this is not faster from 4 queries per head on. With fewer registers it is
-  /// faster for any number of queries if a page and the next one fit L2, and even for pages of twice the size
-  /// if keys and values fit L3.
+  /// With 32 vector registers, reading all heads of a page is faster only for fewer than 4 queries per head.
+  /// With fewer registers, it is faster for any number of queries if a page and the next one fit L2, and even
+  /// for pages of twice the size if keys and values fit L3.
   static bool has_short_pages(const token_source<C>& k, Index heads, Index rows) {
     if (heads == 1 || k.head_stride <= k.token_stride || k.page_size() == 0) return false;
     constexpr Index unit = Index{1} << 12, size = Index(sizeof(C));
@@ -160,8 +163,8 @@ class decode_batches {
     return bytes <= unit || (bytes <= 2 * unit && keys <= std::int64_t{1} << 24);
   }
 
-  /// Tokens of a batch: this one and the next one fit L1 (32 KiB) if heads are read one by one, otherwise L2.
-  /// (Batches of twice the size take 1.15 times as long.)
+  /// The number of tokens of a batch. A batch and the next one fit L1 (32 KiB) if heads are read one by one,
+  /// otherwise L2. (Batches of twice the size take 1.15 times as long.)
   ///
   /// \param head  bytes of a token of one head
   static Index tokens_of_batch(Index heads, Index head) {
@@ -182,13 +185,13 @@ class decode_batches {
       rows_of_next_[n] = x.at(b_, (std::min)(place.token + n, place.end - 1), 0);
   }
 
-  /// The memory of tokens from `first` on, of heads_per_pass heads.
+  /// The memory to prefetch for the tokens from `first` on, in heads_per_pass_ heads.
   stream_ahead ahead_from(const token_source<C>& x, const C* first) const {
     if (short_pages_) return {first, (run_ - 1) * x.token_stride + x.head_dim, x.head_stride, again_};
     return {first, (heads_per_pass_ - 1) * x.head_stride + x.head_dim, x.token_stride, again_};
   }
 
-  /// The addresses of the prefetched batch, which saves a second lookup in the block table.
+  /// The addresses of the prefetched batch. They save a second lookup in the block table.
   struct place_of_next {
     const token_source<C>* source = nullptr;
     Index head = 0, count = 0;

@@ -19,15 +19,15 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// Attention of a few queries to many keys: decoding. Keys and values are read from memory once for all query
+/// Decoding: attention of a few queries to many keys. Keys and values are read from memory once for all query
 /// heads of their group, in the order of memory, and nothing is packed. Keys are divided into splits of fixed
 /// size, each with its own softmax. Splits are merged in order at the end, so results do not depend on the
 /// threads.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The splits with a key visible to some query of their row, and the first split of every row, which contains
-/// its learned sink. They are ordered by row, then by key.
+/// The splits to process. These are the first split of every row, which includes the learned sink, and all
+/// other splits with a key that is visible to some query of their row. They are ordered by row, then by key.
 struct seen_splits {
   struct split_of_row {
     Index b, split;
@@ -51,13 +51,14 @@ seen_splits splits_of(const attention_call<T, Rotation, C>& call, Index size) {
   return splits;
 }
 
-/// The places [first, first + count) of the splits of row b of the batch.
+/// The splits of row b of the batch: elements [first, first + count) of seen_splits::list.
 struct split_places {
   Index b, first, count;
 };
 
-/// The number of incomplete splits of each row, for each piece of its heads and queries. The thread that
-/// completes the last split merges them, so no thread waits.
+/// The number of incomplete splits of each row. The heads and queries of a row are divided into pieces, and
+/// each piece has its own number. The thread that completes the last split of a piece merges the splits of
+/// this piece, so no thread waits.
 class pending_splits {
  public:
   pending_splits(const seen_splits& splits, Index batch, Index pieces) : pieces_(pieces) {
@@ -86,7 +87,8 @@ class pending_splits {
   std::atomic<Index>* counts_;  // [batch, pieces]
 };
 
-/// The results of splits, per query of every key head.
+/// The results of all splits: a weighted sum and a softmax for each query row of every key head. The place of
+/// a split is its index in seen_splits::list.
 template <class A>
 struct decode_results {
   static constexpr Index split = 1024;  // keys
@@ -95,7 +97,7 @@ struct decode_results {
   A* sums;                // [places, rows, channels]
   softmax_rows<A> state;  // [places, rows]
 
-  /// Allocated in scratch memory of the calling thread.
+  /// Allocates in scratch memory of the calling thread.
   decode_results(Index places, Index rows_of_place, Index channels_of_row)
       : rows(rows_of_place), channels(channels_of_row) {
     struct decode_sums {};
@@ -110,8 +112,8 @@ struct decode_results {
   }
 };
 
-/// Split `split` of the keys of row b, for query rows [first_row, first_row + rows) of each of key heads
-/// [first_head, first_head + heads), and the place of its results.
+/// The work of one task: split `split` of the keys of row b, for query rows [first_row, first_row + rows) of
+/// each key head in [first_head, first_head + heads). The results are written at `place`.
 struct key_split {
   Index b, split, place, first_head, heads, first_row, rows;
 };
@@ -151,8 +153,8 @@ class decode_split {
   }
 
   void run() {
-    // In memory order: either the tokens of a head are adjacent, or the heads of a token or of a short page.
-    // In the second case all heads alternate, a few tokens each.
+    // Keys are read in memory order. Either the tokens of a head are adjacent, or the heads of a token or of
+    // a short page. In the second case the heads alternate, with a few tokens each.
     const Index per_pass = batches_.heads_per_pass(), last_head = first_head_ + heads_;
     const auto keys_of = [&](Index kv) {
       return block_keys(call_.rules, b_, 0, call_.q.tokens, kv * call_.group(), per_pass * call_.group());
@@ -182,7 +184,7 @@ class decode_split {
   }
 
  private:
-  /// The number of strips of a head. Each strip of rows has one softmax.
+  /// The number of strips of a head (see block_keys.hpp).
   Index strips() const { return (rows_ + shape::rows - 1) / shape::rows; }
   rows_of_head rows_in(Index strip) const {
     const Index first = strip * shape::rows;
@@ -226,9 +228,10 @@ class decode_split {
         operands_.pack_queries(kv, t, factors_.query);
   }
 
-  /// Copies the results of a head to the memory in which splits are merged. They are computed in memory of
-  /// this thread. If results of several threads were adjacent, one core would prefetch cache lines that
-  /// another core writes for every tile (32 + 8 heads, 1000 keys, two threads: 1.1 times the time).
+  /// Copies the results of a head to the memory in which splits are merged. Results are computed in memory of
+  /// this thread. If the results of several threads were adjacent, one core would prefetch cache lines that
+  /// another core writes for every tile. (This takes 1.1 times as long with 32 query heads, 8 key heads, 1000
+  /// keys and two threads.)
   void leave_results(Index kv) const {
     const Index row = kv * call_.q.tokens * call_.group() + first_row_;
     const softmax_rows<A> from = state_of(kv), to = results_.state_of(place_, row);
@@ -237,7 +240,7 @@ class decode_split {
     std::copy_n(from.sum, rows_, to.sum);
   }
 
-  /// \param after  the keys that are read next
+  /// \param after  the keys to read after this tile
   void attend_tile(const block_keys& keys, Index head, Index heads, const key_place& after) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
@@ -272,7 +275,8 @@ class decode_split {
     });
   }
 
-  /// Replaces the scores of a head by weights. Completes the sums of careful strips.
+  /// Replaces the scores of a head by weights. For careful strips, also adds the weighted values (see
+  /// careful_).
   void find_weights(const block_keys& keys, Index kv) {
     const Index begin = keys.begin_of_tile();
     const tile_range hull = keys.hull();
@@ -295,8 +299,8 @@ class decode_split {
     }
   }
 
-  /// Multiplies the sums of a strip by `factor`. Sums over a tile start at zero, for the reason given at
-  /// value_panel.
+  /// Multiplies the sums of a strip by `factor`, and sets the sums of the current tile to zero. Each tile has
+  /// sums of its own, for the reason given at value_panel.
   void shrink(Index kv, Index strip, const A* factor) {
     const Index channels = call_.v.head_dim, rows = rows_in(strip).count;
     std::fill_n(tile_sums_of(kv, strip), rows * channels, sum_type(0));
@@ -326,7 +330,8 @@ class decode_split {
   char* careful_;  // [heads, strips]: whether values are added key by key in this tile
 };
 
-/// Adds up the splits of one query and writes its output.
+/// Merges the splits s of one query row and writes the output of this row. Split s has the maximum m_s, the
+/// sum of weights sum_s and the weighted sums sums_s.
 ///
 ///     m = max_s m_s,   out = sum_s 2^(m_s - m) sums_s / sum_s 2^(m_s - m) sum_s
 template <class T, class Rotation, class C>

@@ -61,7 +61,7 @@ class decode_operands {
     buffers_.rotated = workspace<decode_rotated, T>(copied);
   }
 
-  /// Packs the queries of head kv at token t, times `factor`.
+  /// Packs the query heads of key head kv at token t, multiplied by `factor`.
   void pack_queries(Index kv, Index t, double factor) {
     const Index group = call_.group();
     const tile_range heads = of_.heads_of(t, group);
@@ -77,8 +77,8 @@ class decode_operands {
       std::fill_n(query(kv, t * call_.group() + g - of_.first_row), call_.q.head_dim, A(0));
   }
 
-  /// scores [rows, tile] of run i of a batch. The first rows read its keys from memory, the others from a
-  /// cache.
+  /// Computes scores [rows, tile] of run i of a batch. The first group of rows reads the keys from memory,
+  /// the other groups from a cache.
   void score(key_runs<C>& keys, Index i, A* scores) {
     const Index depth = call_.q.head_dim, kv = keys.head, first = keys.run[i].first,
                 count = keys.run[i].last - first;
@@ -96,7 +96,7 @@ class decode_operands {
       multiply_by_scales(call_.k, of_.b, kv, keys.begin, keys.run[i], scores, of_.rows);
   }
 
-  /// Multiplies the weights of integer values by the scales of these values.
+  /// If values are integers, multiplies each weight by the scale of its value.
   void scale_weights(Index kv, Index begin, const tile_range& hull, const rows_of_head& rows,
                      A* weights) const {
     if constexpr (scales_apart<value_type>)
@@ -152,7 +152,8 @@ class decode_operands {
     return are_finite(call_.v, of_.b, kv, begin, hull);
   }
 
-  /// sums [rows, value_dim] = shrink * sums + weights * visible values, if other values are not finite
+  /// sums [rows, value_dim] = shrink * sums + weights * visible values. Needed if hidden values are not
+  /// finite, because 0 times such a value is NaN.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const A* weights,
                           tile_softmax<A>& softmax, A* sums) {
     for (Index r = 0; r < rows.count; ++r)
@@ -166,13 +167,13 @@ class decode_operands {
   }
 
  private:
-  /// The type that keys and values are widened to. Integers keep theirs, because their scales multiply the
-  /// sums.
+  /// The type that keys and values are widened to. Integers are not widened, because their scales multiply
+  /// scores and weights instead.
   template <class X>
   using wide_type = std::conditional_t<is_quantized<C>, X, A>;
-  /// Whether channels are widened once, into a copy, and not again for every four rows. Both are exact, but
-  /// -ffast-math may change the order of sums. The choice therefore depends on all rows of a head, not on the
-  /// rows of one thread.
+  /// Whether channels are widened once, into a copy, instead of again for every four rows. Widening is exact,
+  /// but -ffast-math may change the order of sums. The choice therefore depends on all rows of a head, not on
+  /// the rows that one thread has.
   bool widens_once() const {
     return !std::is_same_v<key_type, A> && call_.q.tokens * call_.group() > shape::rows;
   }

@@ -20,10 +20,10 @@
 #include <rope/base/simd/packet_math.hpp>
 #include <rope/config.hpp>
 
-/// The backward pass of attention, tile by tile. A block of queries of one key head (every query head of its
-/// group, consecutive tokens) processes one tile of keys at a time and recomputes its weights from the
-/// log-sum-exp of each query, so no array of size tokens x tokens exists. With weights w, upstream gradient g
-/// and output o:
+/// The backward pass of attention, tile by tile. A block is consecutive query tokens, in all query heads of
+/// one key head. It processes one tile of keys at a time and recomputes the weights from the log-sum-exp of
+/// each query, so no array of size tokens x tokens exists. In the formulas, w are the weights, o is the
+/// output, g is the gradient with respect to the output, and bend is the slope of the softcap:
 ///
 ///     scores_ij = scale q_i . k_j                            queries x keys
 ///     slopes_ij = w_ij (g_i . v_j - g_i . o_i) bend_ij       queries x keys
@@ -31,19 +31,18 @@
 ///     dk_j = scale sum_i slopes_ij q_i
 ///     dv_j = sum_i w_ij g_i
 ///
-/// The sums dq belong to the block. Other blocks add to the sums dk and dv of a tile in a fixed order
-/// (sum_order below), so they do not depend on the number of threads.
+/// Only one block adds to a sum dq. All blocks of a key head add to the sums dk and dv.
 ///
-/// Tasks add to shared sums in a fixed order, so that rounding does not depend on the threads. Every sum
-/// belongs to one tile, and every task visits its tiles in ascending order. While a task works on tile n,
-/// later tasks may add to tiles below n.
+/// Each block is a task. Tasks add to shared sums in a fixed order (sum_order), so that rounding does not
+/// depend on the number of threads. Every shared sum belongs to one tile, and every task visits its tiles in
+/// ascending order. While a task works on tile n, later tasks may add to tiles below n.
 ///
 /// Tasks must be started in ascending order. The first unfinished task never waits, so one task always
 /// proceeds, even with one thread.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The place of one task in the order of the tasks that share its sums.
+/// The place of one task in the order of all tasks that add to the same sums.
 class sum_order {
  public:
   static constexpr Index finished = (std::numeric_limits<Index>::max)();
@@ -52,7 +51,7 @@ class sum_order {
   sum_order(std::atomic<Index>* tiles, Index task) : tiles_(tiles), task_(task) {}
   sum_order(const sum_order&) = delete;
   sum_order& operator=(const sum_order&) = delete;
-  /// Runs even if the task ends by an exception, so that no task waits for it forever.
+  /// Marks this task as finished, even after an exception, so that no other task waits for it forever.
   ~sum_order() { publish(finished); }
 
   /// Announces that this task adds nothing more to tiles below `tile`.
@@ -80,14 +79,16 @@ class sum_order {
   Index task_, oldest_ = 0;  // every task before oldest_ is finished
 };
 
-// The softmax of a strip of queries and one tile of keys in the backward pass. In place, it replaces scores
-// by weights, and products upstream . value by the gradients with respect to the scores ("slopes").
+// strip_slopes is the softmax of a strip of queries and one tile of keys in the backward pass. It works in
+// place. Scores are replaced by weights, and products g_i . v_j by the gradients with respect to the scores,
+// here called slopes:
 //
 //     w_ij = 2^(score_ij - shift_i) factor_i
 //     slope_ij = w_ij (gain_ij g_i . v_j - g_i . o_i) bend_ij
 //
-// gain is the factor of dropout for a kept weight, and 0 for a dropped one. It also multiplies w before w
-// multiplies values. bend is the slope of the softcap. w and slope are 0 if the key is not visible.
+// gain is 1 / (1 - dropout) for a kept weight, and 0 for a dropped weight. The weights that run() returns are
+// w times gain, because these multiply values in the forward pass. bend is the slope of the softcap. w and
+// slope are 0 if the key is not visible.
 
 template <class A>
 class strip_slopes {
@@ -102,15 +103,16 @@ class strip_slopes {
     const A *shifts, *factors, *products;
   };
 
-  /// \param d_bias  laid out as the bias, or null
+  /// \param d_bias  the gradient with respect to the bias, at the strides of the bias, or null
   strip_slopes(const block_keys& keys, const strip_rows& strip, double* d_bias)
       : strip_(keys, strip), d_bias_(d_bias) {}
 
   /// Keys of the tile that may be visible to some row.
   const tile_range& hull() const { return strip_.hull; }
 
-  /// \param weights  [rows, tile], scores in the panels that the hull touches. Everything is written
-  /// \param slopes   [rows, tile], products upstream . value there
+  /// \param weights  [rows, tile]: scores, in the panels that contain a key of the hull. Replaced by weights,
+  ///                 everywhere
+  /// \param slopes   [rows, tile]: products g_i . v_j, in these panels. Replaced by slopes, everywhere
   void run(A* weights, A* slopes, const score_factors& factors, const row_numbers& of) {
     for (Index r = 0; r < rows; ++r, weights += tile, slopes += tile)
       if (r >= strip_.rows.count || !prepare(r, weights, slopes, factors))
@@ -138,7 +140,7 @@ class strip_slopes {
   }
 
   /// Applies softcap and bias to the scores of row r, and dropout to its products. Returns false if no key is
-  /// visible to it.
+  /// visible to row r.
   bool prepare(Index r, A* scores, A* products, const score_factors& factors) {
     const tile_range range = visible_in_tile(r).range;
     if (range.empty() || (visible_in_tile(r).has_holes && strip_.mark_hidden(r, hidden_) == range.last))
@@ -168,7 +170,8 @@ class strip_slopes {
   void differentiate(Index r, A* weights, A* slopes, A shift_number, A factor_number, A product_number) {
     const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     const P shift = fill<P>(shift_number), factor = fill<P>(factor_number), product = fill<P>(product_number);
-    // Visible scores can be infinite only if the largest of them, the shift, was.
+    // A visible score can be infinite only if the largest score of the row was. The shift is then the largest
+    // finite number of that sign.
     if (equal((std::abs)(shift_number), (std::numeric_limits<A>::max)()))
       for (Index j = whole.first; j < whole.last; ++j) weights[j] = saturated(weights[j]);
     for (Index j = whole.first; j < whole.last; j += L) {
@@ -184,7 +187,7 @@ class strip_slopes {
         slopes[j] = hidden_[j] ? A(0) : slopes[j];
       }
     if (d_bias_ != nullptr) add_to_bias(r, slopes, range);
-    // The softmax includes dropped keys. Only the weights that multiply values change.
+    // The softmax includes dropped keys. Dropout changes only the weights that multiply values.
     if (options().dropout > 0)
       for (Index j = range.first; j < range.last; ++j) weights[j] *= gains_[j];
     if (options().softcap > 0)
@@ -239,7 +242,8 @@ class attention_gradient_block {
     order_.begin(tile);
     rows_.pack_keys(begin, count);
     rows_.pack_values(begin, count);
-    // A hidden pair has a weight and a slope of 0, which does not change sums except by 0 * NaN.
+    // A hidden pair of query and key has a weight and a slope of 0. It changes sums only if 0 is multiplied
+    // by a number that is not finite.
     const bool careful = hides(begin, count) && !(rows_.finite && finite_keys(count));
     if (d_bias_.joins_keys)
       order_.wait_for_the_end();
@@ -254,7 +258,8 @@ class attention_gradient_block {
     for (Index j = 0; j < count; j += shape::rows) add_to_keys(j, sums_.keys(tile), sums_.values(tile));
   }
 
-  /// Whether a key of a tile, or a key after its end, is hidden from some query of the block.
+  /// Whether a key of the tile is hidden from some query of the block. The tile may have fewer than
+  /// shape::tile keys because all later keys are hidden. These count as hidden keys of the tile.
   bool hides(Index begin, Index count) const {
     return !rows_.keys.all_see_all() || count < (std::min)(shape::tile, rows_.tape.k.tokens - begin);
   }
@@ -262,7 +267,7 @@ class attention_gradient_block {
     return all_finite(m_.transposed_keys, panel_shape<A>::padded(count) * rows_.tape.k.head_dim);
   }
 
-  /// Weights and slopes of strip s.
+  /// Computes the weights and slopes of strip s.
   strip_slopes<A> weigh(Index s) {
     strip_slopes<A> slopes(rows_.keys, rows_.strip(s), d_bias_.data);
     const Index row = s * shape::rows;
@@ -283,8 +288,8 @@ class attention_gradient_block {
                                     shape::rows * shape::width);
   }
 
-  /// Adds to the sums of keys [first, first + rows) of a tile the contributions of the strips to which any of
-  /// them is visible.
+  /// Adds the contributions of queries to the sums of keys [first, first + rows) of a tile. Only strips to
+  /// which one of these keys may be visible contribute.
   void add_to_keys(Index first, A* d_keys, A* d_values) const {
     Index begin = m_.strips, end = 0;
     for (Index s = 0; s < m_.strips; ++s)
@@ -303,8 +308,8 @@ class attention_gradient_block {
     add(m_.slopes, m_.queries, rows_.tape.k.head_dim, d_keys);
   }
 
-  /// The slow, careful sums, over visible pairs only. Sums of this block and tile start at zero, as in
-  /// add_products.
+  /// Adds all contributions of the tile over visible pairs only, which is slow. As in add_products, sums of
+  /// this block and tile are formed first and then added.
   void add_visible(Index tile) const {
     add_visible_to_keys(m_.weights, m_.upstream, m_.value_panels, sums_.values(tile));
     add_visible_to_keys(m_.slopes, m_.queries, m_.key_panels, sums_.keys(tile));

@@ -19,8 +19,9 @@
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
-/// The queries of a block in the backward pass of attention: packed once, with the softmax and g . o of each,
-/// and their gradients at the end.
+/// The queries of a block in the backward pass of attention. They are packed once, with the softmax of each
+/// query and its product g . o, where o is the output and g the gradient with respect to o. At the end, the
+/// gradients with respect to the queries are written.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -37,7 +38,7 @@ struct attention_gradient_rows {
   score_factors factors;
   attention_gradient_scratch<T> m;
   block_keys keys;
-  bool finite = true;  // queries and gradients with respect to outputs
+  bool finite = true;  // whether queries and gradients with respect to outputs are finite
 
   attention_gradient_rows(const attention_tape<T>& of, const visibility& rule, Index row, Index key_head,
                           Index first_token, Index token_count)
@@ -63,7 +64,7 @@ struct attention_gradient_rows {
     const Index first_row = s * shape::rows;
     return {b, first, kv * group, group, first_row, (std::min)(Index{shape::rows}, count() - first_row)};
   }
-  /// The stride of panels of packed queries, or of gradients with respect to outputs.
+  /// The distance between two panels of packed queries, or of packed gradients with respect to outputs.
   Index panel_stride() const { return m.rows * shape::width; }
 
   /// Calls tile(begin, count) for every tile with a key that may be visible to the block.
@@ -81,7 +82,8 @@ struct attention_gradient_rows {
     pack_transposed_panels(rows.rows, rows.stride, count, tape.v.head_dim, m.transposed_values);
   }
 
-  /// Products of strip s of packed rows with the panels of transposed keys or values that `hull` touches.
+  /// Computes the products of strip s of packed rows with panels of transposed keys or values. Only panels
+  /// that contain a key of `hull` are used.
   void multiply(const A* rows, Index s, const A* rotated, Index depth, tile_range hull, A* products,
                 Index stride) const {
     for (Index n = hull.first / shape::width * shape::width; n < hull.last; n += shape::width)
@@ -96,7 +98,8 @@ struct attention_gradient_rows {
                    tape.d_q.at(b, token_of(row), head_of(row)));
   }
 
-  /// A sink is part of the softmax, with a value of zero: its slope is weight * (0 - g . o).
+  /// Writes the gradients with respect to the sink logits. A sink has a weight in the softmax and a value of
+  /// zero, so its slope is weight * (0 - g . o).
   void write_sinks(double* d_sink_logits) const {
     std::fill(d_sink_logits, d_sink_logits + group, 0.0);
     for (Index row = 0; row < count(); ++row) {
@@ -138,7 +141,7 @@ struct attention_gradient_rows {
              all_finite(m.upstream, m.rows * m.value_panels * shape::width);
   }
 
-  /// Finds the shift and factor of every row. Its weights are 2^(score - shift) * factor.
+  /// Finds the shift and the factor of every row. A weight of the row is 2^(score - shift) * factor.
   void find_softmax() {
     const attention_options& options = rules.options();
     if (options.log_sum_exp.empty() || !has_fine_sums()) return find_softmax_of_scores();
@@ -151,8 +154,8 @@ struct attention_gradient_rows {
     }
   }
 
-  /// Whether the given log-sum-exps resolve 2^-24, as doubles up to 2^28 do. Otherwise the softmax is
-  /// recomputed from its maximum.
+  /// Whether the given log-sum-exps have a resolution of 2^-24, as doubles up to 2^28 have. Otherwise the
+  /// softmax is recomputed from the scores.
   bool has_fine_sums() const {
     for (Index row = 0; row < count(); ++row) {
       const double sum = sum_of(row);
@@ -165,7 +168,8 @@ struct attention_gradient_rows {
         (b * tape.q.tokens + token_of(row)) * tape.q.heads + head_of(row))];
   }
 
-  /// Recomputes the softmax in runs of tiles, which are then joined, for the reason given at prefill_block.
+  /// Recomputes the softmax from the scores. Each run of tiles has its own softmax, and these are joined, for
+  /// the reason given at run_of_keys of prefill_block.
   void find_softmax_of_scores() {
     constexpr Index run_of_keys = 32 * shape::tile;
     std::fill(m.runs.sum, m.runs.sum + m.rows, A(0));

@@ -18,16 +18,16 @@
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
-/// Packed operands of the backward pass of attention: products, sums per key, and the scratch memory of a
-/// block of queries.
+/// Packed operands of the backward pass of attention: their matrix products, the sums of each key, and the
+/// scratch memory of a block of queries. base/simd/panels.hpp defines strips and panels.
 
 namespace rope::inline ROPE_ABI::detail {
 
-// The five matrix products of the backward pass on packed operands. Each is a sum over a depth of (a number
-// per row) x (a panel two packets wide), so all use the same tile of sums in registers. Only the strides of
-// the numbers differ. Weights and their gradients are stored [queries, tile]: the numbers of a strip of
-// queries have a stride of `tile`, and the numbers of a strip of keys are adjacent, so the transposed
-// products need no transposition.
+// The backward pass has five matrix products of packed operands. In each step, a product multiplies one
+// number per row by a panel row of two packets, and adds to sums in registers. The products differ only in
+// the strides of the numbers. Weights w and slopes ds (gradients with respect to the scores) are stored
+// [queries, tile]. The numbers of a strip of queries have a stride of `tile`, and the numbers of a strip of
+// keys are adjacent, so w^T and ds^T need no transposed copy. g is the gradient with respect to the output.
 //
 //     product              rows      numbers     depth      panel
 //     scores = q k^T       queries   q           channels   k, transposed
@@ -39,14 +39,15 @@ namespace rope::inline ROPE_ABI::detail {
 /// Sizes of the backward kernel for numbers A.
 template <class A>
 struct gradient_shape {
-  /// Rows of a strip, and width of a panel.
+  /// Rows of a strip.
   static constexpr int rows = panel_shape<A>::rows;
+  /// Columns of a panel.
   static constexpr Index width = panel_shape<A>::width;
-  /// Keys of a tile: whole panels, and whole strips.
+  /// Keys of a tile: a multiple of the panel width and of the rows of a strip.
   static constexpr Index tile = 96;
   static_assert(tile % width == 0 && tile % rows == 0);
-  /// Query rows of a block, in whole strips, unless a single token has more. Weights, slopes, and three times
-  /// the channels of a block fit L2 for head_dim 128.
+  /// Query rows of a block, in whole strips. A block has more rows only if a single token has more. For
+  /// head_dim 128, the weights, slopes, queries, and gradients of a block fit L2.
   static constexpr Index block = 240;
 
   static constexpr Index panels(Index channels) { return (channels + width - 1) / width; }
@@ -71,8 +72,8 @@ EIGEN_DONT_INLINE void row_products(const A* x, Index panel_stride, const A* pan
 }
 
 /// sums[r * width + c] += sum_d numbers[r * row_step + d * depth_step] * panel[d * width + c] for the first
-/// `packets` packets of one panel of channels. The sum over d is formed first: terms added one by one to a
-/// large sum are each rounded to the precision of that sum.
+/// `packets` packets of one panel of channels. The sum over d is formed first, because terms that are added
+/// one by one to a large sum are each rounded to the precision of that sum.
 ///
 /// \param panel  [depth, width]
 /// \param sums   [rows, width]
@@ -89,7 +90,8 @@ EIGEN_DONT_INLINE void add_products_of_panel(const A* numbers, const A* panel, I
   });
 }
 
-/// add_products_of_panel for all panels of `channels` channels, at strides panel_stride and sums_stride.
+/// Calls add_products_of_panel for all panels of `channels` channels. Two panels are panel_stride apart, and
+/// their sums sums_stride.
 template <class A, Index row_step, Index depth_step>
 void add_products(const A* numbers, const A* panel, Index panel_stride, Index depth, Index channels, A* sums,
                   Index sums_stride) {
@@ -110,7 +112,7 @@ void pack_transposed_panels(const A* rows, Index row_stride, Index count, Index 
                     packed + n * depth, width);
 }
 
-/// Writes one row of panels as channels: factor times each, rounded.
+/// Writes one row of panels to `to`: each channel is multiplied by `factor` and rounded to T.
 template <class A, class T>
 void write_panels(const A* panels, Index panel_stride, A factor, Index channels, T* to) {
   constexpr Index width = panel_shape<A>::width;
@@ -120,17 +122,16 @@ void write_panels(const A* panels, Index panel_stride, A factor, Index channels,
   }
 }
 
-/// The memory to which gradients with respect to the bias are added, laid out as the bias, or null. Also
-/// whether several blocks may add to one entry, and whether tiles of different keys may.
+/// The memory to which gradients with respect to the bias are added.
 struct bias_gradient {
-  double* data;
-  bool is_shared, joins_keys;
+  double* data;                // at the strides of the bias, or null
+  bool is_shared, joins_keys;  // whether several blocks, or tiles of several keys, may add to one entry
 };
 
-/// Gradients with respect to the keys and values of one key head, to which blocks of queries add. Each
-/// channel panel [tile, width] is contiguous: [tiles, panels of k then of v, tile, width]. Gradients with
-/// respect to keys are sums over packed queries, so they have the factor of these queries instead of the
-/// scale.
+/// Gradients with respect to the keys and values of one key head, to which blocks of queries add. They are
+/// stored as [tiles, panels of k then of v, tile, width], so each panel of channels [tile, width] is
+/// contiguous. Gradients with respect to keys are sums over packed queries. They therefore have the factor of
+/// packed queries (score_factors) instead of the scale.
 template <class A>
 struct key_sums {
   using shape = gradient_shape<A>;
@@ -208,8 +209,9 @@ struct attention_gradient_scratch {
   A* strip_d_queries(Index s) const { return d_queries + s * shape::rows * key_panels * shape::width; }
 };
 
-/// Tokens [first, first + count) of one head as rows of the arithmetic type: in place if the types agree,
-/// otherwise widened into `buffer`. If x has one token, its stride may be arbitrary and is replaced by 0.
+/// Tokens [first, first + count) of one head as rows of the arithmetic type. If x has this type, rows are
+/// read in place. Otherwise they are widened into `buffer`. If x has only one token, its token_stride may be
+/// arbitrary, so the stride returned is 0.
 template <class T>
 row_block<arithmetic<T>> widened_rows(const head_view<const T>& x, Index b, Index first, Index count, Index h,
                                       arithmetic<T>* buffer) {

@@ -12,7 +12,12 @@
 #include <rope/attention/options.hpp>
 #include <rope/config.hpp>
 
-/// The part of a key tile that is visible to a query, and the keys in it that are hidden.
+/// The keys of a tile that are visible to a query.
+///
+/// A tile is consecutive keys of a row that a kernel processes at a time. Keys of a tile are numbered from 0,
+/// its first key. The range of a query in a tile begins with the first visible key and ends with the last
+/// one. Hidden keys between them are holes. The hull of several queries is the smallest range that contains
+/// all their ranges.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -33,7 +38,8 @@ tile_range packets_of(tile_range range) {
   return {range.first / lanes * lanes, (range.last + lanes - 1) / lanes * lanes};
 }
 
-/// The keys of a tile that are visible to a query: all of `range`, except for hidden keys in it if has_holes.
+/// The keys of a tile that are visible to a query: all keys of `range`, except the hidden ones if has_holes
+/// is true.
 struct row_in_tile {
   tile_range range;
   bool has_holes;
@@ -41,7 +47,7 @@ struct row_in_tile {
   bool sees_all(Index count) const { return range.first == 0 && range.last == count && !has_holes; }
 };
 
-/// The part of a query's keys that is in [begin, begin + count), relative to begin.
+/// The keys of a query that are in the tile [begin, begin + count), numbered from `begin`.
 inline row_in_tile keys_in_tile(const key_set& keys, Index begin, Index count) {
   const auto clip = [&](Index first, Index last) {
     return tile_range{(std::max)(first - begin, Index{0}), (std::min)(last - begin, count)};
@@ -53,8 +59,8 @@ inline row_in_tile keys_in_tile(const key_set& keys, Index begin, Index count) {
   return {{low.first, high.last}, true};
 }
 
-/// Removes the keys j with hides(j) from the visible keys of a query. A vectorised loop counts them first,
-/// because most tiles are entirely visible or entirely hidden.
+/// Removes the keys j with hides(j) from the visible keys of a query. A vectorised loop first counts the
+/// hidden keys, because most tiles are entirely visible or entirely hidden.
 void hide(row_in_tile& row, const auto& hides) {
   int hidden = 0;
   for_each_index(row.range.first, row.range.last, [&](Index j) { hidden += hides(j) ? 1 : 0; });
@@ -72,9 +78,9 @@ inline std::uint64_t eight_of(const bool* mask) {
 }
 inline constexpr std::uint64_t eight_visible = 0x0101010101010101u;
 
-/// Removes the keys that its row of a mask hides from the visible keys of a query. mask[0] is the entry of
-/// the first key of the tile. Reads eight entries at a time: if a mask hides most tiles, reading single
-/// entries takes a large share of prefill.
+/// Removes the keys j with mask[j] = false from the visible keys of a query. mask[0] is the entry of the
+/// first key of the tile. Eight entries are read at a time, because reading single entries takes a large
+/// share of a prefill in which a mask hides most tiles.
 inline void hide(row_in_tile& row, const bool* mask) {
   static_assert(sizeof(bool) == 1);
   Index first = row.range.first, last = row.range.last;
@@ -93,7 +99,8 @@ inline void hide(row_in_tile& row, const bool* mask) {
   row = {{first, last}, row.has_holes || hidden != 0};
 }
 
-/// Removes the keys j with hides(entries[j * step]). entries[0] is the bias of the first key of the tile.
+/// Removes the keys j with hides(entries[j * step]) from the visible keys of a query. entries[0] is the bias
+/// of the first key of the tile.
 template <class X>
 void hide(row_in_tile& row, const X* entries, Index step, const auto& hides) {
   if (step == 1)
@@ -102,12 +109,14 @@ void hide(row_in_tile& row, const X* entries, Index step, const auto& hides) {
     hide(row, [&](Index j) { return hides(entries[j * step]); });
 }
 
-/// The mark of a key has the width of a score, so that compilers vectorise loops over both.
+/// The type of the mark of a key: 1 if the key is hidden, otherwise 0. It has the width of a score, so that
+/// compilers vectorise loops over marks and scores.
 template <class A>
 using key_mark = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
 
-/// Calls body(j, entry) for each key j of `range` in the tile that starts at key `begin`. row[0] is the entry
-/// of key 0. Two loops, because compilers vectorise only the contiguous one.
+/// Calls body(j, entry) for each key j of `range`. j counts from the first key of the tile, which is key
+/// `begin` of the row. `row` counts from key 0 of the row. There are two loops, because compilers vectorise
+/// only the contiguous one.
 template <class X, class Body>
 void for_each_entry(const X* row, Index step, Index begin, tile_range range, const Body& body) {
   if (step == 1)
@@ -116,7 +125,8 @@ void for_each_entry(const X* row, Index step, Index begin, tile_range range, con
     for (Index j = range.first; j < range.last; ++j) body(j, row[(begin + j) * step]);
 }
 
-/// Calls body(j, kept) for each key j of `range`: whether dropout keeps its probability for query (b, h, i).
+/// Calls body(j, kept) for each key j of `range`. `kept` is whether dropout keeps the weight of key j for
+/// query i, head h, row b.
 template <class Body>
 void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index begin, tile_range range,
                       const Body& body) {
@@ -134,8 +144,8 @@ void for_each_dropout(const visibility& rules, Index b, Index h, Index i, Index 
   }
 }
 
-/// Sets hidden[j] of each key j in `range` to 1 if it is hidden from query (b, h, i), otherwise to 0. Returns
-/// the first visible key, or the end of the range.
+/// For each key j in `range`, sets hidden[j] to 1 if the key is hidden from query i, head h, row b, otherwise
+/// to 0. Returns the first visible key, or the end of the range.
 template <class Mark>
 Index find_holes(const visibility& rules, const key_set& keys, Index b, Index h, Index i, Index begin,
                  tile_range range, Mark* hidden) {

@@ -28,8 +28,8 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-// Queries, and the weights of a tile, are rounded to 16-bit integers with one scale, and multiply int8 keys
-// and values. Their magnitude is limited so that a sum of products stays below 2^31.
+// A query is rounded to 16-bit integers with one scale, and so are its weights of a tile. These integers
+// multiply int8 keys and values. Their magnitude is limited, so that a sum of products stays below 2^31.
 
 /// Rounds the channels of a query and returns their scale.
 inline float round_query(const float* channels, Index head_dim, std::int16_t* rounded) {
@@ -40,8 +40,9 @@ inline float round_query(const float* channels, Index head_dim, std::int16_t* ro
       static_cast<std::int32_t>((std::min)(largest, sum / 128 / (std::max)(Index{1}, head_dim))));
 }
 
-/// Rounds the weights of `hull` in a row [tile] and returns their scale. Weights are multiplied in pairs, so
-/// the partner of a weight is set to zero if it is outside the hull.
+/// Rounds the weights of the keys of `hull` in a row [tile], and returns their scale. Keys 2 i and 2 i + 1
+/// are later multiplied as a pair. If only one of them is in the hull, the weight of the other is set to
+/// zero.
 inline float round_weights(const tile_range& hull, const float* weights, std::int16_t* rounded) {
   constexpr Index largest = (std::numeric_limits<std::int16_t>::max)(), tile = panel_shape<float>::tile;
   static_assert(largest * 128 * tile < Index{(std::numeric_limits<std::int32_t>::max)()});
@@ -83,7 +84,8 @@ class integer_operands
     add_scaled(hull, weights, shrink, sums);
   }
 
-  /// Keys that are hidden from a row get weight zero.
+  /// Replaces add_values if a scale of the tile is not finite: for each row, the weights of keys that are
+  /// hidden from the row are set to zero.
   void add_visible_values(Index rows, float* weights, tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();
     multiply_by_scales(call_.v, block_.b, block_.kv, begin_, hull, weights, rows);
@@ -113,8 +115,8 @@ class integer_operands
 };
 
 // Operands of integer products in decoding. Keys and values are used as stored. Queries are rounded to 16
-// bits, with one scale per query. Weights times the scales of values are rounded to 16 bits, with one scale
-// per query and tile of keys. Sums of products are exact.
+// bits, with one scale per query. Each weight is multiplied by the scale of its value. The products are
+// rounded to 16 bits, with one new scale per query and tile of keys. Sums of products of integers are exact.
 
 template <class Rotation>
 class integer_decode_operands {
@@ -203,8 +205,8 @@ class integer_decode_operands {
     return has_finite_scales(call_.v, of_.b, kv, begin, hull);
   }
 
-  /// Replaces add_values if a scale of the tile is not finite: keys that are hidden from a row get weight
-  /// zero. A row whose scales are all finite gets the bits of add_values.
+  /// Replaces add_values if a scale of the tile is not finite: for each row, the weights of keys that are
+  /// hidden from the row are set to zero. If all scales are finite, the bits are those of add_values.
   void add_visible_values(Index kv, Index begin, const rows_of_head& rows, const float* weights,
                           tile_softmax<float>& softmax, float* sums) {
     const tile_range& hull = softmax.hull();

@@ -15,11 +15,11 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// The kernels of streams.hpp for types that are multiplied in pairs: in each step a lane multiplies two
+/// The kernels of streams.hpp for types that are multiplied in pairs. In each step a lane multiplies two
 /// channels of a key, or one channel of two values.
 ///
-/// Benchmark row that needs them: int8_products_beside_bfloat16/1x4096x32+8x128, which is slower with
-/// products in float.
+/// Products in float would be slower (benchmark row int8_products_beside_bfloat16/1x4096x32+8x128: one query,
+/// 4096 keys, 32 query heads and 8 key heads of 128 channels).
 ///
 /// `Products` is bfloat16_products or integer_products. Its `number` is the type of queries and weights,
 /// `stored` the type of keys and values, and `sum` the type of sums of their products.
@@ -41,7 +41,8 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
                         padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
   sums sum[padded];
   unrolled<padded>([&](auto i) { sum[i] = Products::zero(); });
-  // Inlined by force, because they are called several times: GCC keeps sums in memory across a call.
+  // GCC would call these lambdas, because they are used several times, and it keeps sums in memory across a
+  // call. So they are always inlined.
   const auto multiply = [&](Index d, const auto& load_from) ROPE_DETAIL_INLINE_LAMBDA {
     if constexpr (rows == 1) {  // for the reason that score_packet gives
       const pairs query = in_register(load_from(queries + d));
@@ -85,7 +86,7 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
     std::copy_n(totals + r * count, count, scores + r * panel_shape<float>::tile);
 }
 
-/// Scores of `rows` queries with keys [0, count), as score_rows.
+/// Computes the scores of `rows` queries with keys [0, count), as score_rows does.
 ///
 /// \param queries  [rows, depth]
 template <class Products, int rows>
@@ -107,9 +108,9 @@ EIGEN_DONT_INLINE void score_rows_of_pairs(const typename Products::number* quer
   while (n < count) score(std::index_sequence<0>{});
 }
 
-/// Values of a tile in pairs of tokens. Token 2 i is always paired with token 2 i + 1, also if a part of the
-/// tile begins between them, so the order of sums does not depend on the parts. A token without its partner
-/// is paired with zeros.
+/// Values of a tile in pairs of tokens. Token 2 i is always paired with token 2 i + 1, even if a run of
+/// tokens begins between them, so the order of sums does not depend on runs. If only one token of a pair is
+/// in the run, it is paired with zeros.
 template <class Products>
 struct value_pairs {
   using number = typename Products::number;
@@ -143,8 +144,8 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   constexpr Index bytes = blocks * width * Index(sizeof(typename Products::stored)),
                   together = (std::max)(Index{2}, tokens_per_prefetch(bytes));
   sums sum[std::size_t(rows * blocks * 2)];
-  // Sums of row i % rows and block i / rows: even ones at place 2 i / rows * rows + i % rows of `sum`, odd
-  // ones `rows` places later.
+  // place(i) is the place in `sum` of the even sums of row i % rows and block i / rows. The odd sums of this
+  // row and block are `rows` places later.
   const auto place = [](std::size_t i) { return i / rows * 2 * rows + i % rows; };
   const auto in_memory = [&](std::size_t i) {
     return sums_in_memory + Index(i % rows) * sum_stride + Index(i / rows) * width;

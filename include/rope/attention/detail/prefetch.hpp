@@ -12,25 +12,25 @@
 /// Prefetching of keys and values while decoding.
 ///
 /// Processors do not prefetch the reads of decoding by themselves, because several keys are read at the same
-/// time and the tokens of one head may be far apart. So while one part is processed, the next one is
-/// prefetched by cache lines, in memory order. A processor may drop a prefetch, so if the tokens of a head
-/// are contiguous each line is prefetched again a few tokens before its use.
+/// time and the tokens of one head may be far apart. So while one batch of tokens is processed, the next
+/// batch is prefetched by cache lines, in memory order. A processor may drop a prefetch. If the tokens of a
+/// head are contiguous, each line is therefore prefetched a second time, a few tokens before its use. If the
+/// heads of a token are contiguous, the second prefetch costs more time than it saves.
 ///
-/// The benchmark row that needs prefetching: one query, bhsd/1x1024x32+8x128 with keys of many layers. The
-/// row that needs the second prefetch: decoding from pages of 16 keys, 1x16384x32+8x128. If the heads of a
-/// token are contiguous, the second prefetch costs more time than it saves. Loads instead of prefetches are
-/// slower.
+/// Decoding with keys of many layers needs prefetching: one query, 1024 keys, 32 query heads and 8 key heads
+/// of 128 channels (benchmark row bhsd/1x1024x32+8x128). Decoding from pages of 16 keys needs the second
+/// prefetch (1x16384x32+8x128). Loads instead of prefetches are slower.
 
 namespace rope::inline ROPE_ABI::detail {
 
 inline constexpr Index line_bytes = 64;
 
-/// Prefetches the line at an address, which need not be inside an allocation.
+/// Prefetches the cache line at `address`, which need not be inside an allocation.
 EIGEN_ALWAYS_INLINE void prefetch_line(std::uintptr_t address) {
   prefetch_after(static_cast<const char*>(nullptr), address);
 }
 
-/// Prefetches the cache line at an address to L2, which takes no space in L1 before the line is used.
+/// Prefetches the cache line at `address` to L2, so that it takes no space in L1 before it is used.
 EIGEN_ALWAYS_INLINE void prefetch_to_l2(std::uintptr_t address) {
 #if defined(__GNUC__)
   __builtin_prefetch(reinterpret_cast<const void*>(address), 0, 2);
@@ -47,8 +47,8 @@ EIGEN_ALWAYS_INLINE std::uintptr_t address_after(const X* x, Index channels) {
   return reinterpret_cast<std::uintptr_t>(x) + static_cast<std::uintptr_t>(channels * Index(sizeof(X)));
 }
 
-/// The addresses of the second prefetch, token by token: first of the current rows, then of the rows that are
-/// read next.
+/// The addresses of the second prefetch, token by token: first the addresses of the current rows, then those
+/// of the rows that are read next.
 struct repeated_prefetch {
   std::uintptr_t address;  // 0: no second prefetch
   Index stride;            // bytes from token to token
@@ -56,7 +56,7 @@ struct repeated_prefetch {
   std::uintptr_t next;
   Index next_stride;
 
-  /// These addresses plus `bytes`: a later channel of every token.
+  /// Adds `bytes` to all addresses, which gives those of a later channel of every token.
   EIGEN_ALWAYS_INLINE repeated_prefetch behind(Index bytes) const {
     if (address == 0) return {};
     const auto distance = static_cast<std::uintptr_t>(bytes);
@@ -72,8 +72,8 @@ struct repeated_prefetch {
   }
 };
 
-/// The next part of a stream, in memory order: rows of `row` channels, `stride` channels apart. It may begin
-/// anywhere, for example in another page.
+/// The memory to prefetch while other tokens are processed: rows of `row` channels, `stride` channels apart,
+/// in memory order. The first row may be anywhere, for example in another page.
 class stream_ahead {
  public:
   stream_ahead() = default;  // not set
@@ -88,7 +88,7 @@ class stream_ahead {
     continues_with(first);
   }
 
-  /// The current head continues at `first` in the next part.
+  /// Sets the row that the current head reads after its current rows.
   template <class X>
   void continues_with(const X* first) {
     first_ = reinterpret_cast<std::uintptr_t>(first);
@@ -116,14 +116,14 @@ class stream_ahead {
   Index left_, row_, gap_, tokens_;
 };
 
-/// How many tokens of `bytes` each are prefetched in one batch. Prefetching token by token takes as many
-/// instructions as multiplying a line of values by four rows.
+/// The number of tokens, of `bytes` each, that are prefetched together. Prefetching single tokens takes as
+/// many instructions as multiplying a line of values by four rows.
 constexpr Index tokens_per_prefetch(Index bytes) {
   return (std::max)(Index{1}, (std::min)(Index{8}, 4 * line_bytes / bytes));
 }
 
-/// Prefetches the next tokens * bytes of `ahead`, and issues the second prefetch of `tokens` tokens from
-/// `again` on.
+/// Prefetches the next tokens * bytes bytes of `ahead`, and issues the second prefetch of `tokens` tokens
+/// from `again` on.
 template <Index tokens, Index bytes>
 EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& again) {
   const std::uintptr_t next = ahead.take(tokens * bytes);

@@ -17,14 +17,14 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// The prefill kernel: attention of many queries.
+/// The prefill kernel: attention of many queries. base/simd/panels.hpp defines strips and panels.
 
 namespace rope::inline ROPE_ABI::detail {
 
-// Attention of many queries. A block of queries of one key head (all or some query heads of its group,
-// consecutive tokens) is packed into strips once. Each tile of keys and values is rotated and packed once per
-// block, and serves every strip. Between tiles a strip keeps only its softmax and its weighted sums, so
-// memory does not depend on the number of tokens.
+// A block is consecutive query tokens, in all or some of the query heads of one key head. Its queries are
+// packed into strips once. Each tile of keys and values is rotated and packed once per block, for all strips.
+// Between tiles a strip keeps only its softmax and its weighted sums, so memory does not depend on the number
+// of tokens.
 
 /// The state that strips keep between tiles, in scratch memory of the thread.
 template <class A>
@@ -95,9 +95,9 @@ class prefill_block {
   }
 
  private:
-  /// Sums of tiles are added up in runs, and sums of runs in a total. A plain sum of n equal terms may have n
-  /// roundings. In three stages there are at most (keys of a tile) + (tiles of a run) + (runs of the call)
-  /// roundings.
+  /// The keys of a run: 32 tiles. The sums of the tiles of a run are added up, and the sums of the runs are
+  /// added to a total. A plain sum of n equal terms may have n roundings. In these three stages there are at
+  /// most (keys of a tile) + (tiles of a run) + (runs of the call) roundings.
   static constexpr Index run_of_keys = 32 * shape::tile;
 
   /// Adds the sums of the current run to the total of the earlier runs.

@@ -15,12 +15,10 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-/// Operands of the prefill kernel, packed tile by tile.
+/// Operands of the prefill kernel: the queries of a block, packed into strips, and a tile of keys and values,
+/// packed into panels. base/simd/panels.hpp defines strips and panels.
 
 namespace rope::inline ROPE_ABI::detail {
-
-// Operands in the arithmetic type: the queries of a block, packed into strips, and a tile of keys and values,
-// packed into panels.
 
 /// Query tokens [first_token, first_token + tokens) of row b, in `heads` query heads from first_head on. All
 /// of these heads use key head kv.
@@ -30,10 +28,10 @@ struct query_block {
   Index rows() const { return tokens * heads; }
 };
 
-/// Calls visit(n, keys, values) for runs of keys and values of a tile. A run begins with key n of the tile,
-/// has regular strides, and fills columns of one panel from n % width on. Packing it also writes zeros to the
-/// later columns of the panel, which the next run overwrites. Listed tokens are copied first: packed one by
-/// one, they take four times as long.
+/// Calls visit(n, keys, values) for runs of keys and values of a tile. The tokens of a run are at regular
+/// strides. A run begins with key n of the tile, and fills columns of one panel from column n % width on.
+/// Packing a run also writes zeros to the later columns of the panel, which the next run overwrites. Listed
+/// tokens are copied first, because packing them one by one takes four times as long.
 template <class T, class Turn, class C, class Visit>
 void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_block& block, Index begin,
                            Index count, const Visit& visit) {
@@ -63,14 +61,14 @@ void for_each_run_of_panel(const attention_call<T, Turn, C>& call, const query_b
 ///     clear_query(row)         zeros, for a row without visible keys, or beyond the last row
 ///     pack_tile(begin, count)  keys and values of the tile that begins with key `begin`
 ///     score(s, hull, scores)   scores [rows, tile] of strip s with the panels that hold keys of the hull
-///     finite_values(count)     whether the values of the tile are numbers
+///     finite_values(count)     whether the values of the tile are finite
 ///     exceeds(hull)            whether values outside of the hull are multiplied too, by zero
 ///     add_values(hull, weights, shrink, sums)
 ///                              sums [value_panels, rows, width] = shrink * sums + weights * values of the
 ///                              hull; the weights may be overwritten
 ///     add_visible_values(rows, weights, softmax, sums)
-///                              the same if hidden values may be no numbers: a row with only numbers has
-///                              the bits of add_values
+///                              replaces add_values if a value is not finite: hidden values are not used;
+///                              if all values are finite, the bits are those of add_values
 ///     in_order(sums, ordered)     the sums of a panel in the order of channels
 template <class X, class A>
 concept prefill_products = requires(X& x, Index n, const tile_range& hull, A* numbers, const A* shrink,
@@ -136,7 +134,7 @@ class prefill_operands {
       score_panel(queries_ + s * shape::rows * depth_, keys_ + n * depth_, depth_, scores + n);
   }
 
-  /// The zeros after the last channel are finite.
+  /// Reads whole panels: zeros follow the last channel.
   bool finite_values(Index count) const {
     for (Index c = 0; c < value_dim_; c += shape::width)
       if (!all_finite(panel(c), count * shape::width)) return false;
@@ -263,15 +261,15 @@ class paired_operands {
 
   const call_type& call_;
   query_block block_;
-  Index pairs_, begin_ = 0, count_ = 0;  // pairs of a query; the tile
+  Index pairs_, begin_ = 0, count_ = 0;  // pairs of a query; the first key and the keys of the tile
   row_buffers<T> buffers_;
   number* row_;      // [pairs] of pairs
   number* weights_;  // [rows, tile]
   float* factors_;   // [strips, rows]: factors of the products with a query
 
  private:
-  /// Packs values [n, n + count) of the tile in pairs, and half a pair if a run of tokens begins or ends
-  /// inside one.
+  /// Packs values [n, n + count) of the tile in pairs. If a run of tokens begins or ends inside a pair, half
+  /// of this pair is packed.
   void pack_values(Index n, Index count, const row_block<C>& rows) const {
     constexpr Index stride = shape::tile * shape::width;
     const Index channels = call_.v.head_dim;

@@ -21,12 +21,12 @@
 #include <rope/tables/query_key_tables.hpp>
 #include <rope/tables/table.hpp>
 
-/// Heads as rows of the arithmetic type: in place if possible, otherwise as a rotated or widened copy of a
-/// few rows, which stays in the cache.
+/// Heads as rows of the arithmetic type. If possible, rows are read in place. Otherwise a few rows at a time
+/// are rotated or widened into a copy, which stays in the cache.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// rows[n * stride + d]
+/// Rows at a regular stride: channel d of row n is rows[n * stride + d].
 template <class X>
 struct row_block {
   using value_type = X;
@@ -69,7 +69,7 @@ struct row_buffers {
   arithmetic<T>* wide;
 };
 
-/// Whether the channels of these keys or values are finite.
+/// Whether the channels of some keys or values, x, are finite.
 ///
 /// \param keys  of a tile that begins with token `begin`
 template <class C>
@@ -87,9 +87,9 @@ bool are_finite(const token_source<C>& x, Index b, Index head, Index begin, cons
 template <class C>
 using packable = std::conditional_t<is_quantized<C>, arithmetic<C>, loadable<C>>;
 
-/// Keys of a run, [count, head_dim], rotated if the call rotates. They are in their own type if that is
-/// `Storage`, otherwise in the arithmetic type. Integers are multiplied by their scales only in the
-/// arithmetic type.
+/// The keys of a run, [count, head_dim], rotated if the call rotates. Their type `Storage` is the type of the
+/// keys or the arithmetic type. Integers are multiplied by their scales only if `Storage` is the arithmetic
+/// type.
 template <class Storage, class T, class Rotation, class C>
 row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                              const row_buffers<T>& buffers) {
@@ -117,7 +117,7 @@ row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const t
   }
 }
 
-/// Values of a run, [count, value_dim], in a type chosen as in read_keys.
+/// The values of a run, [count, value_dim], in a type `Storage` as in read_keys.
 template <class Storage, class T, class Rotation, class C>
 row_block<Storage> read_values(const attention_call<T, Rotation, C>& call, const token_run<C>& run,
                                const row_buffers<T>& buffers) {

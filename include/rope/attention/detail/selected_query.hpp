@@ -18,23 +18,24 @@
 #include <rope/config.hpp>
 #include <rope/positions/selected_keys.hpp>
 
-/// Selected keys: their checks, and the attention of one query to the keys that are selected for it, as a
-/// call of its own. Its keys are listed tokens, so kernels do not depend on selections.
+/// Selected keys: their checks, and the attention of one query to the keys that are selected for it. Each
+/// query is a call of its own, with listed tokens as keys (token_source::listed), so kernels do not depend on
+/// selections.
 
 namespace rope::inline ROPE_ABI::detail {
 
 /// A row of a call with selected keys.
 struct selecting_row {
   Index queries, keys;
-  Index first_list;  // of its first query
+  Index first_list;  // the index of the lists of the first query
 };
 
-/// Checks the lists of the queries of all rows. Those of padding are not read.
+/// Checks the lists of the queries of all rows. Lists of padding are not read.
 ///
 /// \param row_of  row_of(b) is the selecting_row b, one of `rows`
 ///
-/// Throws:  std::invalid_argument if lists do not fit, an entry is no key of its row, or there is dropout;
-///          where NDEBUG is not defined also if a key is listed twice
+/// Throws:  std::invalid_argument if lists do not fit, an entry is not a key of its row, or there is dropout;
+///          without NDEBUG also if a key is listed twice
 template <class RowOf>
 void check_selected(const char* function, const attention_options& options, const attention_shape& shape,
                     Index key_heads, Index rows, const RowOf& row_of) {
@@ -78,7 +79,7 @@ void check_selected(const char* function, const attention_options& options, cons
   }
 }
 
-/// Checks the lists of a call whose options list the counts of queries and keys of its rows.
+/// Checks the lists of a call. The counts of queries and keys of each row are those of the options.
 inline void check_selected(const char* function, const attention_options& options,
                            const attention_shape& shape, Index key_heads) {
   const auto count = [](const any_integers& counts, Index b, Index all) {
@@ -91,14 +92,15 @@ inline void check_selected(const char* function, const attention_options& option
   });
 }
 
-/// How many selected_query there are in a call.
+/// The number of selected_query objects of a call: one for each query token and key head.
 template <class T, class Rotation, class C>
 Index selected_query_count(const attention_call<T, Rotation, C>& call) {
   return call.q.batch * call.q.tokens * call.k.heads;
 }
 
-/// Query i of row b, in the query heads of key head kv, and the selected keys that are visible to it. The
-/// keys are in scratch memory of the calling thread, and valid until its next selected_query.
+/// One query token, in the query heads of one key head, and the selected keys in its ranges and at admitted
+/// positions. The list of these keys is in scratch memory of the calling thread, and valid until the next
+/// selected_query of this thread.
 template <class T, class Rotation, class C>
 class selected_query {
   using call_type = attention_call<T, Rotation, C>;
@@ -128,8 +130,9 @@ class selected_query {
   Index query() const { return i_; }
   Index key_head() const { return kv_; }
   Index first_head() const { return kv_ * of_.group(); }
-  /// The keys, in the order of their list.
+  /// The number of keys.
   Index count() const { return count_; }
+  /// Key n, in the order of the list.
   Index key(Index n) const { return list_[n]; }
 
   /// Attention to these keys, as a call of one query and one key head.
@@ -147,7 +150,8 @@ class selected_query {
   }
 
  private:
-  /// The options of this query: rules of positions are in its list, masks and biases are those of its keys.
+  /// The options for the call of this query. The list of keys already obeys the rules of positions. Mask and
+  /// bias have only the entries of these keys.
   attention_options options() const {
     struct selected_positions {};
     struct selected_mask {};
@@ -175,7 +179,8 @@ class selected_query {
     return one;
   }
 
-  /// The entries of these keys, [group, keys], or [1, keys] if query heads share them.
+  /// The entries of a mask or bias for the listed keys, [group, keys], or [1, keys] if query heads share
+  /// entries.
   template <class X>
   score_view<X> entries_of(const score_view<X>& of, X* to) const {
     if (!of) return {};

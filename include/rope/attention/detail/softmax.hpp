@@ -20,39 +20,41 @@
 #include <rope/config.hpp>
 
 /// The online softmax of a strip of queries over one tile of keys: scores become weights in place. Scores are
-/// in units of log2: the factor that queries are multiplied by contains log2(e), so a weight is a power of 2.
+/// in units of log2, because queries are multiplied by a factor that contains log2(e). A weight is therefore
+/// a power of 2.
 ///
-/// Masked keys: the score of a hidden key is first replaced by that of a visible key, which does not change
-/// the maximum. Its weight is then set to zero. No infinity marks a hidden key, so this is valid under
-/// -ffast-math.
+/// The score of a hidden key is first replaced by the score of a visible key, so that it does not change the
+/// maximum. The weight of the hidden key is then set to zero. No infinity marks a hidden key, so -ffast-math
+/// is allowed.
 ///
-/// Scores beyond the range of A count as the largest finite number of their sign. If the maximum of a row is
-/// finite there is nothing to do, because -infinity has a weight of 0. Otherwise the infinities of the row
-/// are replaced.
+/// Scores beyond the range of the arithmetic type count as the largest finite number of their sign. If the
+/// maximum of a row is finite, nothing is replaced, because a score of -infinity gives a weight of 0.
+/// Otherwise the infinities of the row are replaced.
 ///
 /// The initial state of a query's softmax, and the outputs computed from its final state.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The running softmax of `rows` queries, in units of log2: sum_j 2^(score_j - maximum). A sum of 0 means
-/// that no key was visible so far.
+/// The running softmax of several queries, in units of log2. For each query it has the maximum of the scores,
+/// and the sum of 2^(score - maximum). A sum of 0 means that no key was visible so far.
 template <class A>
 struct softmax_rows {
   A* maximum;
   A* sum;
 };
 
-/// Factors for the weighted sums of two softmaxes when these are joined.
+/// When two softmaxes are joined, their weighted sums are multiplied by these factors.
 template <class A>
 struct joined_factors {
   A total, part;
 };
 
-/// Adds the softmax `part` of one row, which has a visible key, to the softmax `total`.
+/// Joins two softmaxes of one row, over different keys. The result replaces `total`. `part` must have a
+/// visible key. With the indices t for total and p for part:
 ///
 ///     m = max(m_t, m_p),   sum = 2^(m_t - m) sum_t + 2^(m_p - m) sum_p
 ///
-/// multiply_add decides about fusing, not the compiler: threads run another copy of this code and must give
+/// multiply_add, not the compiler, decides about fusing: threads run another copy of this code and must give
 /// the same bits.
 template <class A>
 joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part) {
@@ -65,8 +67,8 @@ joined_factors<A> join(const softmax_rows<A>& total, const softmax_rows<A>& part
   return factors;
 }
 
-/// The factors of a call. Queries are multiplied by `query`. Scores are then in units of log2 or, if they are
-/// capped, arguments of tanh. Capped scores are tanh times `cap`.
+/// The factors of scores in a call. Queries are multiplied by `query`. Their products with keys are then
+/// scores in units of log2 or, with a softcap, arguments of tanh. A capped score is `cap` times that tanh.
 struct score_factors {
   double query, cap;
 
@@ -75,8 +77,8 @@ struct score_factors {
         cap(rules.options().softcap * log2_e) {}
 };
 
-/// The softmax of one strip over one tile. Scores are [rows, tile]. Only lanes in the strip's hull are read
-/// and written.
+/// The softmax of one strip over one tile. Scores are [rows, tile]. Only packets with a key of the strip's
+/// hull are read and written.
 template <class A>
 class tile_softmax {
   using P = packet<A>;
@@ -95,13 +97,14 @@ class tile_softmax {
                visible_in_tile(r).range.last != strip_.hull.last;
   }
 
-  /// The range of keys that are visible to a row or in the `hull` of the constructor.
+  /// The smallest range that contains all keys that are visible to some row, and the `hull` of the
+  /// constructor.
   const tile_range& hull() const { return strip_.hull; }
-  /// Whether a key of the hull is hidden from a row.
+  /// Whether a key of the hull is hidden from some row.
   bool hides() const { return hides_; }
 
-  /// Replaces scores by weights. The caller must multiply earlier weights, and sums weighted with them, by
-  /// shrink()[r]. Keys of the hull that are hidden from a row get weight zero.
+  /// Replaces scores by weights. The caller must multiply earlier weights of row r, and sums weighted with
+  /// them, by shrink()[r]. Keys of the hull that are hidden from a row get weight zero.
   void run(A* scores, const score_factors& factors, const softmax_rows<A>& state) {
     std::fill(shrink_, shrink_ + padded_rows, A(0));
     A maximum[std::size_t(rows)];
@@ -132,9 +135,9 @@ class tile_softmax {
     return range.first <= j && j < range.last && !(visible_in_tile(r).has_holes && hidden_[r][j]);
   }
 
-  /// Adds the weighted values of row r for tiles with values that are not finite. It is slow: it reads only
-  /// the values of keys that are visible to row r, because 0 times a value that is not finite is NaN.
-  /// value_of(j) is the row of values of key j of the tile.
+  /// Adds the weighted values of row r, for tiles with values that are not finite. Only values of keys that
+  /// are visible to row r are read, because 0 times a value that is not finite is NaN. This is slow.
+  /// value_of(j) is the row of values of key j of the tile, and sum_of(c) is the sum of channel c.
   void visible_values(Index r, const A* weights, const auto& value_of, Index channels, const auto& sum_of) {
     constexpr Index width = panel_shape<A>::width;
     const tile_range range = visible_in_tile(r).range;
@@ -158,8 +161,8 @@ class tile_softmax {
   const row_in_tile& visible_in_tile(Index r) const { return strip_.visible[r]; }
   const attention_options& options() const { return strip_.rules.options(); }
 
-  /// Caps and biases the scores of row r and replaces those of hidden keys. Returns false if no key is
-  /// visible.
+  /// Applies softcap and bias to the scores of row r, and replaces the scores of hidden keys. Returns false
+  /// if no key is visible to row r.
   bool prepare(Index r, A* row, const score_factors& factors) {
     const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     if (range.empty()) return false;
@@ -192,7 +195,8 @@ class tile_softmax {
     return largest_lane(largest);
   }
 
-  /// Replaces the prepared scores of row r by 2^(score - maximum), or zero if hidden, and returns their sum.
+  /// Replaces the prepared scores of row r by weights, 2^(score - maximum), or by zero for hidden keys.
+  /// Returns the sum of the weights before dropout.
   A weigh(Index r, A* row, A maximum) {
     const tile_range range = visible_in_tile(r).range, whole = packets_of<L>(range);
     if (range.empty()) {
@@ -268,9 +272,9 @@ void begin_softmax(const visibility& rules, const strip_rows& strip, const softm
 }
 
 /// Channels divided by `divisor`. The address of a row decides which channels a loop processes as vectors and
-/// which one by one. For vectors, -ffast-math divides differently (by an estimated reciprocal), and so does
-/// 32-bit NEON. In these cases the reciprocal is computed once, before the loop. The loop only multiplies by
-/// it, which rounds equally in both.
+/// which one by one, and the bits must not depend on it. With -ffast-math and on 32-bit NEON, vectors are
+/// divided by an estimated reciprocal, and single channels are not. In these builds the reciprocal is
+/// therefore computed once, before the loop, which only multiplies.
 template <class A>
 auto divided(const const_channels_map<A>& channels, A divisor) {
 #if ROPE_DETAIL_FAST_MATH || ROPE_DETAIL_ESTIMATED_QUOTIENTS

@@ -17,29 +17,30 @@
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
-// After the parameters of a lambda that must be inlined, because clang keeps the state of a called lambda in
-// memory.
+// Written after the parameters of a lambda that must be inlined. If clang calls a lambda, it keeps the state
+// of the lambda in memory.
 #if defined(__GNUC__)
 #define ROPE_DETAIL_INLINE_LAMBDA __attribute__((always_inline))
 #else
 #define ROPE_DETAIL_INLINE_LAMBDA
 #endif
 
-/// The matrix products of attention with few queries, which are memory-bound: keys and values are read once,
-/// in place.
+/// The matrix products of attention with few queries. They are memory-bound, so keys and values are read
+/// once, in place.
 ///
 /// A block of sums has up to four queries and a few keys or packets of channels, so that a loaded register
 /// serves several products. prefetch.hpp prefetches the next keys and values.
 ///
-/// Benchmark row that needs them most: one query, bhsd/1x16x32+32x128. The prefill kernel takes several times
-/// as long, because it packs keys and values.
+/// The benchmark row that gains most from these kernels is bhsd/1x16x32+32x128: one query, 16 keys, 32 query
+/// and 32 key heads of 128 channels. The prefill kernel takes several times as long, because it packs keys
+/// and values.
 
 namespace rope::inline ROPE_ABI::detail {
 
 // Channels after the last whole packet are added one by one. -ffast-math lets a compiler split such a sum if
-// its terms are contiguous, so its bits would depend on strides. as_computed prevents that.
+// the terms are contiguous, so the bits would depend on strides. as_computed prevents that.
 
-/// Sums that a stream keeps in registers.
+/// The number of packets of sums that a kernel keeps in registers.
 inline constexpr int stream_sums = registers >= 32 ? 16 : 8;
 
 /// sums[first + i] += factors[i] * x for i in [0, count), unrolled, with factors[i] = factor(i).
@@ -54,7 +55,7 @@ template <class P, class A, class Rows, std::size_t... r, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_packet(const A* queries, Index query_stride, Rows keys, P* sums,
                                       std::index_sequence<r...>, std::index_sequence<n...> each_key) {
   if constexpr (sizeof...(r) == 1) {
-    // There are as many keys as sums: loading all keys first would need more registers than there are.
+    // With one query there are as many keys as sums, so loading all keys first would need too many registers.
     const P query = in_register(load<P>(queries));
     ((sums[n] = multiply_add(query, load<P>(keys.at(Index(n))), sums[n])), ...);
   } else {
@@ -118,15 +119,15 @@ EIGEN_ALWAYS_INLINE void score_block(const A* queries, Index query_stride, Rows 
   for (Index r = 0; r < rows; ++r) std::copy_n(totals + r * count, count, scores + r * panel_shape<A>::tile);
 }
 
-/// Scores of `rows` queries with keys [0, count).
+/// Computes the scores of `rows` queries with keys [0, count).
 ///
 /// \param ahead  what to prefetch; null if these keys were just read
 template <class A, int rows, class Rows>
 EIGEN_DONT_INLINE void score_rows(const A* queries, Index query_stride, Rows keys, Index count, Index depth,
                                   A* scores, stream_ahead* ahead) {
   constexpr int block = stream_sums / rows;
-  // Always inlined, because clang keeps the state of a lambda in memory if it calls it. One loop prefetches
-  // and one does not, because clang spills sums in a loop that tests whether to prefetch.
+  // There is one loop that prefetches and one that does not, because clang spills sums in a loop that tests
+  // whether to prefetch.
   const auto score_with = [&](auto asks, repeated_prefetch again) ROPE_DETAIL_INLINE_LAMBDA {
     Index n = 0;
     const auto score = [&]<std::size_t... key>(std::index_sequence<key...> each_key)
@@ -237,7 +238,8 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<Ro
     }
 }
 
-/// Calls body(rows constant, first row) for groups of four, two and one of `rows` rows.
+/// Splits `rows` rows into groups of four, two and one, and calls body(group size as a constant, first row)
+/// for each.
 template <class Body>
 void for_groups_of_rows(Index rows, const Body& body) {
   Index r = 0;

@@ -21,13 +21,13 @@
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 
-/// The memory of the tokens of keys or values: one view, the pages of a pool, or listed tokens of either.
-/// Kernels do not depend on which.
+/// The memory of the tokens of keys or values: one view, the pages of a pool, or listed tokens of a view or
+/// of pages. Kernels are the same for all three.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The block table of a paged pool: the page of each block of tokens of each sequence, [sequences, blocks] of
-/// any integer type, read in place.
+/// The block table of a paged pool, [sequences, blocks]: the page of each block of tokens of each sequence.
+/// It may have any integer type, and is read in place.
 class block_table {
  public:
   block_table() = default;
@@ -67,9 +67,9 @@ struct token_run {
   const C* rows;  // [head_dim], of the first one
 };
 
-/// Tokens [0, tokens) of every row of a call. In a view they are at regular strides, in pages only within a
-/// page. The stride of an axis of extent 1 is 0 here: in the view it may be arbitrary and must not be added
-/// to a pointer.
+/// Tokens [0, tokens) of every row of a call. In a view, tokens are at regular strides. In pages, this is so
+/// only within a page. The stride of an axis of extent 1 is 0 here, because in the view it may be arbitrary
+/// and must not be added to a pointer.
 template <class C>
 struct token_source {
   Index tokens = 0, heads = 0, head_dim = 0, token_stride = 0, head_stride = 0;
@@ -114,8 +114,8 @@ struct token_source {
     return all;
   }
 
-  /// Tokens list[0], list[1], ... list[count - 1] of one head of one row, as tokens 0 to count - 1 of the
-  /// only head of the only row. The strides are those of contiguous copies.
+  /// A source with one row and one head. Token n of it is token list[n] of head `head` of row b, for n in [0,
+  /// count). The strides are those of contiguous copies.
   token_source listed(Index b, Index head, const Index* list, Index count) const {
     token_source one = *this;
     one.tokens = count;
@@ -130,16 +130,17 @@ struct token_source {
   /// Whether tokens are listed, so that none is next to another in memory.
   bool is_listed() const { return list_ != nullptr; }
 
-  /// [head_dim]
+  /// The channels of head h of token t of row b, [head_dim].
   const C* at(Index b, Index t, Index h) const {
     if (list_ != nullptr) return stored_at(row_of_list_, list_[t], head_of_list_);
     return stored_at(b, t, h);
   }
-  /// For quantized channels: the scale of one head of one token, and the stride from token to token.
+  /// The scale of head h of token t of row b, if channels are quantized.
   const float* scale_at(Index b, Index t, Index h) const {
     if (list_ != nullptr) return stored_scale_at(row_of_list_, list_[t], head_of_list_);
     return stored_scale_at(b, t, h);
   }
+  /// The distance between the scales of two adjacent tokens.
   Index scale_stride() const { return view_.tokens == 1 ? 0 : view_.scales.token_stride; }
   /// Tokens of a page, or 0 for a view and for listed tokens.
   Index page_size() const { return list_ != nullptr ? 0 : page_size_; }
@@ -161,8 +162,8 @@ struct token_source {
     return view_.scale_at(blocks_.page(first_ + b, block), t - block * page_size_, h);
   }
 
-  /// Whether `next` is row n of `first`. Compares integers, because a pointer to row n is invalid if `next`
-  /// is elsewhere.
+  /// Whether `next` is row n of `first`. Addresses are compared as integers, because a pointer to row n would
+  /// be invalid if `first` has no such row.
   template <class View>
   static bool are_apart(const View& first, const View& next, Index n) {
     const auto address = [](const View& x) { return reinterpret_cast<std::uintptr_t>(x.data); };
@@ -171,8 +172,8 @@ struct token_source {
            next.head_stride == first.head_stride && address(next) - address(first) == step;
   }
 
-  /// A shift if page_size is a power of two, because each decoding step looks up every run of keys several
-  /// times.
+  /// The block of token t. If page_size is a power of two, a shift replaces the slower division, because each
+  /// decoding step looks up every run of keys several times.
   Index block_of(Index t) const { return page_shift_ >= 0 ? t >> page_shift_ : t / page_size_; }
 
   head_view<const C> view_ = {};  // or the pool
@@ -184,9 +185,10 @@ struct token_source {
   Index row_of_list_ = 0, head_of_list_ = 0;
 };
 
-// Scales of 8-bit keys and values. If keys and values are read in place, or multiplied as integers, there is
-// one product with a scale per token instead of one per channel. Scores are multiplied by the scales of keys.
-// Weights are multiplied by the scales of values, after their sum is formed.
+// Scales of 8-bit keys and values. If keys and values are read in place, or multiplied as integers, a scale
+// multiplies one number per token instead of every channel. Scores are multiplied by the scales of keys. The
+// sum of the weights (the denominator of the softmax) is formed first. Then each weight is multiplied by the
+// scale of its value.
 
 /// Whether rows that are read as `Storage` are not yet multiplied by their scales.
 template <class Storage>
@@ -243,7 +245,8 @@ bool has_finite_scales(const token_source<C>& x, Index b, Index head, Index begi
   return finite;
 }
 
-/// Writes integers times scale of a run of tokens to `to` [count, head_dim].
+/// Multiplies the integers of a run of tokens by their scales, and writes the products to `to` [count,
+/// head_dim].
 template <class A, class C>
 void dequantize_rows(const token_source<C>& x, const token_run<C>& run, A* to) {
   for_each_run_of_scales(x, run.b, run.head, run.first, {0, run.count},

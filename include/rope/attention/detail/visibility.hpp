@@ -15,24 +15,26 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>  // advance
 
-/// The keys that are visible to a query: index ranges if the caller gives them or key positions do not
-/// decrease, otherwise decided key by key. A mask or bias also decides key by key.
+/// Finds the keys that are visible to a query. They are index ranges if the caller gives ranges or key
+/// positions do not decrease. Otherwise each key is tested. If there is a mask or a bias, each key is tested
+/// too.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Keys [begin, gap_begin) and [gap_end, end) of a row, begin <= gap_begin <= gap_end <= end: the sinks and
-/// the window, or one range and an empty gap at its end.
+/// Keys [begin, gap_begin) and [gap_end, end) of a row, with begin <= gap_begin <= gap_end <= end. The two
+/// ranges are the sinks and the window. If there is only one range, the gap is empty and at its end.
 struct key_set {
   Index begin, gap_begin, gap_end, end;
 
   bool empty() const { return begin == gap_begin && gap_end == end; }
-  /// The first key, and one past the last.
+  /// The first key.
   Index hull_begin() const { return begin == gap_begin ? gap_end : begin; }
+  /// One past the last key.
   Index hull_end() const { return gap_end == end ? gap_begin : end; }
   bool contains(Index j) const { return (j >= begin && j < gap_begin) || (j >= gap_end && j < end); }
 };
 
-/// The union of two ranges of keys, empty ones included.
+/// The union of two ranges of keys. Either may be empty.
 inline key_set union_of(Index a_begin, Index a_end, Index b_begin, Index b_end) {
   if (a_begin >= a_end)
     return {b_begin, (std::max)(b_begin, b_end), (std::max)(b_begin, b_end), (std::max)(b_begin, b_end)};
@@ -62,12 +64,12 @@ struct position_rule {
   }
 };
 
-/// The order of the key positions of a row: each is one more than the previous one, or not less, or
-/// arbitrary.
+/// The order of the key positions of a row. Each position is one more than the previous one (contiguous), or
+/// not less (ascending), or arbitrary (any).
 enum class key_order { contiguous, ascending, any };
 
-/// The visibility rules of a checked call. Key j is visible to a query if keys_of() contains it and, if
-/// by_key(), sees_key() holds.
+/// The visibility rules of a checked call. Key j is visible to a query if keys_of() contains j and, where
+/// by_key() is true, sees_key() is true too.
 class visibility {
  public:
   visibility(const attention_options& options, const attention_shape& shape)
@@ -85,19 +87,20 @@ class visibility {
                : 1 / std::sqrt(static_cast<double>(shape_.head_dim));
   }
 
-  /// Position of query i of row b, and of key j.
+  /// The position of query i of row b.
   std::int64_t query_position(Index b, Index i) const {
     if (!options_.query_positions.empty()) return listed(options_.query_positions, shape_.queries, b, i);
     const segment s = segment_of(b, i);
     return s.keys - s.queries + (i - s.first_query);
   }
+  /// The position of key j of row b.
   std::int64_t key_position(Index b, Index j) const {
     if (!options_.key_positions.empty()) return listed(options_.key_positions, shape_.keys, b, j);
     if (options_.query_offsets.empty()) return j;
     return j - key_offsets().around(j).first;
   }
 
-  /// The range of positions of all queries with keys in range, and of all keys.
+  /// The range of the positions of all queries that have keys in range.
   position_range query_position_range() const {
     position_range range;
     for (Index b = 0; b < shape_.batch; ++b)
@@ -105,6 +108,7 @@ class visibility {
         if (!has_no_key_in_range(b, i)) range.include(query_position(b, i));
     return range;
   }
+  /// The range of the positions of all keys.
   position_range key_position_range() const {
     position_range range;
     for (Index b = 0; b < shape_.batch; ++b) {
@@ -121,11 +125,11 @@ class visibility {
     return options_.key_counts.empty() ? shape_.keys
                                        : to_index(options_.key_counts[static_cast<std::size_t>(b)]);
   }
-  /// Whether query i is after the queries of row b.
+  /// Whether query i is after the last query of row b.
   bool is_padding(Index b, Index i) const { return i >= query_count(b); }
 
-  /// Whether keys_of() is empty for query i of row b. A mask or listed positions may hide all keys of other
-  /// queries too.
+  /// Whether keys_of() is empty for query i of row b. If it is not empty, a mask, a bias or listed positions
+  /// may still hide all keys.
   bool has_no_key_in_range(Index b, Index i) const { return keys_of(b, i).empty(); }
 
   /// The keys in the ranges of query i of row b.
@@ -145,7 +149,7 @@ class visibility {
   /// Whether a key in keys_of() may be hidden, so that sees_key() must decide.
   bool by_key() const { return !in_ranges() || options_.mask || options_.bias; }
 
-  /// Whether a key in keys_of() is visible: decided by mask, bias and unordered positions.
+  /// Whether mask, bias and unordered positions make key j of keys_of(b, i) visible to query i in head h.
   bool sees_key(Index b, Index h, Index i, Index j) const {
     if (options_.mask && !options_.mask.at(b, h, i)[j * options_.mask.key_step()]) return false;
     if (options_.bias && hides(options_.bias.at(b, h, i)[j * options_.bias.key_step()])) return false;
@@ -156,9 +160,9 @@ class visibility {
     return in_ranges() || rule_of(query_position(b, i))(key_position(b, j));
   }
 
-  /// The key positions that are allowed for a query position, and for at least one query position in [first,
-  /// last].
+  /// The key positions that a query at position `query` may see.
   position_rule rule_of(std::int64_t query) const { return rule_of(query, query); }
+  /// The key positions that at least one query at a position in [first, last] may see.
   position_rule rule_of(std::int64_t first, std::int64_t last) const {
     using limits = std::numeric_limits<std::int64_t>;
     const std::int64_t end = options_.causal ? last : (limits::max)();
@@ -175,11 +179,11 @@ class visibility {
 
   /// Whether keys are at contiguous positions.
   bool in_order() const { return order_ == key_order::contiguous; }
-  /// Whether keys_of() decides alone, if there is no mask or bias: ranges are given, or key positions do not
-  /// decrease.
+  /// Whether keys_of() alone decides which keys are visible, except for a mask or a bias. This is so if
+  /// ranges are given or key positions do not decrease.
   bool in_ranges() const { return order_ != key_order::any || has_key_ranges(); }
 
-  /// Positions of the keys of row b if they are listed.
+  /// The positions of the keys of row b. Requires that key_positions are given.
   const std::int64_t* listed_key_positions(Index b) const {
     const auto list = options_.key_positions;
     return list.data() + (static_cast<Index>(list.size()) == shape_.keys ? 0 : b * shape_.keys);
@@ -193,8 +197,8 @@ class visibility {
                                          : to_index(options_.query_counts[static_cast<std::size_t>(b)]);
   }
 
-  /// The sequence of a query: its segment if there are query_offsets, otherwise its row up to the row's
-  /// counts.
+  /// The sequence of a query. If there are query_offsets it is a segment, otherwise a row up to the counts of
+  /// this row.
   struct segment {
     Index first_query, queries, first_key;
     std::int64_t keys;
@@ -244,8 +248,8 @@ class visibility {
     return s.first_key + (ahead >= static_cast<std::uint64_t>(keys) ? keys : static_cast<Index>(ahead));
   }
 
-  /// The order of rows of `keys` listed positions. Reads pieces of a row without branches, so that compilers
-  /// vectorise the loop.
+  /// The order of the listed positions of all rows, each of `keys` positions. Positions are read without
+  /// branches, 512 at a time, so that compilers vectorise the loop.
   static key_order order_of_lists(std::span<const std::int64_t> list, Index keys) {
     constexpr Index piece = 512;
     key_order order = key_order::contiguous;
