@@ -45,14 +45,15 @@ struct multi_head_tape {
 template <class T>
 struct multi_head_gradients {
   using token_map = typename projection<T>::weight_map;  // row-major [rows, columns], writable
-  /// With respect to the tokens, [batch * tokens, model_dim]: in self-attention through queries, keys and
-  /// values, in cross-attention through the queries.
+  /// With respect to the tokens x, [batch * tokens, model_dim]. In self-attention, tokens contribute to the
+  /// loss through queries, keys and values, in cross-attention only through the queries.
   token_map x{nullptr, 0, 0};
   /// With respect to the context of cross-attention, [batch * keys, context_dim].
   token_map context{nullptr, 0, 0};
   /// With respect to the weights, each in the shape of the weight.
   multi_head_parameters<T> weights = {};
-  /// With respect to sink_logits and bias of the attention options. Throws if there is more than one segment.
+  /// With respect to sink_logits and bias of the attention options. If these are not empty, a call with more
+  /// than one segment throws.
   option_gradients options = {};
 };
 
@@ -158,8 +159,8 @@ class block_gradient {
                     rotation_.segment_count());
   }
 
-  /// The options without log_sum_exp: the forward pass already wrote it, and here it is recomputed in
-  /// scratch.
+  /// The options without log_sum_exp. The forward pass already wrote it, and the backward pass recomputes it
+  /// in scratch memory.
   static attention_options without_report(attention_options options) {
     options.log_sum_exp = {};
     return options;
@@ -168,7 +169,8 @@ class block_gradient {
   head_view<T> like(const head_view<T>& x, Index head_dim) const {
     return pass_.template scratch_heads<Purpose>(x.batch * x.tokens, x.batch, x.heads, head_dim);
   }
-  /// A normalised copy of the heads. The heads before the norm are needed again.
+  /// A normalised copy of the heads, because the heads before the norm are needed again. Without a norm, the
+  /// heads themselves.
   template <class Purpose>
   head_view<T> normalised(const head_view<T>& x, const head_norm<T>& norm) const {
     if (norm.weight.empty()) return x;
@@ -241,8 +243,8 @@ block_gradient(const multi_head_attention<T, Layout>&, const multi_head_tape<T>&
 ///
 /// Requires:  the gradients share no element with each other or with an input
 /// Throws:    std::invalid_argument if shapes disagree, and as the forward pass; nothing is then written
-/// Cost:      about three times the forward pass; scratch of the forward pass, and as much again for the
-///            gradients with respect to heads (base/scratch.hpp)
+/// Cost:      about three times the forward pass. Scratch memory is that of the forward pass, and as much
+///            again for the gradients with respect to heads (base/scratch.hpp)
 /// Source:    the chain rule; attention/gradient.hpp, rotation/gradient.hpp
 template <class T, class Layout, parallel_executor Threads = this_thread>
 void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,

@@ -35,13 +35,13 @@ struct multi_head_report {
   /// [batch, queries, heads], as in attention_options. If given, it replaces the log_sum_exp of the options.
   std::span<double> log_sum_exp = {};
   /// [batch, heads, queries, keys]: the `attention_weights` of the projected heads, including dropout, and 0
-  /// for keys that are not visible to a query. Meant for inspection: computed by plain loops in addition to
-  /// attention. Calls with a cache throw if it is not empty.
+  /// for keys that are not visible to a query. They are meant for inspection, and computed by plain loops in
+  /// addition to attention. If this is not empty, calls with a cache throw.
   std::span<T> probabilities = {};
 };
 
-/// An attention layer: projects tokens to queries, keys and values, normalises and rotates the heads of q and
-/// k, attends, and projects the result.
+/// An attention layer. It projects tokens to queries, keys and values, normalises and rotates the heads of q
+/// and k, attends, and projects the result.
 ///
 ///     q = R(norm(x Wq^T + bq)),  k = R(norm(c Wk^T + bk)),  v = c Wv^T + bv,   c = x or a context
 ///     out = attention(q, k, v) Wo^T + bo
@@ -58,15 +58,15 @@ struct multi_head_report {
 ///
 /// Every function takes your threads as its last argument (base/parallel.hpp). Projections, norms, rotation
 /// and attention run on all of them, and the bits do not depend on their number. To pass threads without
-/// positions or counts, write `{}` for those:
+/// positions or counts, write `{}` in place of the positions or counts:
 ///
 ///     block.forward(token, cache, out, table, {}, pool);
 ///
 /// The attention options apply to every call. Bias, mask and lists have the extents of the whole call, over
 /// all segments. log_sum_exp [batch, queries, heads] is overwritten by each call.
 ///
-/// Requires:  the weights outlive the block. The block is immutable and may be shared between threads, unless
-///            its options have a log_sum_exp, which calls write
+/// Requires:  the weights outlive the block. The block is immutable, so threads may share it. Exception:
+///            calls write the log_sum_exp of the options, if there is one
 /// Cost:      2 flops per token and weight, plus attention. The thread's scratch holds the heads of a call:
 ///            no allocation after the first call of this size on the thread (base/scratch.hpp)
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
@@ -124,8 +124,8 @@ class multi_head_attention {
 
   /// Self-attention with rotation.
   ///
-  /// \param positions  as in `rotate`. Tokens of different `segments` do not attend to each other. Otherwise
-  ///                   the causal mask uses the order of tokens
+  /// \param positions  as in `rotate`. Tokens of different `segments` do not attend to each other. The causal
+  ///                   mask uses the order of tokens, not `positions`
   ///
   /// Throws:  as above; std::out_of_range if a position is outside the table
   template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
@@ -144,11 +144,12 @@ class multi_head_attention {
   ///
   /// \param cache   kv_cache or ring_cache with kv_heads heads, of T or, for float, a 16-bit type. A
   ///                ring_cache accepts any number of tokens and processes them in chunks
-  /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens; its other tokens attend
-  ///                to nothing
+  /// \param counts  any integers, [batch] or empty: row b has counts[b] new tokens. Other tokens of the row
+  ///                attend to nothing
   ///
   /// Throws:  as `append` and `attention` of a cache; out and the cache are then unchanged. If memory runs
-  ///          out or your threads fail, tokens may already be appended: check the size of the cache
+  ///          out or your threads fail, tokens may already be appended. The size of the cache shows whether
+  ///          they are
   template <class Cache, class Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const detail::row_counts& counts = {},
@@ -157,7 +158,9 @@ class multi_head_attention {
     run().template attend_to_cache<Layout, float>(x, cache, out, nullptr, counts, threads);
   }
   /// Self-attention to a cache, with rotation. Queries are rotated. Keys are rotated before they are stored
-  /// or, in a cache of raw keys, when they are read.  Throws: as above
+  /// or, in a cache of raw keys, when they are read.
+  ///
+  /// Throws:  as above
   template <class Cache, rotation_table Table, class Threads = this_thread>
   requires detail::is_cache<Cache>
   void forward(const tokens& x, Cache& cache, writable_tokens out, const Table& table,
@@ -172,7 +175,8 @@ class multi_head_attention {
 
   ROPE_DETAIL_ASK_OF_FORWARD(T);
 
-  /// Cross-attention: queries from x, keys and values from a context. Every key is visible to every query.
+  /// Cross-attention. Queries are projected from x, and keys and values from a context. Every key is visible
+  /// to every query.
   ///
   /// \param x        [batch * queries, model_dim]
   /// \param context  [batch * keys, context_dim]
@@ -190,8 +194,9 @@ class multi_head_attention {
   /// \param query_positions  of the tokens of x, as in `rotate`
   /// \param key_positions    of the tokens of the context, as in `rotate`
   ///
-  /// Throws:  as above; std::out_of_range if a position is outside the table; std::invalid_argument if only
-  ///          one of the two has segments or their numbers of segments differ
+  /// Throws:  as above; std::out_of_range if a position is outside the table; std::invalid_argument if both
+  ///          are `segments` and their numbers of segments differ. If only one is `segments`, the call does
+  ///          not compile
   template <rotation_table Table, class PQ, class PK, class Threads = this_thread>
   void cross(const tokens& x, const tokens& context, Index batch, writable_tokens out, const Table& table,
              const PQ& query_positions, const PK& key_positions, const Threads& threads = {}) const {
@@ -202,7 +207,7 @@ class multi_head_attention {
                  threads);
   }
 
-  /// The keys and values of a context, for any number of calls of the functions below.
+  /// Projects a context to keys and values, once for any number of calls of `cross` below.
   ///
   /// \param context  [batch * keys, context_dim]
   ///
@@ -212,7 +217,7 @@ class multi_head_attention {
                                        const Threads& threads = {}) const {
     return project(context, batch, detail::block_without_rotation{}, threads);
   }
-  /// The rotated keys and the values of a context.
+  /// Projects a context to rotated keys and to values.
   ///
   /// \param positions  of the keys, as in `rotate`
   ///
@@ -234,8 +239,8 @@ class multi_head_attention {
 
   /// Cross-attention to a projected context. The bits are those of the call with the context itself.
   ///
-  /// Throws:  as above; std::invalid_argument if kv_heads, head_dim or value_dim of the context differ, or
-  ///          unless its keys were rotated by the layout and table of this call (not at all without a table)
+  /// Throws:  as above; std::invalid_argument if kv_heads, head_dim or value_dim of the context are not those
+  ///          of the block, or if the keys of the context are rotated
   template <parallel_executor Threads = this_thread>
   void cross(const tokens& x, const projected_context<T>& context, writable_tokens out,
              const Threads& threads = {}) const {
@@ -243,8 +248,11 @@ class multi_head_attention {
     run().attend_projected(x, context.keys(), context.values(), out, all_visible(),
                            detail::block_without_rotation{}, threads);
   }
-  /// Cross-attention to a projected context, with rotated queries.  Throws: as above; std::out_of_range if a
-  /// position is outside the table
+  /// Cross-attention to a projected context, with rotated queries.
+  ///
+  /// Throws:  std::invalid_argument if shapes disagree, if the keys of the context were not rotated by the
+  ///          layout and table of this call, or if queries and keys have different numbers of segments;
+  ///          std::out_of_range if a position is outside the table; out is then unchanged
   template <rotation_table Table, class P = std::int64_t, class Threads = this_thread>
   void cross(const tokens& x, const projected_context<T>& context, writable_tokens out, const Table& table,
              const P& query_positions = P{}, const Threads& threads = {}) const {
@@ -264,7 +272,7 @@ class multi_head_attention {
   }
   ROPE_DETAIL_ASK_OF_CROSS(T);
 
-  /// A copy of the block whose calls also write the report. It refers to the same weights.
+  /// A copy of the block, with the same weights, whose calls also write the report.
   ///
   ///     block.reporting({.log_sum_exp = sums}).forward(x, batch, out, table);
   ///

@@ -14,7 +14,7 @@
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
-/// The keys and values of the context of cross-attention, for all steps of a decoder.
+/// The keys and values of the context of cross-attention, computed once for all steps of a decoder.
 
 namespace rope::inline ROPE_ABI {
 
@@ -24,8 +24,8 @@ namespace rope::inline ROPE_ABI {
 ///     const projected_context<float> encoded = block.project_context(context, batch);
 ///     block.cross(token, encoded, out);
 ///
-/// Owns its memory and does not depend on the context, the block or its weights. May be shared between
-/// threads. Empty after it was moved from.
+/// A projected_context owns its memory. It does not depend on the context, the block or the weights of the
+/// block. Threads may share it. An object that was moved from is empty.
 template <class T>
 class projected_context {
  public:
@@ -62,8 +62,8 @@ class projected_context {
   head_view<T> writable_keys() { return bshd(keys_.data(), batch_, tokens_, kv_heads_, head_dim_); }
   head_view<T> writable_values() { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
 
-  /// Throws:  std::invalid_argument unless the context has the shape of the block, its keys have rotation
-  ///          `given` (or none), and it has `segments` segments
+  /// Throws:  std::invalid_argument unless kv_heads, head_dim and value_dim are those of the block, the
+  ///          rotation of the keys is `given` (which may be none), and there are `segments` segments
   void check_use(const multi_head_shape& shape, const key_rotation& given, std::size_t segments) const {
     const char* function = "multi_head_attention";
     if (kv_heads_ != shape.kv_heads || head_dim_ != shape.head_dim || value_dim_ != shape.value_dim)

@@ -56,9 +56,11 @@ struct projection {
   /// \param w  [out_features, in_features]
   /// \param b  [out_features] or empty
   projection(weight_map w, bias_map b) : weight(w), bias(b) {}
-  /// A row-major Eigen matrix, and optionally a bias, a vector of either orientation. Neither is copied.
+  /// A row-major Eigen matrix and, optionally, a bias, which is a row vector or a column vector. Neither is
+  /// copied.
   ///
-  /// Throws:  std::invalid_argument if its rows are not contiguous, as in a block of a larger matrix
+  /// Throws:  std::invalid_argument if there are gaps between the rows of the matrix, as in a block of a
+  ///          larger matrix
   template <detail::dense W>
   requires detail::no_map<W, weight_map> projection(W&& w)
       : projection(checked_data(w), w.rows(), w.cols()) {}
@@ -80,9 +82,11 @@ struct projection {
   requires detail::no_maps<W, weight_map, B, bias_map> && detail::owns_memory<W> && detail::owns_memory<B>
   projection(W&& w ROPE_DETAIL_LIFETIMEBOUND, B&& b ROPE_DETAIL_LIFETIMEBOUND)
       : projection(weight_map(checked_data(w), w.rows(), w.cols()), checked_bias(b)) {}
-  /// A std::mdspan [out_features, in_features], row-major as layout_right, and optionally one of a bias.
+  /// A std::mdspan [out_features, in_features], row-major without gaps (layout_right), and optionally a
+  /// std::mdspan of a bias.
   ///
-  /// Throws:  std::invalid_argument if the rows, or the numbers of a row or of the bias, are not contiguous
+  /// Throws:  std::invalid_argument if there are gaps between rows or numbers of the weight, or between
+  ///          numbers of the bias
   template <detail::strided_span<2> W>
   requires(!detail::dense<W>) projection(const W& w)
       : projection(span_data(w), detail::span_extent(w, 0), detail::span_extent(w, 1)) {}
@@ -98,7 +102,7 @@ struct projection {
       : weight(w, out_features, in_features), bias(b, b == nullptr ? 0 : out_features) {}
 
  private:
-  /// The numbers of an mdspan, which are contiguous in the order of its indices.
+  /// Checks that the numbers of an mdspan are contiguous in the order of its indices, and returns them.
   template <class X>
   static T* span_data(const X& x) {
     constexpr int rank = static_cast<int>(X::rank());
@@ -169,7 +173,7 @@ struct multi_head_options {
   Index heads = 0;
   /// The number of key and value heads; 0: equal to heads. Source: grouped-query attention, arXiv:2305.13245.
   Index kv_heads = 0;
-  /// Added to the mean square of a head under q_norm and k_norm (`rms_norm_eps`).
+  /// Added to the mean square of a head by q_norm and k_norm (`rms_norm_eps`).
   double norm_epsilon = 1e-6;
   /// Added to the weights of q_norm and k_norm: 1 for Gemma, whose checkpoints store the gain minus 1.
   double norm_offset = 0;

@@ -20,7 +20,7 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Normalises every head of x into y, which may be x. Without norm weights it does nothing.
+/// Normalises every head of x into y, which may be x. If the norm has no weights, does nothing.
 template <class T, class Threads>
 void normalize_if(const head_norm<T>& norm, const head_view<T>& x, const head_view<T>& y,
                   const Threads& threads) {
@@ -53,8 +53,9 @@ struct block_without_rotation {
 
   void check_options(const attention_options& /*options*/) const {}
 
-  /// Segments are sequences that must not attend to each other. These functions return the attention options
-  /// of a segment, and its tokens in a view of queries or keys.
+  /// Segments are sequences that must not attend to each other. The functions below return the attention
+  /// options of a segment, and the tokens of a segment in a view of queries or keys. Without rotation there
+  /// is one segment, the whole call.
   Index segment_count() const { return 1; }
   attention_options options_of(const attention_options& options, Index /*segment*/) const { return options; }
   template <class T>
@@ -67,7 +68,7 @@ struct block_without_rotation {
   }
 };
 
-/// Queries and keys rotated by one table, each at their own positions.
+/// Queries and keys are rotated by one table. Their positions may differ.
 template <class Layout, class S, class PQ, class PK>
 struct block_rotation {
   placed_table<S> table;
@@ -143,8 +144,8 @@ struct block_rotation {
     else
       return 1;
   }
-  /// The options of the attention within one segment, with its part of the bias or mask of the whole call.
-  /// The caller sets log_sum_exp.
+  /// The options of attention within one segment. Bias and mask are the parts for this segment of the bias
+  /// and mask of the whole call. The caller sets log_sum_exp.
   attention_options options_of(attention_options options, Index segment) const {
     if constexpr (is_segmented<PQ>) {
       options.bias = scores_of(options.bias, segment);

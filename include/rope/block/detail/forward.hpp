@@ -18,12 +18,13 @@
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 
-/// The forward pass of an attention block, with keys of the same call or with a cache.
+/// The forward pass of an attention block: attention to keys of the same call, or to a cache.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Output memory for the log-sum-exps of queries [first, first + count) of every row of a call. It is the
-/// part of `all` [batch, queries, heads] if that part is contiguous, otherwise scratch.
+/// Output memory for the log-sum-exps of queries [first, first + count) of every row of a call. If the part
+/// of `all` [batch, queries, heads] for these queries is contiguous, it is used directly. Otherwise scratch
+/// memory is used.
 struct log_sums_of_part {
   std::span<double> all;
   Index batch, queries, heads, first, count;
@@ -34,7 +35,7 @@ struct log_sums_of_part {
     if (in_place()) return {all.data() + first * heads, size};
     return {workspace<block_scratch::log_sums, double>(batch * count * heads), size};
   }
-  /// Copies `part`, the result of span(), to its location in `all` unless it is there already.
+  /// Copies `part`, the result of span(), into `all`, unless span() returned a part of `all`.
   void put_back(std::span<const double> part) const {
     if (all.empty() || in_place()) return;
     for (Index b = 0; b < batch; ++b)
@@ -158,8 +159,8 @@ class block_forward {
     run_products(threads, projected<T>(as_rows(attended), pass_.weights.o, out));
   }
 
-  /// Calls run(options) for queries [first, first + count) of every row, and copies their log-sum-exps to
-  /// their location among those of all queries.
+  /// Calls run(options) for queries [first, first + count) of every row. Then copies the log-sum-exps of
+  /// these queries into those of the whole call.
   template <class Run>
   static void attend_part(const head_view<T>& q, Index first, Index count, attention_options options,
                           const Run& run) {
@@ -189,8 +190,8 @@ class block_forward {
     }
     project_back(attended, out, threads);
   }
-  /// Writes the probabilities of one segment to their location among those of all queries and keys.
-  /// Probabilities between different segments are already 0.
+  /// Writes the probabilities of one segment into the probabilities of the whole call. Probabilities between
+  /// different segments are already 0.
   template <class K, class Threads>
   void tell(const head_view<T>& q, Index first, const head_view<K>& k, Index first_key,
             const head_view<T>& asking, const head_view<K>& seen, const attention_options& options,

@@ -21,8 +21,8 @@
 
 /// The steps that the forward and the backward pass of an attention block share.
 ///
-/// Checks of the types of a call of a layer, each with one message. token_view checks the scalar type and
-/// storage order of a matrix.
+/// Checks at compile time of the argument types of a call of a block. Each gives one message. token_view
+/// checks the scalar type and storage order of a matrix.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -51,7 +51,7 @@ token_view<T> as_rows(const head_view<T>& heads) {
   return {heads.data, heads.batch * heads.tokens, numbers, numbers};
 }
 
-/// The steps of a block. Each has its own scratch.
+/// The steps of a block. Each step has scratch memory of its own.
 template <class T>
 struct block_pass {
   const multi_head_weights<T>& weights;
@@ -61,7 +61,8 @@ struct block_pass {
   static void demand(bool holds, const char* rule, Index first, Index second) {
     check_rule("multi_head_attention", holds, rule, first, second);
   }
-  /// Throws:  std::invalid_argument if tokens or the output (or its gradient) have another shape
+  /// Throws:  std::invalid_argument if the tokens, the output or the gradient with respect to the output have
+  ///          a wrong shape
   template <class Out>
   void check_call(const token_ref<T>& x, const token_ref<T>& context, const Out& out) const {
     check_queries(x, out);
@@ -85,13 +86,13 @@ struct block_pass {
            "the rows of x must be a multiple of batch", x.rows(), batch);
     return batch == 0 ? 0 : x.rows() / batch;
   }
-  /// Checks positions, before the first product.
+  /// Checks the positions. Called before the first product.
   template <class Rotation>
   void check_positions(const Rotation& rotation, const token_ref<T>& x, const token_ref<T>& context,
                        Index batch) const {
     rotation.check_call(batch, tokens_per_row(x, batch), tokens_per_row(context, batch), shape.head_dim);
   }
-  /// Checks the options of attention against the tokens, before the first product.
+  /// Checks the options of attention against the shape of the tokens. Called before the first product.
   template <class Rotation>
   void check_attention(const Rotation& rotation, const attention_options& attention, const token_ref<T>& x,
                        const token_ref<T>& context, Index batch) const {
@@ -142,8 +143,8 @@ inline constexpr bool is_projected = false;
 template <class T>
 inline constexpr bool is_projected<projected_context<T>> = true;
 
-/// Whether an argument that should be tokens is missing or not a matrix. Bit i of `places` selects argument
-/// i.
+/// Whether an argument that should be tokens is missing or not a matrix. If bit i of `places` is set,
+/// argument i should be tokens.
 template <class T, class... Arguments>
 constexpr bool lacks_tokens(unsigned places) {
   unsigned place = 0;
@@ -165,12 +166,12 @@ constexpr bool lacks_tokens_of_cross() {
   return lacks_tokens<T, X, Context, More...>(is_projected<std::remove_cvref_t<Context>> ? 0b101 : 0b1011);
 }
 
-/// Whether the arguments from `first` on are wrong. Right are only threads, or a table followed by `fewest`
-/// to `most` positions and threads.
+/// Whether the arguments from `first` on are wrong. Two forms are valid: threads alone; or a table, `fewest`
+/// to `most` positions and, optionally, threads.
 template <class... Arguments>
 constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size_t most) {
   constexpr std::size_t count = sizeof...(Arguments);
-  // One entry more than there are arguments: an array must not be empty.
+  // The arrays have one entry more than there are arguments, because an array must not be empty.
   constexpr bool tables[] = {rotation_table<std::remove_cvref_t<Arguments>>..., false},
                  threads[] = {parallel_executor<std::remove_cvref_t<Arguments>>..., false};
   if (count <= first) return false;
@@ -178,8 +179,8 @@ constexpr bool misplaced_behind(std::size_t first, std::size_t fewest, std::size
   return !threads[first] || count > first + 1;
 }
 
-/// Whether forward gets anything after out except a table, then positions (or counts for a cache), then
-/// threads. Wrong positions and threads have their own messages.
+/// Whether the arguments of forward after out are wrong. Valid are a table, then positions (for a cache:
+/// counts), then threads. All are optional. Positions and threads of wrong types have messages of their own.
 template <class X, class Rows, class Out, class... More>
 constexpr bool misplaced_behind_forward() {
   constexpr bool tables[] = {rotation_table<std::remove_cvref_t<More>>..., false},

@@ -21,8 +21,9 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// A matrix [rows, cols] with contiguous rows and a row stride of `stride`. Made from a row-major Eigen
-/// matrix, map or block without a copy; Eigen::Ref<const ...> would copy other types.
+/// A row-major matrix [rows, cols] in memory, with `stride` numbers from one row to the next. It is made from
+/// a row-major Eigen matrix, map or block without a copy. Eigen::Ref<const ...> is not used, because it
+/// copies objects of other types.
 ///
 /// \tparam T  float or double, const if it is only read
 template <class T>
@@ -66,9 +67,10 @@ class token_view {
   Index rows_, cols_, stride_;
 };
 
-// The product of two matrices for one tile of the result, with scratch of this library. Eigen's product
-// allocates and packs its operands in functions whose symbols are shared with translation units for other
-// instruction sets. It could then find its operands packed or aligned for another instruction set.
+// The product of two matrices for one tile of the result. Its scratch memory is that of this library. Eigen's
+// product is not used, because it allocates, and because it packs its operands in functions whose symbols are
+// shared with translation units for other instruction sets. Operands could then be packed or aligned for
+// another instruction set.
 
 /// Element (r, c) of an operand is data[r * row_stride + c * col_stride]; one of the strides is 1.
 template <class A>
@@ -82,11 +84,11 @@ struct operand {
   }
 };
 
-/// Terms of a sum for which operands are packed at a time: a strip then fits L1, and the panels of a tile fit
-/// L2.
+/// The number of terms of a sum for which operands are packed at a time. With this number, a strip fits L1,
+/// and the panels of a tile fit L2. (base/simd/panels.hpp defines strips and panels.)
 inline constexpr Index terms_per_pass = 256;
 
-/// Rows that are packed together: a multiple of the strip and of the packet size.
+/// The number of rows that are packed together: a multiple of the strip and of the packet size.
 template <class A>
 inline constexpr Index rows_per_pass = std::lcm(Index{panel_shape<A>::rows}, Index{lanes<packet<A>>});
 
@@ -107,7 +109,8 @@ EIGEN_DONT_INLINE void multiply_panel(const A* strip, const A* panel, Index term
   });
 }
 
-/// multiply_panel for a strip or panel with only rows [0, rows) and columns [0, cols).
+/// multiply_panel for a strip with fewer rows or a panel with fewer columns. Only rows [0, rows) and columns
+/// [0, cols) of the result are written.
 template <class A>
 void multiply_edge(const A* strip, const A* panel, Index terms, bool add, A* out, Index stride, Index rows,
                    Index cols) {
@@ -179,7 +182,7 @@ void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index d
   }
 }
 
-/// Rows of a weight that are multiplied by `tokens` tokens in one pass.
+/// The number of rows of a weight that are multiplied by `tokens` tokens at a time.
 template <std::size_t tokens>
 inline constexpr std::size_t weights_beside = tokens == 1 ? 8 : 4;
 
@@ -224,7 +227,7 @@ template <class A>
 void multiply_few(Index tokens, const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
                   Index cols, A* out, Index out_stride) {
   constexpr int per_pass = registers >= 32 ? 4 : 2;
-  // A few weights stay in L1 while all tokens are multiplied by them.
+  // A few rows of the weight stay in L1 while all tokens are multiplied by these rows.
   constexpr Index weights_per_pass = 8;
   for (Index c = 0; c < cols; c += weights_per_pass) {
     const Index here = (std::min)(weights_per_pass, cols - c);
@@ -268,8 +271,9 @@ class tiles {
 };
 
 /// The tiles of a result with one row per token. They are large enough that packing the operands is a small
-/// part of the work, and small enough to give every thread some. For few tokens the matrix exceeds L2. Tiles
-/// of 64 of its rows stay in the cache from one use to the next, which is faster than using the whole matrix.
+/// part of the work, and small enough to give every thread a tile. For few tokens, a tile uses only 64 rows
+/// of the weight. These stay in the cache while all tokens are multiplied by them, but a whole weight would
+/// exceed L2.
 inline tiles token_tiles(Index tokens, Index cols) {
   return {tokens, cols, cols <= 256 ? 256 : 1024, tokens <= 64 || cols <= 1024 ? 64 : 256};
 }
@@ -327,8 +331,8 @@ Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>> numbers(const T* data, Inde
 template <class T>
 auto projected(const token_ref<T>& x, const projection<const T>& by, const writable_token_ref<T>& y) {
   const auto run = [x, &by, y](const tile& at) {
-    // For few tokens the weight is read in place. For more tokens it is first packed, which costs more than a
-    // few passes over a tile that stays in the cache.
+    // For few tokens the weight is read in place. Packing it first would cost more than a few passes over a
+    // tile that stays in the cache. For more tokens the weight is packed.
     constexpr Index few_tokens = 32;
     const Index depth = x.cols(), w_stride = by.weight.outerStride();
     const T *tokens = x.data() + at.row * x.stride(), *weight = by.weight.data() + at.col * w_stride;
@@ -345,7 +349,8 @@ auto projected(const token_ref<T>& x, const projection<const T>& by, const writa
   return product{token_tiles(x.rows(), by.weight.rows()), x.cols(), run};
 }
 
-/// d_y and the weight W of a projection. The gradient with respect to its input tokens is d_y W.
+/// d_y and the weight W of a projection. The gradient with respect to the input tokens of the projection is
+/// d_y W.
 template <class T>
 struct projected_back {
   token_ref<T> d_y;
