@@ -11,8 +11,8 @@
 #endif
 #if ROPE_DETAIL_CPLUSPLUS < 202002L
 #error "rope needs C++20: compile with -std=c++20 (MSVC: /std:c++20)"
-// #error does not stop every compiler, and errors of later lines would hide the sentence above. A missing
-// file stops all.
+// Some compilers continue after #error, and their later errors would hide the sentence above. Every compiler
+// stops at a missing file.
 #include <rope_needs_cpp20>
 #endif
 
@@ -30,15 +30,15 @@
 #error "rope needs Eigen 3.4 or newer"
 #endif
 
-/// Checks a requirement of a call in debug builds only. Define it before the first include to use another
-/// handler.
+/// Checks a requirement of a call, in debug builds only. To use another handler, define this macro before the
+/// first include.
 #ifndef ROPE_ASSERT
 #define ROPE_ASSERT(condition) assert(condition)
 #endif
 
-/// Reports invalid input: throws `exception(message)`. Without exceptions it prints the message to stderr and
-/// aborts. Define it before the first include to use another handler, which must not return. All translation
-/// units must define the same one.
+/// Reports invalid input: throws `exception(message)`. If exceptions are disabled, it prints the message to
+/// stderr and aborts. To use another handler, which must not return, define this macro before the first
+/// include. All translation units must define the same handler.
 #ifndef ROPE_THROW
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
 #define ROPE_THROW(exception, message) throw exception(message)
@@ -52,11 +52,11 @@
 #define ROPE_DETAIL_ERRORS handler
 #endif
 
-// Code that was compiled in two ways must not have one name: the linker would keep one of the two for both
-// callers. So the name of the inline namespace contains the version, the instruction set, the floating-point
-// model, how errors are reported and the width of an Index. Translation units that differ in one of them have
-// different types. Other settings change neither types nor results: no type depends on Eigen's alignment or
-// default storage order, and an assertion only reports undefined behaviour. So a debug program may call a
+// If code that is compiled in two ways had one name, the linker would keep one version for all callers. The
+// name of the inline namespace therefore contains the version, the instruction set, the floating-point model,
+// how errors are reported and the width of an Index. Translation units that differ in one of these have
+// different types. Other settings change neither types nor results. No type depends on Eigen's alignment or
+// default storage order, and assertions only report undefined behaviour, so a debug program may call a
 // release library.
 #if defined(EIGEN_DONT_VECTORIZE)
 #define ROPE_DETAIL_ISA scalar
@@ -94,9 +94,9 @@
 #define ROPE_DETAIL_INTEGER_INSTRUCTIONS 0
 #endif
 
-// Whether Eigen's packets multiply and add with one rounding. Scalar code then does the same. Processors with
-// the instruction but without packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE) fuse too,
-// because a compiler would otherwise fuse in some places only.
+// Whether packets of Eigen multiply and add with one rounding (fused). If they do, scalar code fuses too.
+// Processors that have the instruction but no packets (RISC-V, z/Architecture, x86 with EIGEN_DONT_VECTORIZE)
+// also fuse, because a compiler would otherwise fuse in some places only.
 #if defined(EIGEN_VECTORIZE_FMA) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) ||     \
     defined(_M_ARM64) || defined(__VSX__) || (defined(__riscv_flen) && __riscv_flen >= 64) || \
     (defined(__s390x__) && !defined(__VEC__)) || (defined(EIGEN_DONT_VECTORIZE) && defined(__FMA__))
@@ -107,7 +107,8 @@
 #define ROPE_DETAIL_FUSED 0
 #endif
 
-// Instructions that convert half. MSVC has no macro for them, and uses them with AVX2.
+// Whether the processor has instructions that convert half. MSVC has no macro for these instructions, and
+// uses them with AVX2.
 #if defined(__F16C__) || (defined(_MSC_VER) && !defined(__clang__) && defined(__AVX2__))
 #define ROPE_DETAIL_F16C f16c
 #define ROPE_DETAIL_HALF_INSTRUCTIONS 1
@@ -130,9 +131,9 @@
 #define ROPE_DETAIL_MATH ieee
 #endif
 
-// Whether EIGEN_DEFAULT_DENSE_INDEX_TYPE, which Eigen defines and which may be several words, is `int`. The
-// first word is appended to ROPE_DETAIL_INDEX_OF_. Only for `int` this makes the name of a macro, whose
-// expansion selects `intindex`.
+// Selects `intindex` if EIGEN_DEFAULT_DENSE_INDEX_TYPE is `int`, otherwise `index`. The type may be several
+// words. Its first word is appended to ROPE_DETAIL_INDEX_OF_. Only if that word is `int`, the result is the
+// name of a macro, and its expansion selects `intindex`.
 #define ROPE_DETAIL_INDEX_OF_int ~, intindex
 #define ROPE_DETAIL_SECOND(a, b, ...) b
 #define ROPE_DETAIL_SAME(x) x  // makes MSVC's own preprocessor count the arguments again
@@ -147,13 +148,13 @@
   ROPE_DETAIL_EXPAND(ROPE_DETAIL_ISA, ROPE_DETAIL_FMA, ROPE_DETAIL_F16C, ROPE_DETAIL_MATH, \
                      ROPE_DETAIL_ERRORS, ROPE_DETAIL_INDEX)
 
-// Disables false warnings of GCC and MSVC about code on SIMD registers, from ROPE_DETAIL_QUIET_BEGIN to
-// ROPE_DETAIL_QUIET_END.
+// Between ROPE_DETAIL_QUIET_BEGIN and ROPE_DETAIL_QUIET_END, false warnings of GCC and MSVC about code on
+// SIMD registers are disabled.
 //
-// A register type loses its may_alias attribute as a template argument. Only Eigen's loads and stores access
-// it, so nothing depends on the attribute. GCC 12 warns that undefined lanes of its own AVX-512 intrinsics
-// are uninitialised variables (GCC bug 105593). Without optimisation some intrinsics are macros, and their
-// conversions count as ours.
+// GCC warns that a register type loses its may_alias attribute as a template argument. Only Eigen's loads and
+// stores access memory through such a type, so nothing depends on the attribute. GCC 12 warns that undefined
+// lanes of its own AVX-512 intrinsics are uninitialised variables (GCC bug 105593). Without optimisation some
+// intrinsics are macros, so GCC attributes their conversions to this library.
 
 #if defined(__GNUC__) && !defined(__clang__)
 #define ROPE_DETAIL_QUIET_BEGIN                                                             \
@@ -170,15 +171,15 @@
 #define ROPE_DETAIL_QUIET_END
 #endif
 
-// For a parameter to which the result refers. clang then warns about a variable that refers to a temporary,
-// not about a call.
+// Marks a parameter to which the result refers. clang then warns if a variable keeps a result that refers to
+// a temporary. It does not warn if the result is only used within the same expression.
 #if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
 #define ROPE_DETAIL_LIFETIMEBOUND [[clang::lifetimebound]]
 #else
 #define ROPE_DETAIL_LIFETIMEBOUND
 #endif
 
-// For a member that takes no memory if its type is empty.
+// Marks a member that takes no memory if its type is empty.
 #if defined(_MSC_VER)
 #define ROPE_DETAIL_NO_UNIQUE_ADDRESS [[msvc::no_unique_address]]
 #else
@@ -187,7 +188,8 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// Sizes, strides and channel numbers: signed, as wide as a pointer unless Eigen is configured otherwise.
+/// The type of sizes, strides and channel numbers. It is signed, and as wide as a pointer unless Eigen is
+/// configured otherwise.
 using Index = Eigen::Index;
 
 namespace detail {

@@ -2,7 +2,8 @@
 #ifndef ROPE_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_HPP
 
-/// inv_freq of every pair: frequencies, the schedules of context extension, axes of images and videos.
+/// Computes inv_freq of every channel pair, with the schedules of context extension and the axes of images
+/// and videos.
 
 #include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 

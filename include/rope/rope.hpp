@@ -2,8 +2,8 @@
 #ifndef ROPE_ROPE_HPP
 #define ROPE_ROPE_HPP
 
-/// Rotary position embeddings: every public header except <rope/models.hpp>, which programs include if they
-/// import a model.
+/// Rotary position embeddings. Includes every public header except <rope/models.hpp>. Programs that import a
+/// model include that header too.
 
 #include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 

@@ -2,9 +2,9 @@
 #ifndef ROPE_ROTATION_HPP
 #define ROPE_ROTATION_HPP
 
-/// Everything that a program which only rotates needs: frequencies with the common schedules and axes,
-/// positions, tables, layouts, views of heads, rotation, its inverse and its gradient. rotation_extras.hpp
-/// has the rest of rotation/.
+/// Everything for a program that only rotates: frequencies with the common schedules and axes, positions,
+/// tables, layouts, views of heads, rotation, its inverse and its gradient. rotation_extras.hpp has the rest
+/// of rotation/.
 
 #include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 

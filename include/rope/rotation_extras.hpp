@@ -2,9 +2,10 @@
 #ifndef ROPE_ROTATION_EXTRAS_HPP
 #define ROPE_ROTATION_EXTRAS_HPP
 
-/// The rest of rotation/: tensors of any rank and order, norms of heads with their rotation, PoPE, int8
-/// heads, the Hadamard transform, conversion of weights between layouts, scaling of queries, a table per
-/// head, and gradients with respect to angles, frequencies, positions, table entries and xPos.
+/// The headers of rotation/ that <rope/rotation.hpp> does not include: tensors of any rank and order, norms
+/// of heads with their rotation, PoPE, int8 heads, the Hadamard transform, conversion of weights between
+/// layouts, scaling of queries, a table per head, and gradients with respect to angles, frequencies,
+/// positions, table entries and xPos.
 
 #include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 

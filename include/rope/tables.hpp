@@ -2,7 +2,8 @@
 #ifndef ROPE_TABLES_HPP
 #define ROPE_TABLES_HPP
 
-/// Tables of cos and sin: of positions, coordinates, given entries, sums of frequencies, and xPos.
+/// Tables of cos and sin: for positions or coordinates, from given entries, from sums of frequencies (FoPE),
+/// and for xPos.
 
 #include <rope/config.hpp>  // first: reports an unsupported compiler in one sentence
 
