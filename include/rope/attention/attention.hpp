@@ -113,7 +113,7 @@ constexpr bool lacks_options() {
   return next < sizeof...(Arguments) && kinds[next] != options;
 }
 
-/// Checks of the argument types.
+/// Checks the argument types.
 #define ROPE_DETAIL_CHECK_ATTENTION(Q, K, V, T, Threads)                                               \
   ROPE_DETAIL_CHECK_WRITABLE("attention", "out", T);                                                   \
   ROPE_DETAIL_CHECK_SAME_CHANNELS("attention", "q and out", Q, T);                                     \
@@ -152,7 +152,7 @@ constexpr bool lacks_options() {
 ///
 /// If the scale of a token is NaN or infinite, exactly the queries that attend to this token are affected.
 /// Products of a query channel and an integer must not overflow float: 127 |scale q_i| must stay below 2e38,
-/// with the scale of the options.
+/// where scale is that of the options.
 ///
 /// Requires:  out shares no element with k or v, and none with q unless it is the same view; throws if an
 ///            overlap is detected, which is certain if the two views have the same strides

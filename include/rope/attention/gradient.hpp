@@ -80,7 +80,7 @@ void add_gradients_of_block(const attention_tape<T>& tape, const visibility& rul
   if (d_sinks != nullptr) rows.write_sinks(d_sinks);
 }
 
-/// All gradients of a checked call.
+/// Computes all gradients of a checked call.
 template <class T>
 class attention_gradient_tasks {
   using A = arithmetic<T>;
@@ -259,7 +259,7 @@ void differentiate_attention(const attention_tape<T>& tape, const visibility& ru
   tasks.add_sinks(by_options.sink_logits);
 }
 
-/// Checks of the argument types.
+/// Checks the argument types.
 template <class T, class Threads>
 constexpr void check_gradient_types() {
   ROPE_DETAIL_CHECK_WRITABLE("attention_gradient", "d_q, d_k or d_v", T);

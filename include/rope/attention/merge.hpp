@@ -43,7 +43,7 @@ namespace rope::inline ROPE_ABI {
 /// \param threads        your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Throws:    std::invalid_argument if shapes or lengths disagree; nothing is then written
-/// Accuracy:  the order of merges changes the result only by rounding. A merge is exact to within 3 eps
+/// Accuracy:  the order of merges changes the result only by rounding. The error of a merge is at most 3 eps
 ///            max|out|, eps = 2^-24 (float) or 2^-53 (double), and one rounding if the type is 16-bit
 ///            (tests/attention/merge.test.cpp)
 /// Cost:      two reads and one write of the output; no allocation

@@ -37,12 +37,12 @@ enum class product_precision {
   /// in `full`.
   bfloat16,
   /// Queries and weights are rounded to 16 bits and multiply the stored 8-bit integers. Keys and values must
-  /// be quantized, and no table may rotate them. Time relative to `full`: 0.5 to 0.9 for a decoding step with
-  /// AVX512_VNNI; for many queries, 0.7 with SSE2 and 0.73 to 0.77 with AVX2. The error of a query channel is
-  /// at most 2^-15.9 of the largest channel of its head, or 2^-24.9 head_dim of it if head_dim exceeds 512.
-  /// The error of a weight times the scale of its value is at most 2^-15.9 of the largest such product of 128
-  /// keys. Both errors are far smaller than those of the rounding to 8 bits. Sums of products over 128 keys
-  /// are exact. head_dim is at most 65536.
+  /// be quantized, and keys must not be rotated while they are read. Time relative to `full`: 0.5 to 0.9 for
+  /// a decoding step with AVX512_VNNI; for many queries, 0.7 with SSE2 and 0.73 to 0.77 with AVX2. The error
+  /// of a query channel is at most 2^-15.9 of the largest channel of its head, or 2^-24.9 head_dim of it if
+  /// head_dim exceeds 512. The error of a weight times the scale of its value is at most 2^-15.9 of the
+  /// largest such product of 128 keys. Both errors are far smaller than those of the rounding to 8 bits. Sums
+  /// of products over 128 keys are exact. head_dim is at most 65536.
   integers,
 };
 
@@ -103,11 +103,11 @@ struct int64_list : std::span<const std::int64_t> {
 /// the right need both counts (in self-attention, the same list twice). Prompts padded on the left need no
 /// counts, because only distances matter, but a mask that is false at the padding. query_positions and
 /// key_positions replace this rule and may be in any order, as in a ring buffer. attention<Layout> rotates by
-/// these positions too. Lists of positions have std::int64_t. Lists of counts and offsets have any integers,
-/// at any stride.
+/// these positions too. Positions are std::int64_t. Counts and offsets are any integers, at any stride.
 ///
 /// Throws if a row or segment has at least one key but fewer keys than queries, positions matter (causal,
-/// window, rotation) and query_positions is empty. Its first query would be at a negative position.
+/// window, rotation) and query_positions is empty. The first query of that row or segment would be at a
+/// negative position.
 ///
 /// A key is visible to a query if every rule that is set admits it. The rules are: causal and window (with
 /// sinks), or key_ranges in place of these; the selection; the mask; the bias; the segments; the count of
@@ -145,8 +145,8 @@ struct attention_options {
   /// [queries] shared by the rows, or [batch * queries]; empty: the last query is aligned with the last key.
   detail::int64_list query_positions = {};
   /// [keys] shared by the rows, or [batch * keys]; empty: 0, 1, 2, ... Every call reads the whole list, even
-  /// a decoding step with a window. Attention to a cache reads no list, because the cache stores the order of
-  /// its tokens.
+  /// a decoding step with a window. A cache need not read its positions, because it stores the order of its
+  /// tokens.
   detail::int64_list key_positions = {};
   /// [batch] or empty: row b has queries 0 .. query_counts[b] - 1. The other queries of the row are padding
   /// without visible keys: their outputs and gradients are zero, and their log-sum-exp is `no_keys`.
@@ -199,7 +199,7 @@ struct attention_options {
 
 namespace detail {
 
-/// Extents of a call.
+/// The extents of a call.
 struct attention_shape {
   Index batch, queries, keys, heads, head_dim;
 };

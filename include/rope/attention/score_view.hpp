@@ -15,8 +15,8 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 is shared: its entry serves
-/// all rows, heads, queries or keys. Element (b, h, i, j) is at
+/// One number per score, [batch, query heads, queries, keys]. An axis of extent 1 is shared: all rows, heads,
+/// queries or keys have the same entry. Element (b, h, i, j) is at
 ///
 ///     data[b * batch_stride + h * head_stride + i * query_stride + j * key_stride]
 ///

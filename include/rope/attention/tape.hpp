@@ -38,7 +38,7 @@ struct attention_tape {
   Index group() const { return k.heads == 0 ? 0 : q.heads / k.heads; }
 };
 
-/// Outputs for the gradients with respect to options. Empty ones are not written.
+/// Outputs for the gradients with respect to options. Empty outputs are not written.
 ///
 ///     std::vector<double> d_sinks(heads);
 ///     attention_gradient(tape, options, {.sink_logits = d_sinks});

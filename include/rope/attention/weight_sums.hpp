@@ -91,7 +91,7 @@ class weight_sums_passes {
  private:
   /// The largest number of runs. A run is a group of consecutive tiles of keys, and one task of the first
   /// pass. Each run has its own softmax for every query, and these are joined at the end. Sums of many equal
-  /// terms lose fewer digits this way. Memory grows with the number of runs, so it is limited.
+  /// terms lose fewer digits this way. Memory grows with the number of runs, so this number is limited.
   static constexpr Index max_runs = 16;
   /// The number of tiles of a task of the second pass, large enough that packing the queries is a thousandth
   /// of the work of a task.

@@ -18,7 +18,7 @@
 
 /// The arguments of a checked call of attention, for every kernel, and the checks of its tables.
 ///
-/// Rotation of queries and keys in attention: rotate_into rotates tokens while they are read, and
+/// This file also rotates queries and keys in attention: rotate_into rotates tokens while they are read, and
 /// rotate_operands rotates all heads in the backward pass.
 
 namespace rope::inline ROPE_ABI::detail {

@@ -56,7 +56,7 @@ struct key_runs {
   }
 };
 
-/// Where reading continues: tokens [token, end) of head kv.
+/// The place where reading continues: tokens [token, end) of head kv.
 struct key_place {
   Index kv, token, end;
 };
@@ -133,8 +133,8 @@ class decode_batches {
     find_next(x, after);
     batch.ahead[0] = {copies_, batch.depth, batch.depth, Index{0}};  // of kernels that read copies
   }
-  /// Moves a batch of x to head first_head + `heads`. After each run the next run is read, and after the last
-  /// run the tokens that prefetch_next was called for, `heads` heads later.
+  /// Moves a batch of x to head first_head + `heads`. Then sets what each run reads next: the next run or,
+  /// after the last run, the place given to prefetch_next, but `heads` heads later.
   void go_to(key_runs<C>& batch, const token_source<C>& x, Index first_head, Index heads) const {
     if (x.is_listed()) return;  // of one head
     const Index step = (first_head + heads - batch.head) * x.head_stride;

@@ -23,11 +23,12 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-// The backward pass has five matrix products of packed operands. In each step, a product multiplies one
-// number per row by a panel row of two packets, and adds to sums in registers. The products differ only in
-// the strides of the numbers. Weights w and slopes ds (gradients with respect to the scores) are stored
-// [queries, tile]. The numbers of a strip of queries have a stride of `tile`, and the numbers of a strip of
-// keys are adjacent, so w^T and ds^T need no transposed copy. g is the gradient with respect to the output.
+// The backward pass has five matrix products of packed operands. In each step, one number per row is
+// multiplied by a panel row of two packets, and the results are added to sums in registers. The five products
+// differ only in the strides of the numbers. Weights w and slopes ds (gradients with respect to the scores)
+// are stored [queries, tile]. The numbers of a strip of queries have a stride of `tile`, and the numbers of a
+// strip of keys are adjacent, so w^T and ds^T need no transposed copy. g is the gradient with respect to the
+// output.
 //
 //     product              rows      numbers     depth      panel
 //     scores = q k^T       queries   q           channels   k, transposed

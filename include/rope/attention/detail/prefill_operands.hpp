@@ -134,7 +134,7 @@ class prefill_operands {
       score_panel(queries_ + s * shape::rows * depth_, keys_ + n * depth_, depth_, scores + n);
   }
 
-  /// Reads whole panels: zeros follow the last channel.
+  /// Whole panels are read, because the zeros after the last channel are finite.
   bool finite_values(Index count) const {
     for (Index c = 0; c < value_dim_; c += shape::width)
       if (!all_finite(panel(c), count * shape::width)) return false;

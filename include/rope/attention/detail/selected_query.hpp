@@ -98,9 +98,9 @@ Index selected_query_count(const attention_call<T, Rotation, C>& call) {
   return call.q.batch * call.q.tokens * call.k.heads;
 }
 
-/// One query token, in the query heads of one key head, and the selected keys in its ranges and at admitted
-/// positions. The list of these keys is in scratch memory of the calling thread, and valid until the next
-/// selected_query of this thread.
+/// One query token, in the query heads of one key head, and the selected keys that its ranges and the rules
+/// of positions admit. The list of these keys is in scratch memory of the calling thread, and valid until the
+/// next selected_query of this thread.
 template <class T, class Rotation, class C>
 class selected_query {
   using call_type = attention_call<T, Rotation, C>;

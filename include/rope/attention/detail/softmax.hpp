@@ -31,7 +31,7 @@
 /// maximum of a row is finite, nothing is replaced, because a score of -infinity gives a weight of 0.
 /// Otherwise the infinities of the row are replaced.
 ///
-/// The initial state of a query's softmax, and the outputs computed from its final state.
+/// This file also has the initial state of a query's softmax, and the outputs computed from its final state.
 
 namespace rope::inline ROPE_ABI::detail {
 

@@ -208,8 +208,8 @@ EIGEN_DONT_INLINE void value_rows(const A* weights, std::span<const value_run<Ro
   constexpr int most = stream_sums / rows < 8 ? stream_sums / rows : 8;
   constexpr Index L = lanes<packet<A>>;
   Index c = 0;
-  // The sums of one packet are a dependency chain, so several packets are added up in parallel while enough
-  // are left.
+  // Each addition to a packet of sums waits for the previous addition, so several packets are processed in
+  // parallel while enough are left.
   const auto add_blocks = [&](auto asking, auto packets) ROPE_DETAIL_INLINE_LAMBDA {
     if constexpr (packets() <= most)
       for (; c + packets() * L <= channels; c += packets() * L)

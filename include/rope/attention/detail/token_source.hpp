@@ -127,7 +127,7 @@ struct token_source {
     one.head_of_list_ = head;
     return one;
   }
-  /// Whether tokens are listed, so that none is next to another in memory.
+  /// Whether tokens are listed. Listed tokens may be anywhere in memory.
   bool is_listed() const { return list_ != nullptr; }
 
   /// The channels of head h of token t of row b, [head_dim].

@@ -51,14 +51,14 @@ struct position_rule {
   std::int64_t near_first, near_last, sinks_end;
 
   bool operator()(std::int64_t key) const {
-    // Without branches, so that compilers vectorise a loop over keys.
+    // There are no branches, so that compilers vectorise a loop over keys.
     return bool(((key >= near_first) & (key <= near_last)) | ((key >= 0) & (key < sinks_end)));
   }
   /// Whether a position in [low, high] may be allowed.
   bool overlaps(std::int64_t low, std::int64_t high) const {
     return (high >= near_first && low <= near_last) || (high >= 0 && low < sinks_end);
   }
-  /// Whether all positions in [low, high] are near, or all are sinks.
+  /// Whether all positions in [low, high] are in [near_first, near_last], or all are sinks.
   bool covers(std::int64_t low, std::int64_t high) const {
     return (low >= near_first && high <= near_last) || (low >= 0 && high < sinks_end);
   }
