@@ -238,7 +238,7 @@ block_gradient(const multi_head_attention<T, Layout>&, const multi_head_tape<T>&
 /// No activations are stored between the passes: the forward pass is run again, except for its last product.
 ///
 /// \param tape       the inputs of the forward pass, and d_out
-/// \param gradients  memory for the gradients; empty ones are not computed
+/// \param gradients  memory for the gradients; empty gradients are not computed
 /// \param threads    your threads, see base/parallel.hpp; the bits do not depend on them
 ///
 /// Requires:  the gradients share no element with each other or with an input

@@ -24,7 +24,7 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// Buffers for a block's optional outputs. Empty ones are not written.
+/// Buffers for a block's optional outputs. Empty buffers are not written.
 ///
 ///     std::vector<float> probabilities(batch * heads * queries * keys);
 ///     block.reporting({.probabilities = probabilities}).forward(x, batch, out, table);
@@ -36,7 +36,7 @@ struct multi_head_report {
   std::span<double> log_sum_exp = {};
   /// [batch, heads, queries, keys]: the `attention_weights` of the projected heads, including dropout, and 0
   /// for keys that are not visible to a query. They are meant for inspection, and computed by plain loops in
-  /// addition to attention. If this is not empty, calls with a cache throw.
+  /// addition to attention. If `probabilities` is not empty, calls with a cache throw.
   std::span<T> probabilities = {};
 };
 
@@ -67,8 +67,8 @@ struct multi_head_report {
 ///
 /// Requires:  the weights outlive the block. The block is immutable, so threads may share it. Exception:
 ///            calls write the log_sum_exp of the options, if there is one
-/// Cost:      2 flops per token and weight, plus attention. The thread's scratch holds the heads of a call:
-///            no allocation after the first call of this size on the thread (base/scratch.hpp)
+/// Cost:      2 flops per token and weight, plus attention. The heads of a call are in scratch memory of the
+///            thread, so only the first call of a size on a thread allocates (base/scratch.hpp)
 /// Source:    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; `LlamaAttention`, `Qwen3Attention` and
 ///            `Gemma3Attention` of Hugging Face transformers
 template <class T, class Layout = detail::unnamed_layout>

@@ -32,7 +32,7 @@ concept no_maps = !std::convertible_to<W, Weight> || !std::convertible_to<B, Bia
 /// \tparam T  float or double, const if it is only read
 template <class T>
 struct projection {
-  /// float or double.
+  /// The type of the numbers: float or double.
   using scalar = std::remove_const_t<T>;
   /// Row-major [rows, columns].
   using matrix = Eigen::Matrix<scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;

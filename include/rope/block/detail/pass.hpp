@@ -21,8 +21,8 @@
 
 /// The steps that the forward and the backward pass of an attention block share.
 ///
-/// Checks at compile time of the argument types of a call of a block. Each gives one message. token_view
-/// checks the scalar type and storage order of a matrix.
+/// This file also checks, at compile time, the argument types of a call of a block, with one message for each
+/// mistake. token_view checks the scalar type and storage order of a matrix.
 
 namespace rope::inline ROPE_ABI::detail {
 

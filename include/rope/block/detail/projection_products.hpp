@@ -222,7 +222,7 @@ EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Inde
   }
 }
 
-/// multiply_few for any number of tokens. For few tokens it is faster than packing.
+/// multiply_few for any number of tokens. For few tokens this is faster than packing.
 template <class A>
 void multiply_few(Index tokens, const A* x, Index x_stride, const A* w, Index w_stride, Index depth,
                   Index cols, A* out, Index out_stride) {
