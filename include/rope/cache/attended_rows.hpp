@@ -29,29 +29,31 @@ namespace rope::inline ROPE_ABI {
 ///     keys(b), values(b)          of row b, [1, slots, kv_heads, ...]: a head_view, or a quantized_view
 ///     order(b)                    [slots]: the position of the token in each slot. `causal`, `window` and
 ///                                 `sinks` compare these positions, and raw keys are rotated by them. An
-///                                 empty list means 0, 1, 2, ... no_token marks a slot without a token, which
-///                                 only causal attention hides
+///                                 empty list means 0, 1, 2, ... no_token marks a slot without a token. Only
+///                                 causal attention hides such a slot
 ///     seen(b)                     number of tokens appended to row b and not removed since
 ///     order_of(b, token)          the position of a token, whether or not it is stored
-///     query_counts(queries)       [batch]: how many of `queries` queries each row has in a call without
-///                                 counts; empty: all of them
-///     rules(function, options)    `options` completed by what the rows prescribe, such as a window. Throws
-///                                 if the options contradict it
+///     query_counts(queries)       [batch]: the number of queries of each row in a call without counts, in
+///                                 which q has `queries` tokens. An empty list means all of them
+///     rules(function, options)    `options` with the values that the rows prescribe, such as a window.
+///                                 Throws if `options` set other values
 ///     check_table<Layout>(table)  throws unless the stored keys were rotated by this table in this layout
 ///
 /// Attention also uses these members if a class has them:
 ///
-///     ordered(b)                  how many tokens of order(b) are counted and ascending. Without it,
-///                                 order(b) is scanned in every call
-///     placed(function, table)     the table at the channel at which stored keys are rotated. Without it, the
-///                                 table keeps its own channel
+///     ordered(b)                  how many positions at the start of order(b) are 0, 1, 2, ... (`counted`),
+///                                 and how many do not decrease (`ascending`). Without this member,
+///                                 attention scans order(b) in every call
+///     placed(function, table)     the table, placed at the first rotated channel of stored keys. Without
+///                                 this member, the table stays at its own channel
 ///     check_queries(function, b, queries)
-///                                 throws if a key visible to one of the newest `queries` tokens is gone
+///                                 throws if a key visible to one of the newest `queries` tokens is no longer
+///                                 stored
 ///     rotates_keys()              whether the rows rotated the stored keys themselves, by a table passed to
-///                                 them. If so, attention without a table needs queries_are_rotated.
-///                                 Otherwise attention with a table throws
+///                                 them. If so, attention without a table needs queries_are_rotated. If not,
+///                                 and the keys are not raw, attention with a table throws
 ///
-/// For coordinates see rows_on_axes, for ranks rows_by_rank.
+/// rows_on_axes adds coordinates of tokens, and rows_by_rank adds ranks of tokens.
 template <class Rows>
 concept attended_rows = requires(const Rows& rows, Index b, std::int64_t token,
                                  const attention_options& options, const frequency_table<float>& table) {
@@ -76,21 +78,21 @@ concept rows_on_axes = attended_rows<Rows> && requires(const Rows& rows, Index b
   { rows.coordinates_of(b, token) } -> std::convertible_to<const double*>;
 };
 
-/// Rows that store the tokens of a ring_policy. With ring_positions::cache, keys are rotated by their rank
-/// among the keys visible to a query. slot(token) is the slot of a stored token: the sinks have the first
-/// slots, and the tokens after the sinks cycle through the others.
+/// Rows that keep the tokens that a ring_policy prescribes. With ring_positions::cache, keys are rotated by
+/// their rank among the keys visible to a query. slot(token) is the slot of a stored token: the sinks have
+/// the first slots, and the tokens after the sinks cycle through the others.
 template <class Rows>
 concept rows_by_rank = attended_rows<Rows> && requires(const Rows& rows, std::int64_t token) {
   { rows.policy() } -> std::convertible_to<const ring_policy&>;
   { rows.slot(token) } -> std::convertible_to<Index>;
 };
 
-/// The position in order(b) of a slot without a token: greater than that of every query.
+/// The value in order(b) for a slot without a token. It is greater than the position of every query.
 inline constexpr std::int64_t no_token = (std::numeric_limits<std::int64_t>::max)();
 
 namespace detail {
 
-/// The number of ranks by which keys are rotated. 0: keys are rotated by their positions.
+/// The number of ranks if keys are rotated by their ranks, or 0 if they are rotated by their positions.
 template <class Rows>
 std::int64_t ranks_of(const Rows& rows) {
   if constexpr (rows_by_rank<Rows>)
@@ -120,7 +122,7 @@ position_range held_positions(const Rows& rows, Index b) {
   return range;
 }
 
-/// The table at the channel at which it rotates the heads of queries and keys.
+/// The table, placed at the first channel that it rotates in heads of queries and keys.
 template <class Rows, class Table>
 auto placed_in(const Rows& rows, const Table& table) {
   if constexpr (requires { rows.placed("attention", table); })

@@ -25,7 +25,7 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Assigns the tokens of q to the rows of the cache as their queries.
+/// Determines which tokens of q are the queries of each row of the cache.
 ///
 /// Throws:  std::invalid_argument
 template <class Q, class Rows>
@@ -55,10 +55,10 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///     attention(q, cache, out, {.queries_are_rotated = true});
 ///
 /// The queries are the tokens appended last: query i of row b is at the position of token size(b) - tokens +
-/// i, or size(b) - counts[b] + i with counts. The cache remembers the counts of an append. In a call without
-/// counts, row b then has a query for each token that it took in that append. Visibility
-/// depends on positions: `causal` admits keys that are not after the query, and `window` limits the
-/// difference between the two positions. A ring_cache adds its own window and sinks.
+/// i, or size(b) - counts[b] + i with counts. The cache remembers the counts of its last append. In a call
+/// without counts, row b has as many queries as it took tokens in that append. Visibility depends on
+/// positions: `causal` admits keys at positions up to that of the query, and `window` limits the difference
+/// between the two positions. A ring_cache adds its own window and sinks.
 ///
 /// Rows with different numbers of new tokens, such as a prompt and decoding steps, go into one call:
 ///
@@ -66,29 +66,30 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///     cache.append(k, v, counts);
 ///     attention(q, cache, out, {}, counts);
 ///
-/// For speculative decoding with a tree of draft tokens, append the tokens at their depths in the tree,
-/// several at one position. A mask [tokens, size()] hides from each token the draft tokens that are not its
-/// ancestors:
+/// For speculative decoding with a tree of draft tokens, append each token at the position of its depth in
+/// the tree. Several tokens then have the same position. A mask [tokens, size()] hides from each token the
+/// draft tokens that are not its ancestors:
 ///
 ///     cache.append_at(k, v, depths);
 ///     attention(q, cache, out, {.mask = score_matrix(seen, 1, 1, tokens, cache.size())});
 ///
-/// \param q       [rows, tokens, q.heads, head_dim]: queries for the first rows of the cache, or for all
+/// \param q       [rows, tokens, q.heads, head_dim]: row b of q has the queries of row b of the cache. q may
+///                have fewer rows than the cache
 /// \param cache   kv_cache, ring_cache, latent_cache or another class that satisfies attended_rows. Its
 ///                channels have the type of q or, for float q, a 16-bit type or std::int8_t; attention widens
 ///                them while reading. For a latent_cache head_dim is latent_dim + rotary_dim, value_dim is
 ///                latent_dim, and options.scale is required
 /// \param out     [batch, tokens, q.heads, value_dim]
-/// \param options  a bias or mask is [batch, heads, tokens, keys] with keys = the tokens of the longest row.
-///                 Entry j is for the j-th token that the row stores, at any position. One array of
-///                 `capacity` entries per row serves every step as
-///                 {.data = array, .batch = batch, .keys = cache.size(), .batch_stride = capacity,
-///                 .key_stride = 1}. Key ranges and selected keys count the tokens of the row in
-///                 the same order
-/// \param counts  any integers, [rows] or empty: row b has counts[b] queries, its newest tokens, and zeros
-///                are written for the rest. Empty: the counts of the last append, without tokens that a row
-///                lost since. If all rows took and lost the same tokens in several appends, q may also have
-///                fewer or more tokens than the last append
+/// \param options  a bias or mask is [batch, heads, tokens, keys] where keys is the number of tokens in the
+///                 longest row. Entry j is for the j-th stored token of the row, whatever its position. One
+///                 array of `capacity` entries per row serves every step as {.data = array, .batch = batch,
+///                 .keys = cache.size(), .batch_stride = capacity, .key_stride = 1}. Key ranges and selected
+///                 keys number the tokens of the row in the same order
+/// \param counts  any integers, [rows], or empty. Row b has counts[b] queries, which are its newest tokens.
+///                Zeros are written for the other tokens of row b of q. If counts are empty, a row has as
+///                many queries as it took tokens in the last append, without those that it lost since. If all
+///                rows took and lost the same tokens in several appends, q may also have fewer or more tokens
+///                than the last append
 ///
 /// Requires:  out shares no element with q unless it is the same view
 /// Throws:    std::invalid_argument if shapes disagree, a row has fewer tokens than queries, an option is out
@@ -97,11 +98,12 @@ row_queries queries_of(const head_view<Q>& q, const Rows& rows, const row_counts
 ///            a latent_cache has no scale, counts are missing although rows differ in the tokens that they
 ///            took or lost, or a ring has overwritten keys visible to a query or is given a bias, mask,
 ///            key_ranges or selected keys; out is then unchanged
-/// Accuracy:  that of attention; the order of keys in memory changes only the order of sums
-/// Cost:      that of attention. Adjacent rows at positions 0, 1, 2, ... with equal numbers of queries share
-///            one kernel call, for any lengths, and other rows take one call each. Keys and values are
-///            read in place, except for ring_positions::cache, which copies those visible to a query, one
-///            head at a time. Allocates nothing after the first call of this size on the thread
+/// Accuracy:  as attention. The order of keys in memory changes only the order of sums
+/// Cost:      as attention. Adjacent rows share one kernel call if their tokens are at positions 0, 1, 2, ...
+///            and they have the same number of queries. Their lengths may differ. Every other row takes one
+///            call. Keys and values are read in place. With ring_positions::cache, those visible to a query
+///            are copied, one head at a time. Allocates nothing after the first call of this size on the
+///            thread
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class T, class Threads = this_thread>
 requires attended_rows<Cache>
 void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const attention_options& options = {},
@@ -116,8 +118,8 @@ void attention(head_view<Q> q, const Cache& cache, head_view<T> out, const atten
       .run();
 }
 
-/// Attention of unrotated queries: rotates copies of the queries, and of keys that are stored raw, by their
-/// positions.
+/// Attention of unrotated queries. Copies of the queries are rotated by their positions, and so are copies of
+/// keys that are stored raw.
 ///
 ///     cache.append<Layout>(k, v, table);           // or cache.append(k, v) where it stores raw keys
 ///     attention<Layout>(q, cache, out, table);

@@ -31,7 +31,7 @@ std::string place_of(const Cache& cache, Index b, std::size_t slot) {
   }
   return std::to_string(cache.order(b)[slot]);
 }
-/// The position of the next token of row b if it is text.
+/// The position of the next token of row b if that token is text.
 template <class Cache>
 std::string next_place(const Cache& cache, Index b) {
   if constexpr (rows_on_axes<Cache>)
@@ -41,18 +41,18 @@ std::string next_place(const Cache& cache, Index b) {
 
 }  // namespace detail
 
-/// Returns one line per row, without a newline after the last: the number of tokens in the row, the positions
-/// of the first and the last of them, the next position of text, the storage of keys and, if rows differ in
-/// it, the number of queries in a call of attention without counts.
+/// Returns one line per row, without a newline after the last. A line has the number of tokens in the row,
+/// the positions of the first and the last of them, the next position of text and the storage of keys. It
+/// ends with the number of queries in a call of attention without counts, unless any number is valid.
 ///
 ///     std::puts(describe(cache).c_str());
 ///
 ///     row 0: 46 of 64 tokens, from (0, 0, 0) to (22, 22, 22), text goes on at 23; rotated keys
 ///     row 1: no tokens of 64, text goes on at 0; raw keys of 8 bits; 0 of 46 queries without counts
 ///
-/// A ring stores the sinks and the newest of all tokens appended to it: `20 of 4000 seen tokens`. Its first
-/// token is the oldest one that it stores. positions(b) or coordinates(b) of the cache return the position of
-/// every token.
+/// For a ring, the line has the number of stored tokens and the number of all tokens appended, such as `20 of
+/// 4000 seen tokens`. The first token is then the oldest one that the ring stores. positions(b) or
+/// coordinates(b) of the cache return the position of every token.
 ///
 /// \param cache  kv_cache, ring_cache or latent_cache
 ///
@@ -66,7 +66,7 @@ requires attended_rows<Cache> std::string describe(const Cache& cache) {
     if (cache.size(b) == 0) {
       text += "no tokens of " + std::to_string(cache.capacity());
     } else {
-      // Tokens of a ring are out of order, and rolled-back slots have no token.
+      // In a ring, tokens are out of order in memory, and the slots of rolled-back tokens are empty.
       std::size_t first = 0, last = order.size() - 1;
       std::int64_t of = cache.capacity();
       if constexpr (rows_by_rank<Cache>) {

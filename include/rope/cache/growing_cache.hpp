@@ -28,8 +28,8 @@ namespace rope::inline ROPE_ABI {
 /// \tparam T      a channel type, as in kv_cache and latent_cache
 /// \tparam place  where values are stored
 ///
-/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. A
-///            function that throws leaves the cache unchanged. A moved-from cache is empty.
+/// Invariant: tokens [0, size(b)) of row b are written. The rest of the row is indeterminate and never
+///            visible. A function that throws leaves the cache unchanged. A moved-from cache is empty.
 template <class Cache, class T, detail::value_place place>
 class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   using base = token_cache<Cache, T, place, detail::cache_rows>;
@@ -51,7 +51,7 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   ///
   /// Throws:    std::invalid_argument unless the keys were appended with `from` and this layout, and both
   ///            tables have the same pairs, a range of positions and exact angles
-  /// Accuracy:  that of one more rotation
+  /// Accuracy:  the error of one more rotation
   /// Cost:      one pass over the stored keys, and a row of cos and sin per position
   template <class Layout = detail::unnamed_layout, rotation_table From, rotation_table To>
   void rebase(const From& from, const To& to) {
@@ -73,26 +73,26 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
     tokens_.remove(Cache::names.remove, first, count, row);
   }
 
-  /// Removes the tokens of a list, such as those with the smallest attention sums (H2O, SnapKV). Other tokens
+  /// Removes the listed tokens, such as those with the smallest attention sums (H2O, SnapKV). Other tokens
   /// move up and keep their positions or coordinates. The next position of the row does not change, even if
-  /// its newest token is removed. In contrast, `remove` of the newest tokens is a rollback: the next token
-  /// takes their positions.
+  /// its newest token is removed. In contrast, `remove` of the newest tokens is a rollback: the position of
+  /// the next token is then one more than the largest that remains.
   ///
   ///     cache.evict(std::vector{3, 5, 4});
   ///
-  /// With axes, the remaining tokens are renumbered, so a window counts only them.
+  /// In a cache with axes, the remaining tokens are renumbered, so a window does not count evicted tokens.
   ///
   /// \param indices  any integers in any order: indices of tokens in the row, not positions
   ///
   /// Throws:  std::out_of_range if an index is not in [0, size()), std::invalid_argument if one is given
   ///          twice
-  /// Cost:    one pass over the tokens after the first that goes, and scratch memory for the list
+  /// Cost:    one pass over the tokens after the first removed one, and scratch memory for the list
   void evict(const detail::token_indices& indices, batch_row row = every_row) {
     tokens_.evict(Cache::names.evict, indices, row);
   }
 
-  /// Adds `delta` to the positions of tokens [first, first + count) of raw keys. It is exact and reads no
-  /// key.
+  /// Adds `delta` to the positions of tokens [first, first + count) in a cache of raw keys. The result is
+  /// exact, and no key is read.
   ///
   /// Throws:  as `remove`, also if a position would leave [-2^53, 2^53]; std::invalid_argument for rotated
   ///          keys
@@ -106,9 +106,9 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   ///     k' = R(delta) k,  without the attention_factor, which k has already
   ///
   /// Throws:    as above; std::invalid_argument unless the keys were appended with this layout and table, and
-  ///            the table has exact angles. If a schedule depends on length, the table of another length
-  ///            throws
-  /// Accuracy:  that of one more rotation per call; for a stream that shifts repeatedly, store raw keys
+  ///            the table has exact angles. If the schedule depends on length, a table made for another
+  ///            length counts as another table
+  /// Accuracy:  the error of one more rotation per call; for a stream that shifts repeatedly, store raw keys
   /// Cost:      one pass over the keys of these tokens
   /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
   template <class Layout = detail::unnamed_layout, rotation_table Table>
@@ -126,8 +126,8 @@ class growing_cache : public token_cache<Cache, T, place, detail::cache_rows> {
   ///     cache.reserve(2 * cache.capacity());
   ///
   /// Throws:  std::invalid_argument if capacity is negative, std::length_error if memory cannot hold it
-  /// Cost:    nothing if capacity() is enough, otherwise one copy of the tokens; until it is done, the old
-  ///          and the new memory are in use
+  /// Cost:    nothing if capacity() is enough. Otherwise one copy of the tokens, during which the old and the
+  ///          new memory are in use
   void reserve(Index capacity) { tokens_.reserve(Cache::names.cache, Cache::names.reserve, capacity); }
 
   /// The stored keys [batch, size(), kv_heads, head_dim]; valid until the cache changes. For a latent_cache,

@@ -11,30 +11,34 @@
 #include <rope/rotation/layout.hpp>
 #include <rope/tables/table.hpp>
 
-/// The rotation of stored keys as a value, the value for a table, and the error messages for calls that would
-/// rotate the keys of a cache differently.
+/// A value that describes the rotation of stored keys, the function that computes it for a table, and the
+/// errors of calls that would rotate the keys of a cache differently.
+///
+/// Text is a token with the same integer coordinate on every axis.
 
 namespace rope::inline ROPE_ABI {
 
-/// The rotation of the keys in a cache. Store it with saved keys, and compare it before you append them
-/// again.
+/// The rotation of the keys in a cache. Store it with saved keys, and compare it before you append those keys
+/// to a cache.
 ///
 ///     const key_rotation saved = cache.rotation();
 ///     const bool same = saved == restored.rotation_by<Layout>(table);
 ///     if (same) restored.append_rotated<Layout>(keys, values, table, positions);
 ///
-/// Four 64-bit integers without padding. They have the same bits on every machine, with every compiler and
-/// for float and double tables. Two different rotations are equal with a probability of 2^-64.
+/// The value is four 64-bit integers without padding. Their bits are the same on every machine, with every
+/// compiler, and for float and double tables. Two different rotations are equal with a probability of 2^-64.
 ///
-/// In a cache with axes, the value does not depend on the coordinates of tokens. There a table of positions
-/// has `frequencies` 0, because it determines only the rotation of text. A table of coordinates sets both
-/// hashes. The cache keeps the value of the table of coordinates once one was used.
+/// In a cache with axes, the value does not depend on the coordinates of tokens. For a table of positions,
+/// `frequencies` is 0, because such a table determines only the rotation of text. A table of coordinates sets
+/// both `frequencies` and `text`. Once the cache has taken a table of coordinates, it keeps the value of that
+/// table.
 struct key_rotation {
-  /// A hash of inv_freq, the attention_factor and how angles are computed. Without axes it is the fingerprint
-  /// of the table. With axes it does not cover coordinates, and is 0 for a table of positions.
+  /// A hash of inv_freq, the attention_factor and how angles are computed. Without axes, this is the
+  /// fingerprint of the table. With axes, coordinates are not part of the hash, and it is 0 for a table of
+  /// positions.
   std::uint64_t frequencies = 0;
-  /// With axes, the hash of the rotation of text, whose coordinates are equal on all axes; 0 if a pair is
-  /// rotated along several axes. Without axes 0.
+  /// With axes, a hash of the rotation of text. It is 0 if a pair is rotated along several axes. Without
+  /// axes, it is 0.
   std::uint64_t text = 0;
   /// 1 for half_split, 2 for interleaved, a hash of the pairs for other layouts.
   std::uint64_t layout = 0;
@@ -63,9 +67,9 @@ bool same_layout(Index pairs) {
   return true;
 }
 
-/// Equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for interleaved, a
-/// hash of the channels for others. It is no type or address, because a cache may be passed to a shared
-/// library, where these differ.
+/// A number that is equal for layouts that pair the same channels in the same order: 1 for half_split, 2 for
+/// interleaved, a hash of the channels for others. Types and addresses cannot be compared, because they
+/// differ in a shared library to which a cache may be passed.
 template <class Layout>
 std::uint64_t layout_fingerprint(Index pairs) {
   if constexpr (std::is_same_v<Layout, half_split>) {

@@ -26,13 +26,13 @@ namespace rope::inline ROPE_ABI {
 /// token_cache.hpp has the functions of all caches: append, append_at, size, keys, truncate, ...;
 /// growing_cache.hpp those of a cache that grows: remove, evict, shift, rebase, ...
 ///
-/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once. std::int8_t: float
-///            or 16-bit keys and values are stored as by `quantize`, keys() and values() return a
+/// \tparam T  a channel type. 16-bit caches also take float keys and values, rounded once. With std::int8_t,
+///            float or 16-bit keys and values are stored as by `quantize`, keys() and values() return a
 ///            quantized_view, and queries are float. Every later rotation rounds these keys again, by at most
 ///            half a scale
 ///
-/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. A
-///            function that throws leaves the cache unchanged. A moved-from cache is empty.
+/// Invariant: tokens [0, size(b)) of row b are written. The rest of the row is indeterminate and never
+///            visible. A function that throws leaves the cache unchanged. A moved-from cache is empty.
 template <class T>
 class kv_cache : public growing_cache<kv_cache<T>, T, detail::value_place::own> {
   using base = growing_cache<kv_cache<T>, T, detail::value_place::own>;

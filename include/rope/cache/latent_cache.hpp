@@ -30,10 +30,10 @@ inline Index latent_width(Index latent_dim, Index rotary_dim) {
   return latent_dim + rotary_dim;
 }
 
-/// The table at the first channel after the latent, where the rotated part begins. A table that is already
-/// placed must be placed there.
+/// The table, placed at the first channel after the latent, where the rotated part begins. A table that is
+/// already placed must be placed at this channel.
 ///
-/// Throws:  std::invalid_argument unless it rotates exactly the rotated part
+/// Throws:  std::invalid_argument unless the table rotates exactly the channels of the rotated part
 template <class S>
 placed_table<S> behind_latent(const char* function, const placed_table<S>& table, Index latent_dim,
                               Index rotary_dim) {
@@ -52,12 +52,14 @@ placed_table<S> behind_latent(const char* function, const frequency_table<S>& ta
 }  // namespace detail
 
 /// A fixed-capacity cache for multi-head latent attention, one growing sequence per row of the batch. A token
-/// is stored as one latent c of `latent_dim` channels and one part of `rotary_dim` channels that is rotated
-/// by its position. Every head computes its keys and values from these two. Memory is [batch, 1, capacity,
-/// latent_dim + rotary_dim]: to attention, one key head whose values are the first channels of its keys.
+/// is stored as one latent c of `latent_dim` channels and one part of `rotary_dim` channels, which is rotated
+/// by the position of the token. Every head computes its keys and values from these two. Memory is [batch, 1,
+/// capacity, latent_dim + rotary_dim]. Attention reads it as one key head, whose values are the first
+/// channels of its keys.
 ///
-/// In decoding, the projections from latents to keys and values are absorbed into queries and outputs. With
-/// k_h = [U_h c ; r] and v_h = V_h c for head h and the shared rotated part r,
+/// In decoding, the projections from latents to keys and values are absorbed into queries and outputs. Head h
+/// has the projections U_h and V_h, and all heads share the rotated part r. With k_h = [U_h c ; r] and v_h =
+/// V_h c,
 ///
 ///     q_absorbed_h = [U_h^T q_h ; the rotated part of q_h],         output of head h = V_h out_h
 ///
@@ -78,10 +80,10 @@ placed_table<S> behind_latent(const char* function, const frequency_table<S>& ta
 /// growing_cache.hpp those of a cache that grows: remove, evict, shift, rebase, ... Their k is the latent and
 /// their v the rotated part.
 ///
-/// \tparam T  a channel type. 16-bit caches also take float latents and parts, rounded once
+/// \tparam T  a channel type. 16-bit caches also take float latents and parts, and round them once
 ///
-/// Invariant: tokens [0, size(b)) of row b are written, the rest is indeterminate and never visible. A
-///            function that throws leaves the cache unchanged. A moved-from cache is empty.
+/// Invariant: tokens [0, size(b)) of row b are written. The rest of the row is indeterminate and never
+///            visible. A function that throws leaves the cache unchanged. A moved-from cache is empty.
 /// Source:    DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1
 template <class T>
 class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_place::in_keys> {
@@ -99,7 +101,7 @@ class latent_cache : public growing_cache<latent_cache<T>, T, detail::value_plac
   Index rotary_dim() const { return tokens_.memory().keys().head_dim - latent_dim(); }
   /// The table at the channel at which it rotates a stored key: the first after the latent.
   ///
-  /// Throws:  std::invalid_argument unless it rotates exactly the rotated part
+  /// Throws:  std::invalid_argument unless the table rotates exactly the channels of the rotated part
   template <class Table>
   auto placed(const char* function, const Table& table) const {
     return detail::behind_latent(function, table, latent_dim(), rotary_dim());

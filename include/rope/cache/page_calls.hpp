@@ -57,8 +57,8 @@ void check_page_writes(const char* function, const head_view<K>& k, const head_v
       function, pages, [&](Index s) { return newest.start(s); }, [&](Index s) { return newest.count(s); });
 }
 
-/// Copies new values to their pages, and calls write_keys(k, slots, position) for runs of new keys, each in a
-/// page, with their slots and the position of the first.
+/// Copies new values to their pages. Calls write_keys(k, slots, position) for runs of new keys. Each run lies
+/// in one page: `slots` is its memory there, and `position` is the position of its first key.
 template <class K, class V, class T, class Threads, class WriteKeys>
 void write_to_pages(const head_view<K>& k, const head_view<V>& v, const page_view<T>& pages,
                     const newest_in_pages<T>& newest, const Threads& threads, const WriteKeys& write_keys) {
@@ -89,8 +89,8 @@ inline constexpr bool is_page_view = false;
 template <class T>
 inline constexpr bool is_page_view<page_view<T>> = true;
 
-/// Whether the arguments after the two views are not pages, a table for keys, offsets and threads, in this
-/// order.
+/// Whether write_pages rejects the arguments after its two views. It takes pages, a table for keys, offsets
+/// and threads, in this order. All except the pages are optional.
 template <class K, class V, class Pages, class... More>
 constexpr bool misplaced_in_write_pages() {
   const std::size_t place = begins_with_table<value_place::own, More...>() ? 1 : 0;
@@ -102,8 +102,8 @@ constexpr bool misplaced_in_write_pages() {
 /// Copies the newest keys and values of each sequence to its pages.
 ///
 /// \param k        [1, tokens, kv_heads, head_dim] with query_offsets, [sequences + 1], as in attention to
-///                 pages; or [sequences, tokens, ...] without. Already rotated if the model rotates keys,
-///                 unless the pages hold raw keys
+///                 pages; [sequences, tokens, ...] without them. Keys are already rotated, unless the model
+///                 does not rotate keys or the pages hold raw keys
 /// \param v        [..., kv_heads, value_dim]
 /// \param pages    lengths include the new tokens, which go to positions length - n to length - 1
 /// \param threads  your threads, see base/parallel.hpp; the bits do not depend on them
@@ -126,8 +126,8 @@ void write_pages(head_view<K> k, head_view<V> v, const page_view<T>& pages,
       [](const auto& from, const auto& to, Index /*position*/) { detail::copy_channels(from, to); });
 }
 
-/// Rotates copies of new keys by their positions, and writes keys and values to their pages, with the bits of
-/// kv_cache::append.
+/// Rotates copies of new keys by their positions, and writes keys and values to their pages. The stored bits
+/// are those of kv_cache::append.
 ///
 ///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
 ///
@@ -162,7 +162,8 @@ ROPE_DETAIL_ASK_FOR_TOKENS(write_pages, (detail::misplaced_in_write_pages<Argume
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// Makes sequences in pages satisfy attended_rows. Their tokens are at positions 0, 1, 2, ...
+/// Sequences in pages as a class that satisfies attended_rows. Tokens of a sequence are at positions 0, 1, 2,
+/// ...
 template <class P>
 class rows_in_pages {
  public:
@@ -226,18 +227,19 @@ void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, con
 ///     attention(q, pages, out, {.query_offsets = offsets});
 ///
 /// The queries of a sequence are its newest tokens: query i of n is at position length - n + i. One call may
-/// mix prefill, chunks of it and decoding steps: concatenate the queries of all sequences.
+/// mix whole prompts, chunks of prompts and decoding steps. For this, concatenate the queries of all
+/// sequences.
 ///
 /// \param q       [1, tokens, q.heads, head_dim] with options.query_offsets, [sequences + 1]: sequence s has
 ///                tokens query_offsets[s] .. query_offsets[s + 1] - 1. Without offsets [sequences, tokens,
 ///                ...], equally many per sequence
-/// \param pages   of the type of q or, for float q, of a 16-bit type or std::int8_t; attention widens keys
-///                and values while reading
+/// \param pages   their channels have the type of q or, for float q, a 16-bit type or std::int8_t. Attention
+///                widens keys and values while reading
 /// \param out     as q, [..., q.heads, value_dim]
-/// \param options  a bias or a mask, for queries without offsets, is [sequences, heads, tokens, keys] with
-///                 keys = the longest length; key_ranges and selected keys count the tokens of the
-///                 sequence, one range or list for each token of q; log_sum_exp is
-///                 [tokens of q, q.heads] in the order of q
+/// \param options  a bias or a mask is for queries without offsets, and is [sequences, heads, tokens, keys]
+///                 where keys is the longest length. key_ranges and selected keys number the tokens of the
+///                 sequence, and have one range or list for each token of q. log_sum_exp is [tokens of q,
+///                 q.heads] in the order of q
 /// \param threads  your threads, see base/parallel.hpp
 ///
 /// Requires:  out shares no element with q unless it is the same view, and none with the pages
@@ -247,9 +249,9 @@ void attend_to_pages(const head_view<const T>& q, const page_view<P>& pages, con
 ///            that holds tokens names a page beyond the pool; out is then unchanged
 /// Accuracy:  the bits of `attention` to the same keys and values in one view
 ///            (tests/cache/laws/pages.test.cpp)
-/// Cost:      that of attention for every sequence; pages are read in place. Adjacent sequences with equal
-///            numbers of queries share one kernel call and its threads. Allocates nothing after the first
-///            call of this size on the thread
+/// Cost:      as attention for every sequence. Pages are read in place. Adjacent sequences with equal numbers
+///            of queries share one kernel call and its threads. Allocates nothing after the first call of
+///            this size on the thread
 /// Source:    Kwon et al. 2023, PagedAttention, arXiv:2309.06180
 template <class Layout = detail::unnamed_layout, class Q, class P, class T, class Threads = this_thread>
 void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
@@ -261,8 +263,8 @@ void attention(head_view<Q> q, const page_view<P>& pages, head_view<T> out,
   detail::attend_to_pages<detail::unnamed_layout, T, P, float>(q, pages, out, nullptr, options, threads);
 }
 
-/// Attention of unrotated queries: rotates copies of the queries, and raw keys while they are read, by their
-/// positions.
+/// Attention of unrotated queries. Copies of the queries are rotated by their positions, and so are raw keys
+/// while they are read.
 ///
 ///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
 ///     attention<Layout>(q, pages, out, table);

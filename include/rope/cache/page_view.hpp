@@ -32,10 +32,11 @@ namespace rope::inline ROPE_ABI {
 ///     write_pages<Layout>(k, v, pages, table);  // the newest tokens of every sequence
 ///     attention<Layout>(q, pages, out, table);
 ///
-/// Sequences with a common prefix may share its pages: one page in two rows of `blocks`.
+/// Sequences with a common prefix may share the pages of the prefix. Such a page is listed in several rows of
+/// `blocks`.
 ///
-/// \tparam T  a channel type, or std::int8_t: the pools are then quantized_view of heads as `quantize` stores
-///            them. const T for pages that are only read
+/// \tparam T  a channel type, or std::int8_t. With std::int8_t the pools are quantized_view of heads as
+///            `quantize` stores them. Use const T for pages that are only read
 ///
 /// Requires:  the pool and both lists outlive the view, which reads them again in every call
 template <class T>
@@ -96,7 +97,7 @@ class page_view {
   Index sequences() const { return static_cast<Index>(lengths_.size()); }
   /// Tokens of a page.
   Index page_size() const { return memory_.keys.tokens; }
-  /// Tokens of a sequence.  Requires: sequence in [0, sequences()), as do the functions below
+  /// Tokens of a sequence.  Requires: sequence in [0, sequences()). The functions below require this too
   Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
   /// The page with token t of a sequence.  Requires: t in [0, length(sequence))
   Index page(Index sequence, Index t) const { return blocks_.page(sequence, t / page_size()); }
@@ -115,7 +116,7 @@ class page_view {
   ///          block that holds tokens names a page beyond the pool
   void check_blocks(const char* function) const {
     for (Index s = 0; s < sequences(); ++s) {
-      // Not blocks * page_size, which may overflow.
+      // Compares numbers of blocks, because blocks * page_size may overflow.
       const Index tokens = length(s), used = tokens / page_size() + (tokens % page_size() != 0 ? 1 : 0);
       if (tokens < 0 || used > blocks_of_a_sequence_)
         detail::throw_invalid(function, "a sequence of ", blocks_of_a_sequence_, " blocks has 0 to ",
@@ -163,8 +164,8 @@ class page_view {
 
 namespace detail {
 
-/// Checks that no page with a token to be changed is shared. These are tokens [first(s), first(s) + count(s))
-/// of every sequence s.
+/// Checks that no shared page will be changed. Tokens [first(s), first(s) + count(s)) of every sequence s
+/// will be changed.
 ///
 /// Throws:  std::invalid_argument if a page that holds such a token is listed twice among the blocks that
 ///          hold tokens

@@ -29,14 +29,14 @@ enum class key_storage {
   raw
 };
 
-/// The position that rotates a key of a ring_cache.
+/// The kind of position by which a ring_cache rotates a key.
 enum class ring_positions {
-  /// Its position in the sequence. The table must cover the whole sequence. This is attention with a sliding
-  /// window and visible sinks, in less memory.
+  /// The position of its token in the sequence. The table must cover the whole sequence. The result is that
+  /// of attention with a sliding window and visible sinks, in less memory.
   sequence,
-  /// Its rank among the keys visible to a query: 0 .. sinks + window - 1, at any length of the sequence. Once
-  /// the window is full, the distance between query and sinks stays constant. Requires raw keys. Source: Xiao
-  /// et al. 2023, StreamingLLM, arXiv:2309.17453, section 3.2.
+  /// Its rank among the keys visible to a query, 0 .. sinks + window - 1. Ranks do not grow with the
+  /// sequence. Once the window is full, the distance between query and sinks stays constant. Requires raw
+  /// keys. Source: Xiao et al. 2023, StreamingLLM, arXiv:2309.17453, section 3.2.
   cache
 };
 
@@ -44,14 +44,14 @@ enum class ring_positions {
 ///
 ///     ring_cache<float> cache(batch, {.sinks = 4, .window = 1024, .chunk = 512}, kv_heads, head_dim);
 struct ring_policy {
-  /// The first tokens of a sequence that are never overwritten (attention sinks).
+  /// The number of tokens at the start of a sequence that are never overwritten (attention sinks).
   Index sinks = 0;
-  /// Visible to a query: its own key, the keys at most window - 1 positions before it, and the sinks.
+  /// A query sees its own key, the keys at most window - 1 positions before it, and the sinks.
   Index window = 0;
-  /// The maximum number of queries in one call of attention, and of tokens that can be rolled back. Each
-  /// beyond the first costs a slot.
+  /// The maximum number of queries in one call of attention, and of tokens that can be rolled back. A row has
+  /// chunk - 1 additional slots for them.
   Index chunk = 1;
-  /// The position that rotates a key.
+  /// The kind of position by which keys are rotated.
   ring_positions positions = ring_positions::sequence;
 };
 
@@ -81,7 +81,8 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 }  // namespace detail
 
 /// The number of coordinates of a token in a kv_cache or ring_cache, such as 3 for (time, height, width). A
-/// cache without axes has one integer position per token.
+/// cache without axes has one integer position per token. Text is a token with the same integer coordinate on
+/// every axis.
 ///
 ///     kv_cache<float> cache(batch, capacity, kv_heads, head_dim, token_axes{3});
 ///     const auto prompt = qwen_vl_positions(runs, cache.next_positions()[0]);
@@ -89,12 +90,13 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
-/// Such a table has one row per new token: row t is token t of every row of the batch, or row b * tokens + t
-/// is token t of row b. One table serves all layers. Attention throws unless the newest tokens are at its
-/// coordinates. row_maker::table makes the table of a step in your memory, without an allocation.
+/// Such a table of coordinates has one row per new token. Row t is for token t of every row of the batch, or
+/// row b * tokens + t is for token t of row b. One table serves all layers. Attention throws unless the
+/// newest tokens are at the coordinates of the table. row_maker::table makes the table of a step in your
+/// memory, without an allocation.
 ///
 /// Text needs no table of coordinates. `append` with a table of positions, made from the schedule itself,
-/// puts text at next_positions() on all axes, and attention takes that table if its queries are text. If a
+/// puts text at next_positions() on all axes. Attention takes the same table if all queries are text. If a
 /// pair is rotated along several axes, or coordinates are not integers, text too needs a table of
 /// coordinates, made from cache.next_coordinates(). Raw keys are appended by `append_at` with
 /// token_coordinates, and attention rotates them by a table of cache.coordinates().
@@ -107,9 +109,10 @@ inline Index checked_slots(const ring_policy& policy, key_storage storage) {
 ///
 /// Visibility depends on the order of tokens in the row, not on their coordinates: `causal` admits tokens
 /// appended before, and `window` counts tokens. The cache remembers the frequencies, the layout and the first
-/// channel of its keys, and rejects others. `shift` adds to all coordinates of tokens, rounded to double, and
-/// `rebase` uses the coordinates. Both use only the frequencies of the tables passed to them. A ring stores
-/// only rotated keys. Its next position also counts tokens that it has overwritten.
+/// channel of its keys, and rejects others. `shift` adds its delta to all coordinates of tokens, and rounds
+/// the sums to double. `rebase` rotates each key by the coordinates of its token. Both use only the
+/// frequencies of the tables passed to them. A ring stores only rotated keys. The next position in a ring
+/// also depends on overwritten tokens.
 ///
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; get_rope_index of Hugging Face
 ///          transformers
@@ -154,10 +157,10 @@ bool is_coordinate(Scalar value) {
 /// If the cache rotates the keys, pass a table of coordinates instead.
 class token_coordinates {
  public:
-  /// \param coordinates  [tokens, axes] Eigen expression, integer or real, shared by the rows of a batch; or
-  ///                     [batch * tokens, axes], token t of row b in row b * tokens + t
+  /// \param coordinates  an Eigen expression of integers or reals: [tokens, axes] for all rows of the batch,
+  ///                     or [batch * tokens, axes] with token t of row b in row b * tokens + t
   ///
-  /// Throws:  std::invalid_argument if one is not finite or above 2^53 in magnitude
+  /// Throws:  std::invalid_argument if a coordinate is infinite, NaN or above 2^53 in magnitude
   template <class Derived>
   explicit token_coordinates(const Eigen::DenseBase<Derived>& coordinates)
       : coordinates_(checked(number_array<typename Derived::Scalar>(coordinates))) {}

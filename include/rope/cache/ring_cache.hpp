@@ -55,10 +55,10 @@ namespace rope::inline ROPE_ABI {
 /// \tparam T  a channel type, or std::int8_t, as in kv_cache. 16-bit caches also take float keys and values,
 ///            rounded once
 ///
-/// Invariant: of the n tokens appended to row b, the sinks and tokens [max(oldest, sinks), n) are stored,
-///            with oldest <= max(0, n + 1 - window), so all keys visible to the next query are stored.
-///            Positions that append_at skipped have no token. A function that throws leaves the cache
-///            unchanged, except if your threads fail while tokens are overwritten: the cache is then empty.
+/// Invariant: of the n tokens appended to row b, the sinks and tokens [max(oldest, sinks), n) are stored.
+///            oldest <= max(0, n + 1 - window), so all keys visible to the next query are stored. Positions
+///            that append_at skipped have no token. A function that throws leaves the cache unchanged, except
+///            if your threads fail while tokens are overwritten: the cache is then empty.
 template <class T>
 class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own, detail::ring_rows> {
   using base = token_cache<ring_cache<T>, T, detail::value_place::own, detail::ring_rows>;
@@ -143,8 +143,8 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
     return completed;
   }
   /// Throws:  std::invalid_argument if a key visible to one of the newest `queries` tokens of row b was
-  ///          overwritten, or one of these tokens was skipped, or, with ring_positions::cache, a key visible
-  ///          to them; std::out_of_range if there is no such row
+  ///          overwritten, if the position of one of these tokens was skipped or, with ring_positions::cache,
+  ///          if a position visible to them was skipped; std::out_of_range if there is no such row
   void check_queries(const char* function, Index b, Index queries) const {
     if (const std::int64_t start = rows().run_start(rows().checked(function, b)); start > 0)
       check_run(function, b, queries, start);

@@ -52,8 +52,8 @@ struct used_page {
 
 /// Calls visit(page, block, tokens) once for every page with keys.
 ///
-/// Throws:  std::invalid_argument if a page is block m of one sequence and block n of another, so that its
-///          keys have two positions; no key is then rotated
+/// Throws:  std::invalid_argument if a page has different block numbers in two sequences, so that its keys
+///          would have two positions. This is checked before the first visit
 template <class T, class Visit>
 void for_each_used_page(const char* function, const page_view<T>& pages, const Visit& visit) {
   const Index size = pages.page_size();
@@ -79,18 +79,18 @@ void for_each_used_page(const char* function, const page_view<T>& pages, const V
 
 }  // namespace detail
 
-/// Adds `delta` to the positions of rotated keys: rotates them by its exact angle, in place.
+/// Adds `delta` to the positions of rotated keys. Rotates the keys in place by the exact angle of `delta`.
 ///
 ///     k' = R(delta) k,  without the attention_factor, which k has already
 ///
 ///     shift_keys<Layout>(keys.token_range(keep, count), -dropped, table);
 ///
-/// \param keys   [batch, tokens, heads, head_dim], all of which are rotated
-/// \param table  the table that rotated the keys; it need not have rows for their positions
+/// \param keys   [batch, tokens, heads, head_dim]. The keys of all tokens are rotated
+/// \param table  the table that rotated the keys. It needs no rows for their positions
 ///
 /// Throws:    std::invalid_argument if the rotated channels exceed the head, or the angles of the table are
 ///            not exact (source() is not a range of positions); the keys are then unchanged
-/// Accuracy:  that of one more rotation
+/// Accuracy:  the error of one more rotation
 /// Cost:      one pass over the keys
 /// Source:    K-shift of llama.cpp, which multiplies by the attention_factor once more
 template <class Layout = detail::unnamed_layout, class T, rotation_table Table>
@@ -109,7 +109,7 @@ void shift_keys(head_view<T> keys, std::int64_t delta, const Table& table) {
 ///     shift_keys<Layout>(pages, {.sequence = 2, .first = 64, .count = 100}, -16, table);
 struct tokens_in_pages {
   Index sequence;  // in [0, sequences())
-  Index first;     // the first token, which is at this position
+  Index first;     // the index of the first token, which is also its position
   Index count;     // tokens
 };
 
@@ -153,9 +153,10 @@ void shift_keys(const page_view<T>& pages, const tokens_in_pages& tokens, std::i
 /// \param keys       [batch, tokens, heads, head_dim]
 /// \param positions  of the keys, as in `rotate`
 ///
-/// Throws:    std::invalid_argument if the rotated channels exceed the head, or the tables differ in pairs or
-///            first channel, or lack a range of positions or exact angles; the keys are then unchanged
-/// Accuracy:  that of one more rotation
+/// Throws:    std::invalid_argument if the rotated channels exceed the head, the tables differ in pairs or
+///            first channel, or one of them has no range of positions or no exact angles; the keys are then
+///            unchanged
+/// Accuracy:  the error of one more rotation
 /// Cost:      one pass over the keys, and a row of cos and sin per position
 template <class Layout = detail::unnamed_layout, class T, position_form P, rotation_table From,
           rotation_table To>
@@ -172,8 +173,8 @@ void rebase_keys(head_view<T> keys, const P& positions, const From& from, const 
 /// Rebases all keys in pages. Keys of a shared page are rotated once.
 ///
 /// Throws:  as above; std::out_of_range if a block names a page beyond the pool; std::invalid_argument if the
-///          pages hold raw keys, or a page is block m of one sequence and block n of another, so that its
-///          keys have two positions; the keys are then unchanged
+///          pages hold raw keys, or a page has different block numbers in two sequences, so that its keys
+///          would have two positions; the keys are then unchanged
 template <class Layout = detail::unnamed_layout, class T, rotation_table From, rotation_table To>
 void rebase_keys(const page_view<T>& pages, const From& from, const To& to) {
   ROPE_DETAIL_CHECK_LAYOUT("rebase_keys", Layout);

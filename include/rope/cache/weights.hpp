@@ -29,7 +29,7 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// The extents of the weights of a call. The number of keys is that of the longest row.
+/// The extents of the weights of a call. The number of keys is the length of the longest row.
 template <class Q, class Cache>
 attention_shape weights_shape(const head_view<Q>& q, const Cache& cache) {
   Index keys = 0;
@@ -45,7 +45,8 @@ inline attention_options without_outputs(attention_options options) {
   return options;
 }
 
-/// Calls visit(call, part) for every kernel call of a checked call of attention without values.
+/// The kernel calls of attention without values. The constructor checks the call, and for_each_call calls
+/// visit(call, part) for each of them.
 template <class Layout, class T, class Cache, class S, class Threads>
 class weights_of_cache {
  public:
@@ -143,17 +144,18 @@ void find_weight_sums_of_cache(const std::type_identity_t<head_view<const T>>& q
 ///
 /// \param q        [rows, tokens, q.heads, head_dim], as in attention
 /// \param cache    kv_cache, ring_cache, latent_cache or another class that satisfies attended_rows
-/// \param weights  [rows, q.heads, tokens, keys], float (double for double), as for views; overwritten. keys
-///                 is the number of tokens of the longest row, in a ring_cache the largest
-///                 order(b).size(). Key j of row b is its token j, or, in a ring_cache, the token
+/// \param weights  [rows, q.heads, tokens, keys] of float, or of double if q is double, as for views;
+///                 overwritten. keys is the number of tokens of the longest row. In a ring_cache it is the
+///                 largest order(b).size(). Key j of row b is its token j, or, in a ring_cache, the token
 ///                 order(b)[j]. Entries without a query or a key are 0
-/// \param options  those of attention; log_sum_exp is not written, and products are always full
+/// \param options  those of attention. log_sum_exp is not written. `products` has no effect: it is always
+///                 product_precision::full
 /// \param counts   as in attention
 ///
 /// Throws:    std::invalid_argument as attention does, or if weights has another shape; weights is then
 ///            unchanged
 /// Accuracy:  scores in the arithmetic type, softmax in double (tests/cache/weights.test.cpp)
-/// Cost:      that of attention_weights of views: for inspection, not for computation
+/// Cost:      as attention_weights for views. This function is for inspection
 template <class Layout = detail::unnamed_layout, class Q, class Cache, class W, class Threads = this_thread>
 requires attended_rows<Cache>
 void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const attention_options& options = {},
@@ -194,10 +196,10 @@ void attention_weights(head_view<Q> q, const Cache& cache, W&& weights, const Ta
 ///     attention_weight_sums(q, cache, sums, {.queries_are_rotated = true});
 ///
 /// \param q      [rows, tokens, q.heads, head_dim], as in attention
-/// \param sums   [rows, q.heads, keys] or [rows, kv_heads, keys], float (double for double); overwritten. Its
-///               length decides which of the two. keys is the number of tokens of the longest row. Key j of
-///               row b is its token j, or, in a ring_cache, the token order(b)[j]. Tokens visible to no query
-///               have a sum of 0
+/// \param sums   [rows, q.heads, keys] or [rows, kv_heads, keys] of float, or of double if q is double;
+///               overwritten. The length of sums decides between the two shapes. keys is the number of tokens
+///               of the longest row. Key j of row b is its token j, or, in a ring_cache, the token
+///               order(b)[j]. A token that no query sees has a sum of 0
 /// \param options, counts  as in attention_weights
 ///
 /// Throws:    std::invalid_argument as attention does, or if sums has another length; sums is then unchanged

@@ -62,11 +62,11 @@ score_view<X> scores_of(score_view<X> x, Index b, Index number, Index queries, I
   return x;
 }
 
-/// The queries of a call that one kernel call processes: from first_query on, of rows [b, b + number), in
+/// The part of a call that one kernel call processes: rows [b, b + number), queries from first_query on, and
 /// query heads from first_head on.
 struct attended_part {
   Index b, number, first_query, first_head;
-  std::int64_t position, rank;  // of the query whose keys are copied by rank; rank -1: none
+  std::int64_t position, rank;  // of the query if its keys are copied by rank, otherwise rank is -1
 
   /// The slot of key j of the kernel call.
   template <class Rows>
@@ -77,7 +77,7 @@ struct attended_part {
   }
 };
 
-/// A call of attention to stored tokens. The constructor checks it, run() computes it.
+/// A call of attention to stored tokens. The constructor checks the call, and run() computes the output.
 template <class Layout, class T, class Rows, class S, class Threads>
 class attended_call {
   using C = typename Rows::value_type;
@@ -85,15 +85,15 @@ class attended_call {
   static constexpr bool rotates = !std::is_same_v<Layout, unnamed_layout>;
 
  public:
-  /// \param queries       the tokens of q for each row; the last rows may have none
-  /// \param only_weights  whether kernels read only keys; out then has heads without channels
+  /// \param queries       which tokens of q belong to each row. The last rows may have none
+  /// \param only_weights  whether kernels read only keys. Heads of out then have no channels
   attended_call(const head_view<const T>& q, const Rows& rows, const head_view<T>& out,
                 const placed_table<S>* table, const attention_options& options, const row_queries& queries,
                 const Threads& threads, bool only_weights = false);
 
   void run() const;
 
-  /// Calls visit(call, part) for every kernel call. Joins adjacent compatible rows into one.
+  /// Calls visit(call, part) for every kernel call. Adjacent compatible rows share one kernel call.
   template <class Visit>
   void for_each_call(const Visit& visit) const {
     for (Index b = 0, number; b < queries_.asking(); b += number) {
@@ -146,7 +146,8 @@ class attended_call {
     raw() ? check_products<T, C, true>("attention", options_.products, q_.head_dim)
           : check_products<T, C, false>("attention", options_.products, q_.head_dim);
   }
-  /// Queries and stored keys must rotate equally. A call without a table does not show whether they are.
+  /// Queries and stored keys must be rotated in the same way. A call without a table does not show whether
+  /// they are.
   void check_key_rotation() const {
     if (!rotates && rows_.rotates_keys() && !options_.queries_are_rotated)
       throw_invalid("attention",
@@ -238,8 +239,8 @@ class attended_call {
                   padding * q_.heads, attention_options::no_keys);
   }
 
-  /// The row of the table that rotates a key at position 0. For raw keys on axes, the table has a row for
-  /// every token, one batch row after another.
+  /// The row of the table that rotates the key at position 0 of row b. For raw keys in a cache with axes, the
+  /// table has a row for every token, one batch row after another. Otherwise the result is 0.
   std::int64_t row_of_zero(Index b) const {
     std::int64_t row = 0;
     if constexpr (rotates && rows_on_axes<Rows>)
@@ -249,7 +250,7 @@ class attended_call {
   }
 
   /// Whether a kernel call for rows [first, next) can include row `next`. The numbers of queries must be
-  /// equal: the choice of the kernel, and with it the bits, depends on the number.
+  /// equal, because the choice of the kernel, and therefore the bits of the output, depends on this number.
   bool are_alike(Index first, Index next) const {
     return next < queries_.asking() && queries_.count(next) == queries_.count(first) &&
            is_counted(rows_, first) && is_counted(rows_, next) && row_of_zero(next) == row_of_zero(first) &&
@@ -259,11 +260,11 @@ class attended_call {
            values(first).is_followed_by(values(next), next - first);
   }
 
-  /// Whether every row has key_ranges, or selected keys, of its own. Then those of joined rows must be
-  /// contiguous.
+  /// Whether every row has its own key_ranges. Those of joined rows must then be contiguous.
   bool ranges_differ_by_row() const { return static_cast<Index>(options_.key_ranges.size()) > q_.tokens; }
+  /// Whether every row has its own selected keys. Those of joined rows must then be contiguous.
   bool lists_differ_by_row() const { return options_.selected && options_.selected.queries() > q_.tokens; }
-  /// The options of all queries of rows [b, b + number), whose log_sum_exp are contiguous.
+  /// The options for the queries of rows [b, b + number). The log_sum_exp of these queries are contiguous.
   attention_options options_of(Index b, Index number, Index keys) const {
     const Index count = queries_.count(b);
     attention_options options = options_;
@@ -331,7 +332,7 @@ class attended_call {
     visit(attention_call<T, no_rotation_of<T, C>, C>{rotated(q, b, 0), k, v, out, rules, {}}, part);
   }
 
-  /// Rotated queries [first, first + q.tokens) of the rows from b on.
+  /// Returns q, rotated. Its tokens are queries [first, first + q.tokens) of the rows from b on.
   head_view<const T> rotated(const head_view<const T>& q, Index b, Index first) const {
     if constexpr (!rotates) {
       return q;
@@ -344,9 +345,9 @@ class attended_call {
     }
   }
 
-  /// Assigns positions 0, 1, 2, ... to the keys visible to a query, from the oldest key to its own. A kernel
-  /// call processes one key head, so that the copy of the head stays in cache. With log_sum_exp it processes
-  /// all heads, whose sums are contiguous.
+  /// Attention with ring_positions::cache. The keys visible to a query get positions 0, 1, 2, ..., from the
+  /// oldest key to that of the query. A kernel call processes one key head, so that the copy of the head
+  /// stays in cache. With log_sum_exp, a kernel call processes all heads, because their sums are contiguous.
   template <class Visit>
   void attend_by_rank(Index b, const Visit& visit) const {
     if constexpr (rows_by_rank<Rows> && rotates) {
@@ -387,7 +388,7 @@ class attended_call {
   const row_queries& queries_;
   const Threads& threads_;
   bool only_weights_;
-  std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // of all queries: positions, table rows
+  std::int64_t *positions_ = nullptr, *angles_ = nullptr;  // positions and table rows of all queries
 };
 
 // Not inline, so that programs can compile them once.

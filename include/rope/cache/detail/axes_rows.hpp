@@ -21,12 +21,13 @@
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
 
-/// The coordinates of the tokens in each row of a cache with axes. cache_rows.hpp counts the tokens.
+/// The coordinates of the tokens in each row of a cache with axes. cache_rows.hpp counts the tokens. Text is
+/// a token with the same integer coordinate on every axis.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// [tokens, axes], the axes of a token contiguous. For the dependence on the channel type T see
-/// owned_doubles.
+/// Coordinates [tokens, axes]. Those of a token are contiguous. owned_doubles explains why the type depends
+/// on T.
 template <class T>
 using coordinate_map = Eigen::Map<
     const Eigen::Array<typename doubles<T>::type, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
@@ -137,7 +138,7 @@ class axes_rows {
       }
     }
   }
-  /// Removes tokens [first, last) of rows, which still have size(b) tokens. Later tokens move up.
+  /// Removes tokens [first, last) of the rows in `range`. `rows` still counts them. Later tokens move up.
   template <class Rows>
   void remove(row_range range, const Rows& rows, Index first, Index last) {
     for (Index b = range.first; b < last_of(range); ++b) {
@@ -157,8 +158,8 @@ class axes_rows {
       });
     }
   }
-  /// Throws:  std::out_of_range if a coordinate, or the largest of a row that evicted it, would leave
-  ///          [-2^53, 2^53]
+  /// Throws:  std::out_of_range if a coordinate would leave [-2^53, 2^53]. This includes the largest evicted
+  ///          coordinate of a row if it moves too
   template <class Rows>
   void check_shift(const char* function, row_range range, const Rows& rows, Index first, Index last,
                    std::int64_t delta) const {
@@ -225,7 +226,7 @@ class axes_rows {
   bool moves_evicted(Index b, const Rows& rows, Index first, Index last) const {
     return first < last && last == rows.size(b) && is_evicted(b);
   }
-  /// x + delta, rounded once: a delta beyond 2^53 may not be a double.
+  /// x + delta, rounded once. Integers are added first, because a delta beyond 2^53 may not be a double.
   static double moved(double x, std::int64_t delta) {
     const double whole = std::trunc(x);
     return static_cast<double>(static_cast<std::int64_t>(whole) + delta) + (x - whole);

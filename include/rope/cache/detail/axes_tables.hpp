@@ -20,12 +20,15 @@
 #include <rope/tables/table.hpp>
 
 /// Tables that a cache with axes accepts: a table of coordinates, with one row per new token, or, for text, a
-/// table of positions. Frequencies are hashed without the coordinates: each append has new coordinates but
-/// must use the same frequencies.
+/// table of positions. Text is a token with the same integer coordinate on every axis.
+///
+/// Frequencies are hashed without the coordinates, because each append has new coordinates but must use the
+/// same frequencies.
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The row of a list of coordinates for token t of row b: t, or b * tokens + t.
+/// The row of token t of row b in a list of coordinates. It is t if the rows of the batch share the list,
+/// otherwise b * tokens + t.
 struct token_rows {
   Index row_stride;  // 0 if the rows of a batch share the coordinates
 
@@ -73,7 +76,8 @@ bool is_coordinate_table(const char* function, Index axes, const frequency_table
 
 /// The position by which a table of positions rotates a token at coordinate(a) on each axis a.
 ///
-/// Throws:  std::invalid_argument unless the token is text: at one integer on all axes
+/// Throws:  std::invalid_argument unless the token is text, that is, has the same integer coordinate on every
+///          axis
 template <class Coordinate>
 std::int64_t text_position(const char* function, const char* token, Index axes,
                            const Coordinate& coordinate) {
@@ -89,8 +93,8 @@ std::int64_t text_position(const char* function, const char* token, Index axes,
 
 /// The rotation of keys by a table in a cache with axes. `frequencies` is a hash of the frequencies on all
 /// axes. It is 0 for a table of positions, which determines only the rotation of text. `text` is the
-/// fingerprint of the table of positions with the same rotation of text, whose coordinates are equal on all
-/// axes. It is 0 if a pair is rotated along several axes, because no such table exists.
+/// fingerprint of the table of positions that rotates text in the same way. It is 0 if a pair is rotated
+/// along several axes, because then no such table exists.
 template <class Layout, class S>
 key_rotation rotation_on_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
@@ -140,7 +144,7 @@ inline void require_rotation_on_axes(const char* owner, const key_rotation& stor
     throw_invalid(owner, "give the layout and the frequencies that the keys were rotated by, got ", got);
 }
 
-/// Rotates keys by steps along all axes together, without the attention_factor.
+/// Rotates keys by the same step along every axis, without the attention_factor.
 template <class Layout, class T, class S>
 key_rotator<Layout, T> rotator_along_axes(const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
@@ -161,7 +165,7 @@ class rotator_between_axes {
                        const placed_table<To>& to)
       : from_(from.table()), to_(to.table()), rotator_(checked(function, axes, text_only, from, to)) {}
 
-  /// \param coordinates  of the token, [axes], all equal if a table has one axis
+  /// \param coordinates  of the token, [axes]. They are all equal if a table has one axis
   void rotate(const head_view<T>& keys, Index b, Index slot, const double* coordinates) {
     rotator_.rotate_by(keys, b, slot,
                        [&](std::size_t i) { return at(to_, i, coordinates) + -at(from_, i, coordinates); });

@@ -97,10 +97,10 @@ class cache_memory {
     write_values(v, b, first, count, slot);
   }
 
-  /// Like write(), but rotates the keys by their positions in a batch of one.
+  /// Like write(), but rotates the keys. `positions` are those of a batch that has only these tokens.
   ///
-  /// \param table  placed relative to the first channel of the new keys
-  /// \param norm   checked, or no_norm
+  /// \param table  a table whose first channel counts from the first channel of the new keys
+  /// \param norm   a norm that was checked, or no_norm
   template <class Layout, class K, class V, class S, class Source, class Norm>
   void write_rotated(const head_view<K>& k, const head_view<V>& v, Index b, Index first, Index count,
                      Index slot, const placed_table<S>& table, const Source& positions, const Norm& norm) {
@@ -109,7 +109,7 @@ class cache_memory {
     write_values(v, b, first, count, slot);
   }
 
-  /// Moves runs of tokens of row b to lower slots: runs(visit) calls visit(from, to, count) for each, in
+  /// Moves runs of tokens of row b to lower slots. runs(visit) calls visit(from, to, count) for each run, in
   /// ascending order.
   template <class Runs>
   void move_down(Index b, const Runs& runs) {
@@ -121,8 +121,8 @@ class cache_memory {
       std::fill_n(y, size, std::remove_pointer_t<decltype(y)>(0));
     });
   }
-  /// Copies the first `count` slots of row `from` of a memory of the same heads, this or another, to those of
-  /// row `to`.
+  /// Copies the first `count` slots of row `from` of `other` to the first slots of row `to`. `other` has
+  /// heads of the same shape, and may be this memory.
   void copy_row(const cache_memory& other, Index from, Index to, Index count) {
     for_each_part(other, from, 0, to, 0, count, copy);
   }
@@ -134,8 +134,8 @@ class cache_memory {
  private:
   static constexpr auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
 
-  /// Calls visit(x, size, y) for each contiguous part of `count` slots, from slot `from` of row a of a memory
-  /// of the same heads and from slot `to` of row b.
+  /// Calls visit(x, size, y) for each contiguous part of `count` slots. x is in `other`, from slot `from` of
+  /// row a on. y is in this memory, from slot `to` of row b on. Both have heads of the same shape.
   template <class Other, class Visit>
   void for_each_part(Other& other, Index a, Index from, Index b, Index to, Index count, const Visit& visit) {
     const auto visit_heads = [&](const auto& x, const auto& y) {
@@ -181,7 +181,8 @@ class cache_memory {
       if (extent < 0)
         throw_invalid(owner, "extents must not be negative, got ",
                       shape_text({batch_, slots_, heads_, head_dim}));
-      // Strides are products of extents even if another extent is zero.
+      // A stride is a product of some of the extents. It must fit an Index even if another extent is zero, so
+      // zeros count as 1 in this check.
       if (size > (std::numeric_limits<Index>::max)() / (std::max)(extent, Index{1}))
         throw_length(owner, shape_text({batch_, slots_, heads_, head_dim}), " exceeds the address space");
       size *= (std::max)(extent, Index{1});

@@ -58,7 +58,7 @@ struct row_range {
   Index last;
 };
 
-/// The positions of tokens of row b from `first` on, as positions of a batch of one.
+/// The positions of tokens of one row of `all` from `first` on, as positions of a batch with one row.
 template <class Source>
 struct row_positions {
   const Source& all;
@@ -82,7 +82,7 @@ contiguous_positions positions_of_row(const started_rows<Integer>& all, Index b,
 
 /// Calls write(b, first, count) on `threads` for runs that together cover the new tokens of every row.
 ///
-/// \param bytes  of all new tokens in the cache
+/// \param bytes  the bytes that all new tokens take in the cache
 template <class Threads, class Write>
 void for_each_run(const Threads& threads, Index batch, Index tokens, const row_counts& counts, double bytes,
                   const Write& write) {
@@ -236,7 +236,7 @@ class cache_rows : public slot_rows<growing_row> {
     for_each_run(threads, batch_, tokens, counts, bytes,
                  [&](Index b, Index first, Index count) { write(b, first, count, size(b) + first); });
   }
-  /// Records new tokens, token t of row b at positions(b, t), which may read next().
+  /// Records new tokens. Token t of row b is at positions(b, t). `positions` may call next().
   template <class Source, class Skipped>
   void append(Index tokens, const row_counts& counts, const Source& positions, const Skipped& /*skipped*/) {
     for (Index b = 0; b < batch_; ++b) {
@@ -306,8 +306,8 @@ class cache_rows : public slot_rows<growing_row> {
     }
   }
 
-  /// Throws:  std::out_of_range if a position, or the newest position of a row that evicted it, would leave
-  ///          [-2^53, 2^53]
+  /// Throws:  std::out_of_range if a position would leave [-2^53, 2^53]. This includes the largest evicted
+  ///          position of a row if it moves too
   void check_shift(const char* function, row_range rows, Index first, Index last, std::int64_t delta) const {
     const auto check_moved = [&](std::int64_t position) {
       if (delta < -position_limit - position || delta > position_limit - position)

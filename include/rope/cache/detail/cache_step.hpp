@@ -21,8 +21,8 @@
 #include <rope/rotation/layout.hpp>
 #include <rope/tables/table.hpp>
 
-/// Checks one decoder step, which appends and then attends, so that append writes nothing if attention would
-/// throw.
+/// Checks one decoder step. A step calls append and then attention, and append must write nothing if
+/// attention would throw.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -31,7 +31,7 @@ struct step_shape {
   Index heads, kv_heads, head_dim, value_dim;
 };
 
-/// Caches of heads that a block appends to.
+/// Caches to which a block appends heads.
 template <class X>
 concept is_cache = attended_rows<X> && requires(X& cache) {
   { cache.kv_heads() } -> std::convertible_to<Index>;
@@ -41,7 +41,7 @@ concept is_cache = attended_rows<X> && requires(X& cache) {
   cache.clear();
 };
 
-/// The maximum number of tokens that are appended before they attend.
+/// The maximum number of tokens that may be appended before attention is called.
 template <class Cache>
 Index chunk_of(const Cache& cache, Index tokens) {
   if constexpr (rows_by_rank<Cache>)
@@ -89,8 +89,8 @@ bool check_next_on_axes(const char* function, const Cache& cache, Index tokens, 
   return true;
 }
 /// Throws before anything is written if append or attention would reject `tokens` new tokens per row with
-/// heads of this shape. append itself reports errors such as tokens that do not fit, which it checks before
-/// it writes.
+/// heads of this shape. Other errors, such as tokens that do not fit, are reported by append before it
+/// writes.
 ///
 /// Throws:  as append and attention
 template <class Layout, class Cache, class S>

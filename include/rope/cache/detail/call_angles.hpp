@@ -20,10 +20,11 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
-/// The table rows that rotate queries with coordinates. A table of coordinates must have those of the tokens.
-/// A table of positions can only rotate text.
+/// Finds the table rows that rotate queries with coordinates. A table of coordinates must be at the
+/// coordinates of the queries. A table of positions can rotate only text, that is, tokens with the same
+/// integer coordinate on every axis.
 ///
-/// Copies of the keys visible to one query, rotated by their ranks among these keys.
+/// Copies the keys visible to one query, and rotates the copies by their ranks among these keys.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -47,7 +48,7 @@ void check_coordinates(const frequency_table<S>& table, Index row, const double*
                     of_table(row, a), " on axis ", a, " and the token at ", coordinates[a]);
 }
 
-/// Checks a table for raw keys, which has a row for every token, one batch row after another.
+/// Checks a table for raw keys. It must have a row for every token, one batch row after another.
 ///
 /// Throws:  std::invalid_argument
 template <class Layout, class T, class Rows, class S>

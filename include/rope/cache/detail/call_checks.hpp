@@ -15,19 +15,20 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
-/// Checks of argument types of calls that store or rotate tokens. Each reports an error with one sentence.
+/// Checks of argument types in calls that store or rotate tokens. Each check reports an error in one
+/// sentence.
 
 namespace rope::inline ROPE_ABI::detail {
 
 /// Instead of positions: new tokens are at the next positions, or at the coordinates of their table.
 struct next_tokens {};
 
-/// The positions of the tokens of append_rotated.
+/// The types of argument that give the positions of tokens to append_rotated.
 template <class P>
 concept place_form =
     position_form<P> || std::is_same_v<P, token_coordinates> || std::is_same_v<P, next_tokens>;
 
-/// Positions as a source. Other arguments are unchanged.
+/// Converts positions to a source, and returns other arguments unchanged.
 template <position_form P>
 auto place_source(const P& positions, Index tokens) {
   return position_source(positions, tokens);
@@ -73,7 +74,8 @@ constexpr bool misplaced_in_append_at() {
   return !given || lacks_list<row_counts, More...>(first + 1);
 }
 
-/// Whether the arguments of `shift` after its numbers are not a table, required with a layout, and a row.
+/// Whether `shift` rejects the arguments after its numbers. It takes a table and a row, in this order. The
+/// table is required if there is a layout. The row is optional.
 template <class Layout, class... More>
 constexpr bool misplaced_in_shift() {
   const std::size_t place = begins_with_table<value_place::in_keys, More...>() ? 1 : 0;
@@ -81,8 +83,8 @@ constexpr bool misplaced_in_shift() {
          lacks_list<batch_row, More...>(place);
 }
 
-/// Whether the arguments of append_rotated after its two views are not a table, then positions or coordinates
-/// or {}, counts and threads, in this order.
+/// Whether append_rotated rejects the arguments after its two views. It takes a table, positions (or
+/// coordinates, or {}), counts and threads, in this order. All except the table are optional.
 template <class K, class V, class... More>
 constexpr bool misplaced_in_append_rotated() {
   constexpr bool places[] = {place_form<std::remove_cvref_t<More>>..., true, true};

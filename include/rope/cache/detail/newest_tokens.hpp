@@ -29,11 +29,12 @@ struct lost_tokens {
 
 /// Records which tokens of the last appends each row of a cache still has. If every row takes all tokens of
 /// every append, and all rows lose the same tokens, the newest n tokens of all rows have the same indices in
-/// the appended views. Otherwise it records only the number of tokens of the last append in each row.
+/// the appended views. Otherwise only the number of tokens that each row took in the last append is recorded.
 ///
 /// Invariant: the newest `even_` tokens of every row have the same indices in the appended views. If even_ is
 ///            0, the newest tokens of row b are the first counts_[b] of the `width_` tokens of the last
-///            append, unless width_ is `unknown` because a row has lost tokens from between them.
+///            append. If width_ is `unknown`, they are not known, because a row lost tokens from between them
+///            or was copied from another cache.
 class newest_tokens {
  public:
   explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
@@ -80,9 +81,10 @@ class newest_tokens {
     }
   }
 
-  /// Row `to` becomes a copy of row `from` of this record or of another cache's. Unless it is then the only
-  /// row, its newest tokens and those of the other rows come from different calls. even_ and width_ hold for
-  /// every row, so copying and swapping rows of one record keep them valid.
+  /// Makes row `to` a copy of row `from` of this record or of the record of another cache. After a copy from
+  /// another cache, the newest tokens of row `to` and of the other rows come from different calls, unless
+  /// there are no other rows. even_ and width_ hold for every row, so copying and swapping rows of one record
+  /// keep them valid.
   void copy_row(const newest_tokens& other, Index from, Index to) {
     counts_[static_cast<std::size_t>(to)] = other.counts_[static_cast<std::size_t>(from)];
     if (&other == this) return;
@@ -99,8 +101,8 @@ class newest_tokens {
     even_ = all;
   }
 
-  /// The number of the `queries` tokens of a call in each row, [batch], which are its newest tokens. Empty:
-  /// all of them.
+  /// The number of queries of each row, [batch], in a call without counts, in which q has `queries` tokens.
+  /// They are the newest tokens of the row. Empty if all rows have `queries` queries.
   ///
   /// Throws:  std::invalid_argument if the record does not determine this
   std::span<const Index> counts(const char* function, Index queries) const {

@@ -13,32 +13,33 @@
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/view.hpp>
 
-/// Assigns the tokens of a call to rows. They are padded ([rows, tokens]) or concatenated with offsets.
+/// Assigns the tokens of a call to rows. The tokens are padded ([rows, tokens]) or concatenated with offsets.
 
 namespace rope::inline ROPE_ABI::detail {
 
 /// The tokens of a call that belong to each row. Without offsets, row b has the first count(b) tokens of row
-/// b of the call. With offsets the call has one row, and row b has its tokens [offsets[b], offsets[b + 1]).
+/// b of the call. With offsets the call has one row, of which row b has tokens [offsets[b], offsets[b + 1]).
 class row_queries {
  public:
-  /// \param rows  the number of rows with queries, which are the first ones
+  /// \param rows  the number of rows with queries. They are the first rows
   row_queries(Index rows, Index tokens, const row_counts& counts)
       : rows_(rows), tokens_(tokens), counts_(counts) {}
   row_queries(Index rows, Index tokens, const any_integers& offsets)
       : rows_(rows), tokens_(tokens), offsets_(offsets) {}
 
   Index asking() const { return rows_; }
-  /// Number of tokens of row b. first(b) is the index of its first token in its row of the call.
+  /// The number of tokens of row b.
   Index count(Index b) const {
     return offsets_.empty() ? count_of(b, tokens_, counts_) : to_index(offset(b + 1) - offset(b));
   }
+  /// The index of the first token of row b within its row of the call (with offsets: within the only row).
   Index first(Index b) const { return offsets_.empty() ? 0 : to_index(offset(b)); }
   /// The index of token i of row b among all tokens of the call.
   Index place(Index b, Index i) const { return (offsets_.empty() ? b * tokens_ : first(b)) + i; }
   /// Tokens of row b of the call that are padding.
   Index padding(Index b) const { return offsets_.empty() ? tokens_ - count(b) : 0; }
 
-  /// The tokens of `number` rows from b on with equal counts, [number, count(b), heads, head_dim].
+  /// The tokens of rows [b, b + number), which have equal counts, [number, count(b), heads, head_dim].
   template <class X>
   head_view<X> rows(const head_view<X>& x, Index b, Index number) const {
     if (offsets_.empty()) return x.batch_range(b, number).token_range(0, count(b));

@@ -82,9 +82,9 @@ class ring_rows : public slot_rows<ring_row> {
       throw_out_of_range(function, "a position in a sequence must not be negative, got ", position);
   }
 
-  /// Throws:  std::invalid_argument unless the positions of each row ascend, from its next one or a later one
-  ///          on; std::out_of_range if one is negative or above 2^53; as range() of `positions`. With axes,
-  ///          only as check_new_positions: positions are then coordinates
+  /// Throws:  std::invalid_argument unless the positions of each row ascend and the first is at least
+  ///          seen(b); std::out_of_range if one is negative or above 2^53; as range() of `positions`. With
+  ///          axes, positions are coordinates, and it throws only as check_new_positions
   template <class Source>
   void check_new(const char* function, Index tokens, const Source& positions, const row_counts& counts,
                  bool on_axes) const {
@@ -132,8 +132,8 @@ class ring_rows : public slot_rows<ring_row> {
     });
     otherwise.done = true;
   }
-  /// Records new tokens, token t of row b at positions(b, t), which may read next(). Calls skipped(b, slot)
-  /// for every slot that is now in use without a token because positions were skipped.
+  /// Records new tokens. Token t of row b is at positions(b, t). `positions` may call next(). Calls
+  /// skipped(b, slot) for every slot that is now in use without a token because positions were skipped.
   template <class Positions, class Skipped>
   void append(Index tokens, const row_counts& counts, const Positions& positions, const Skipped& skipped) {
     for (Index b = 0; b < batch_; ++b) {
@@ -164,9 +164,9 @@ class ring_rows : public slot_rows<ring_row> {
     newest_.append(tokens, counts);
   }
 
-  /// Throws:  std::out_of_range unless 0 <= size <= seen and every token visible to the next query is held,
-  ///          and with `last_token` (tokens have coordinates) also token size - 1, or if size is between 0
-  ///          and run_start
+  /// Throws:  std::out_of_range unless 0 <= size <= seen(b) and every token visible to the next query is
+  ///          held; with `last_token` (tokens have coordinates), unless token size - 1 is held too; if 0 <
+  ///          size < run_start(b)
   void check_truncate(const char* function, row_range rows, std::int64_t size, bool last_token) const {
     for (Index b = rows.first; b < rows.last; ++b) {
       if (size < 0 || size > seen(b))
@@ -203,7 +203,7 @@ class ring_rows : public slot_rows<ring_row> {
 
  private:
   std::int64_t& position_in(Index b, Index slot) { return positions_(b * slots_ + slot); }
-  /// The first token after the sinks that a row keeps whose newest token is `last`.
+  /// The first token after the sinks that is kept in a row whose newest token is `last`.
   std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots_ - policy_.sinks); }
   /// Whether a new token is still stored after its append.
   bool stays(std::int64_t i, std::int64_t kept) const { return i < policy_.sinks || i >= kept; }

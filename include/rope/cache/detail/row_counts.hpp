@@ -58,7 +58,7 @@ class row_list : public row_counts {
   row_list(const X& list) : row_counts("rows", list) {}
 };
 
-/// counts [batch] or empty, each in [0, tokens].
+/// Checks that counts are empty, or are [batch] and each in [0, tokens].
 ///
 /// Throws:  std::invalid_argument
 inline void check_counts(const char* function, const row_counts& counts, Index batch, Index tokens) {
@@ -70,7 +70,8 @@ inline void check_counts(const char* function, const row_counts& counts, Index b
       throw_invalid(function, "counts must be in [0, tokens] = [0, ", tokens, "], got ", counts.given(b));
 }
 
-/// The number of the `tokens` new tokens that row b takes: all of them if counts are empty.
+/// The number of tokens that row b takes from its `tokens` new tokens. It takes all of them if counts are
+/// empty.
 inline Index count_of(Index b, Index tokens, const row_counts& counts) {
   return counts.empty() ? tokens : counts[static_cast<std::size_t>(b)];
 }
@@ -92,7 +93,8 @@ void reorder(const char* function, const row_list& from, Index batch, Rows& rows
   const auto stays = [&](Index b) { return source[at(b)] == b; };
   for (Index b = 0; b < batch; ++b)
     if (!stays(b)) ++readers[at(source[at(b)])];
-  // A row that no other row copies can be overwritten. This may free the row that it copies.
+  // A row that no other row copies can be overwritten. After this copy, the same may be true of the row that
+  // was its source.
   for (Index first = 0; first < batch; ++first)
     for (Index b = first; !stays(b) && readers[at(b)] == 0; --readers[at(b)]) {
       const Index made_of = std::exchange(source[at(b)], b);

@@ -18,8 +18,8 @@
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
-/// Memory of the heads of a cache, and conversion of channels to and from its type: copied, rotated, or
-/// normalised and rotated, each rounded once.
+/// The memory of the heads of a cache, and the conversion of channels to and from its type. Channels are
+/// copied, rotated, or normalised and rotated, and each is rounded once.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -27,8 +27,8 @@ namespace rope::inline ROPE_ABI::detail {
 template <class T>
 class head_memory {
  public:
-  /// \param channels  of all heads, 0 if there are no heads or no channels
-  /// \param scales    of all heads if T is quantized, otherwise 0
+  /// \param channels  the number of channels of all heads, 0 if there are no heads or no channels
+  /// \param scales    the number of scales of all heads if T is quantized, otherwise 0
   head_memory(std::size_t channels, std::size_t scales) : channels_(channels), scales_(scales) {}
 
   head_view<T> view(Index batch, Index heads, Index slot_count, Index head_dim) {
@@ -119,7 +119,7 @@ void copy_channels(const From& x, const To& out) {
   }
 }
 
-/// Writes the rotated `x` to `out`, which may have another type, and first normalises it if there is a norm.
+/// Writes the rotated `x` to `out`, which may have another type. If there is a norm, x is normalised first.
 /// Computes in the wider of both types, so that every channel is rounded to 16 or 8 bits at most once.
 template <class Layout, class From, class To, class S, class Source, class Norm = no_norm>
 void rotate_channels(const From& x, const To& out, const placed_table<S>& table, const Source& positions,

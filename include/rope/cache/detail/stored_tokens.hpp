@@ -40,8 +40,8 @@ inline constexpr bool are_coordinates = requires(const At& at) {
   at.coordinate(Index{}, Index{});
 };
 
-/// Memory, rows and the rotation of the keys, which change together. A table has its first channel in the
-/// head of a stored key. `function` is the name of the public function for messages.
+/// Memory, rows and the rotation of the keys, which change together. Tables are placed in the head of a
+/// stored key. `function` is the name of the public function in messages.
 ///
 /// Invariant: the slots of row b that rows().positions(b) lists are written. A function that throws changes
 ///            nothing, except if threads fail while a ring overwrites tokens: the store is then empty. With
@@ -82,8 +82,8 @@ class stored_tokens {
   key_rotation rotation() const { return empty() ? key_rotation{} : rotation_; }
   /// The rotation of keys that are appended by this table.
   ///
-  /// Throws:  std::invalid_argument if tokens have coordinates and the table is of other axes or given
-  ///          entries
+  /// Throws:  std::invalid_argument if tokens have coordinates, and the table has another number of axes or
+  ///          was made from given entries or float angles
   template <class Layout, class S>
   key_rotation rotation_of(const char* function, const placed_table<S>& table) const {
     if (!on_axes()) return rotation_by<Layout>(table);
@@ -110,7 +110,7 @@ class stored_tokens {
   }
   /// Stores keys unchanged, and records that `table` rotated them.
   ///
-  /// \param at  a source of positions, token_coordinates, or next_tokens: as in store_next
+  /// \param at  a source of positions, token_coordinates, or next_tokens (as in store_next)
   template <class Layout, class K, class V, class S, class At, class Threads>
   void store_as_rotated(const char* owner, const char* function, const K& k, const V& v,
                         const placed_table<S>& table, const At& at, const row_counts& counts,
@@ -138,7 +138,7 @@ class stored_tokens {
       note(k.tokens, counts, at);
     }
   }
-  /// Rotates new keys: by a table of coordinates, with one row per token, or by their next positions.
+  /// Rotates and stores new keys, by the rows of a table of coordinates or by their next positions.
   template <class Layout, class K, class V, class S, class Norm, class Threads>
   void store_next(const char* owner, const char* function, const head_view<K>& k, const head_view<V>& v,
                   const key_transform<S, Norm>& transform, const row_counts& counts, const Threads& threads);
@@ -358,7 +358,7 @@ class stored_tokens {
         tokens, counts, threads, memory_.bytes_of(memory_.batch() * tokens),
         [&](Index b, Index t) { return position_in_row(at, b, t); }, write, [&] { clear(); });
   }
-  /// The position of a new token in rows_. With axes, rows number their tokens.
+  /// The position of a new token in rows_. With axes, rows_ numbers the tokens.
   template <class At>
   std::int64_t position_in_row(const At& at, Index b, Index t) const {
     if constexpr (std::is_invocable_v<const At&, Index, Index> && !std::is_same_v<At, token_rows>)

@@ -58,8 +58,8 @@ class token_list {
       visit(tokens_[i], tokens_[next - 1] + 1);
     }
   }
-  /// Calls visit(from, to, count) for each run of the remaining tokens of a row of `size` tokens that moves
-  /// from index `from` to the lower index `to`, in ascending order.
+  /// Calls visit(from, to, count) for each run of remaining tokens after the first listed one, in ascending
+  /// order. The row has `size` tokens. The run moves from index `from` to the lower index `to`.
   template <class Visit>
   void for_each_kept(Index size, const Visit& visit) const {
     Index listed = 0;
