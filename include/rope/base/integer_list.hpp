@@ -74,7 +74,7 @@ concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
 
 /// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
 ///
-/// Invariant:  a vector is one row, whether it was a row or a column, so that rows > 1 only if columns > 1
+/// Invariant:  a row or a column is stored as one row, so rows > 1 only if columns > 1
 template <whole_number Integer>
 struct integer_list {
   const Integer* data = nullptr;
@@ -136,8 +136,8 @@ template <class X>
 concept tensor_of_integers =
     !dense_integers<X> && whole_number<element_of<X>> && (tensor<const X, 1> || tensor<const X, 2>);
 
-/// A contiguous range of integers: std::vector, std::array, std::span, a C array. data() and size() are not
-/// enough, although the span of libc++ 14 accepts them: strided views have both.
+/// A contiguous range of integers: std::vector, std::array, std::span, a C array. A type that has only data()
+/// and size() is rejected, because it may be a strided view. The span of libc++ 14 would accept it.
 template <class X>
 concept contiguous_integers =
     !dense_integers<X> && whole_number<element_of<X>> &&
@@ -179,7 +179,7 @@ auto list_of(const X& x) {
   }
 }
 
-/// The list of a vector that the caller keeps alive. Throws if it is a matrix.
+/// An integer_list that refers to the caller's vector, which must outlive it. Throws if x is a matrix.
 template <class X>
 auto vector_of(const char* name, const X& x) {
   static_assert(integers_in_memory<X>,
@@ -207,7 +207,7 @@ template <class X>
 using integer_of = typename integer_in<X>::type;
 
 /// The caller's integer as a position. A value above the range of int64 becomes the largest int64, which is
-/// outside every table too.
+/// also outside every table.
 template <whole_number Integer>
 std::int64_t as_position(Integer value) {
   if constexpr (std::is_unsigned_v<Integer> && sizeof(Integer) >= sizeof(std::int64_t))
@@ -218,7 +218,7 @@ std::int64_t as_position(Integer value) {
 }
 
 /// The coefficients of an expression, each evaluated once. A second evaluation, after the check, could give
-/// other values, for example random numbers.
+/// other values, for example if the expression makes random numbers.
 template <class Integer>
 struct evaluated_list {
   number_array<Integer> memory;

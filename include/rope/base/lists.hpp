@@ -15,8 +15,8 @@
 #include <rope/config.hpp>
 
 /// Small operations on lists. They are templates to save compile time: the algorithms of the standard library
-/// are constexpr, and a compiler instantiates those wherever they are named, even in an unused template. It
-/// instantiates these templates only if they are called.
+/// are constexpr, and compilers instantiate constexpr functions wherever they are named, even in an unused
+/// template. The templates here are instantiated only if they are called.
 ///
 /// Lists of integers of any type.
 
@@ -54,7 +54,7 @@ std::span<T> part_of(std::span<T> list, Index first, Index count) {
 }
 
 /// A vector of integers of any type in memory, each read as std::int64_t. The type of the list does not
-/// depend on that of its integers, so code that reads it is compiled once.
+/// depend on the type of the integers, so code that reads a list is compiled once.
 ///
 /// Requires:  the integers outlive the list
 class any_integers {
@@ -72,8 +72,8 @@ class any_integers {
 
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
-  /// Integer i, or the largest std::int64_t if it is larger. Not inline, to keep callers small: most calls of
-  /// attention have no list.
+  /// Integer i, or the largest std::int64_t if the integer is larger. Not inline, because most calls of
+  /// attention have no list, and callers stay small.
   EIGEN_DONT_INLINE std::int64_t operator[](std::size_t i) const { return read(i); }
 
   /// Integers `index` and index + 1 of a list.
@@ -81,11 +81,11 @@ class any_integers {
     std::size_t index;
     std::int64_t first, next;
   };
-  /// The last integer that is at most `value`, and the one after it.
+  /// The last integer that is at most `value`, and the next integer.
   ///
   /// Requires:  the integers do not decrease, the first is at most `value`, and the last is larger
   EIGEN_DONT_INLINE neighbours around(std::int64_t value) const {
-    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual one
+    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual type
       return search(value, [this](std::size_t i) { return as<std::int64_t>(address(i)); });
     return search(value, [this](std::size_t i) { return read(i); });
   }

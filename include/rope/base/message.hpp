@@ -17,7 +17,8 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The fewest digits that read back exactly, but at least ten: 10000 and 10000.25, not 1.000025e+04.
+/// The number with the fewest digits that read back exactly, but at least ten, so that 10000.25 does not
+/// become 1.000025e+04.
 inline std::string exact_digits(double value) {
   char digits[32];
   for (int count = 10; count <= 17; ++count) {
@@ -27,8 +28,8 @@ inline std::string exact_digits(double value) {
   return digits;
 }
 
-/// A part of a message: a text or a number. Messages have parts of many types. With this class one function,
-/// not a template, joins all of them.
+/// A part of a message: a text or a number. Messages have parts of many types. With this class, one function
+/// that is not a template joins all of them.
 class message_part {
  public:
   message_part(const char* text) : kind_(kind::text), text_(text) {}

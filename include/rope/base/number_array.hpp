@@ -12,13 +12,13 @@
 
 /// Arrays of numbers that the library keeps. They are not Eigen arrays, for two reasons.
 ///
-/// Eigen's allocation functions have the same names for every instruction set but differ: some call malloc,
-/// others align a block by hand. If two translation units have different instruction sets, the linker keeps
-/// the functions of only one. These may then free memory that was allocated by the functions of the other. So
-/// no Eigen array is a member, a result or a local variable of this library.
+/// First, Eigen's allocation functions have the same names for every instruction set but differ: some call
+/// malloc, others align a block by hand. If two translation units have different instruction sets, the linker
+/// keeps the functions of only one. These may then free memory that was allocated by the functions of the
+/// other. So no Eigen array is a member, a result or a local variable of this library.
 ///
-/// An Eigen class that a non-template function uses is compiled by every program. So only programs that call
-/// map() compile Eigen's map.
+/// Second, an Eigen class that a non-template function uses is compiled by every program. With these arrays,
+/// only programs that call map() compile Eigen's map.
 ///
 /// Memory of tables, caches and scratch. It is aligned to a cache line under all compiler flags, and is not
 /// initialised.
@@ -43,7 +43,7 @@ inline void* allocate_block(const char* name, std::size_t count, std::size_t siz
   return ::operator new (count* size, std::align_val_t{cache_line});
 }
 
-/// Frees a block of allocate_block, or none if `block` is null.
+/// Frees a block of allocate_block. Does nothing if `block` is null.
 inline void free_block(void* block) noexcept { ::operator delete (block, std::align_val_t{cache_line}); }
 
 }  // namespace rope::inline ROPE_ABI::detail
@@ -59,8 +59,8 @@ namespace rope::inline ROPE_ABI {
 ///     axis.inv_freq(0) = 1;
 ///     axis.inv_freq.map().bottomRows(8).setZero();  // any expression of Eigen
 ///
-/// Invariant: an array without numbers has no memory, data() is null; one that was moved from is empty. An
-///            assignment that throws changes nothing.
+/// Invariant: an array without numbers has no memory, and its data() is null. An array that was moved from is
+///            empty. An assignment that throws changes nothing.
 template <class Scalar>
 class number_array {
   static_assert(std::is_trivially_copyable_v<Scalar>,

@@ -27,14 +27,14 @@ constexpr To bit_cast(const From& from) {
 #endif
 }
 
-/// a == b, for intended exact comparisons: an option that is off, a factor of exactly 1.
+/// a == b, for comparisons that must be exact, for example of a factor with 1.
 template <class A, class B>
 constexpr bool equal(A a, B b) {
   return std::equal_to<>{}(a, b);
 }
 
-/// Whether x is neither infinite nor NaN. Read from the bits: under -ffast-math std::isfinite may be folded
-/// to true.
+/// Whether x is neither infinite nor NaN. Tests the bits, because under -ffast-math std::isfinite may be
+/// folded to true.
 constexpr bool is_finite(double x) {
   constexpr std::uint64_t exponent = 0x7ff0000000000000u;
   return (bit_cast<std::uint64_t>(x) & exponent) != exponent;
@@ -46,7 +46,8 @@ constexpr bool is_index(Count count) {
   return std::in_range<Index>(count);
 }
 
-/// Converts a count that fits in an Index. Has no cast if the types are equal, because compilers would warn.
+/// Converts a count that fits in an Index. There is no cast if the types are equal, because compilers would
+/// warn about it.
 template <std::integral Count>
 constexpr Index to_index(Count count) {
   if constexpr (std::same_as<Count, Index>)
@@ -69,7 +70,8 @@ using channels_map = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using const_channels_map = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
 
-/// Calls body(i) for each i in [first, last), 16 in a loop of constant length. g++ -O2 vectorises only those.
+/// Calls body(i) for each i in [first, last), in inner loops of 16, because g++ -O2 vectorises only loops of
+/// constant length.
 template <class Body>
 EIGEN_ALWAYS_INLINE void for_each_index(Index first, Index last, const Body& body) {
   constexpr Index block = 16;
@@ -91,7 +93,7 @@ bool all_finite(const X* x, Index count) {
   return largest != exponent;
 }
 
-/// Folds a 64-bit word into a hash so that every bit of both reaches every bit of the result (the finaliser
+/// Folds a 64-bit word into a hash so that every bit of both affects every bit of the result (the finaliser
 /// of SplitMix64).
 constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
   hash = (hash ^ word) + 0x9e3779b97f4a7c15u;

@@ -10,8 +10,8 @@
 #include <rope/config.hpp>
 
 /// Arrays of numbers that the library returns, for callers that use Eigen. Their memory is a number_array.
-/// number_array.hpp explains why it is not an Eigen array. Functions that return one are templates, so that
-/// only programs that call them compile Eigen's map.
+/// number_array.hpp explains why it is not an Eigen array. Functions that return an owned_array are
+/// templates, so that only programs that call them compile Eigen's map.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -38,7 +38,7 @@ using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Co
 ///     coordinates.col(1) += shift;
 ///     Eigen::ArrayXXd copy = coordinates;
 ///
-/// \tparam Columns  Eigen::Dynamic, or 1: a vector
+/// \tparam Columns  Eigen::Dynamic, or 1 for a vector
 ///
 /// Invariant: an array that was moved from is empty. An assignment that throws changes nothing.
 template <class Scalar, int Columns = Eigen::Dynamic>

@@ -25,7 +25,8 @@ struct any_range_body {
 /// A caller's own threads, with two const member functions. `threads()` returns how many run at a time.
 /// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
 /// and returns when all are done. While a thread waits in parallel_for, it must not run other work that calls
-/// this library, as some work-stealing pools would: the scratch memory of the thread is in use.
+/// this library, because the scratch memory of the thread is in use. Some work-stealing pools would run such
+/// work.
 ///
 ///     struct openmp {
 ///       rope::Index threads() const { return omp_get_max_threads(); }
@@ -51,11 +52,11 @@ concept eigen_thread_pool_device = requires(const X& device) {
 template <class X>
 concept parallel_executor = thread_source<X> || eigen_thread_pool_device<X>;
 
-/// Only the calling thread: the default of every `threads` parameter.
+/// Runs everything on the calling thread. This is the default of every `threads` parameter.
 ///
 ///     rotate<half_split>(q, table, start, this_thread{});
 struct this_thread {
-  /// One.
+  /// Returns 1.
   Index threads() const { return 1; }
   /// Calls body(0), body(1), ..., body(count - 1), in this order.
   void parallel_for(Index count, const auto& body) const {
@@ -74,8 +75,8 @@ Index available_threads(const Threads& threads) {
     return threads.numThreads();
 }
 
-/// The cost of a call: the product of extents, as a double because the number of operations may exceed an
-/// Index.
+/// The cost of a call, which is the product of extents. It is a double, because the number of operations may
+/// exceed an Index.
 template <class... Extent>
 constexpr double cost_of(Extent... extents) {
   return (static_cast<double>(extents) * ...);
@@ -100,8 +101,9 @@ void run_pieces(const Threads& threads, Index pieces, double cost, const Run& ru
   }
 }
 
-/// Calls body(first, last) on pieces that cover [0, count): one piece per thread, but no piece so small that
-/// starting a thread costs more than it saves. Waking a thread takes about as long as streaming 256 KiB.
+/// Calls body(first, last) on pieces that cover [0, count). There is one piece per thread, or fewer if
+/// starting a thread for such a small piece would cost more than it saves. Waking a thread takes about as
+/// long as streaming 256 KiB.
 template <class Threads, class Body>
 void parallel_pieces(const Threads& threads, Index count, double bytes, const Body& body) {
   constexpr double smallest_piece = 1 << 18;

@@ -12,11 +12,11 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// Calls body(task) for tasks of unequal size, at least `work` operations each on average. A thread takes the
-/// next task when it is free. Small calls use the calling thread only.
+/// Calls body(task) for tasks of unequal size, which have on average at least `work` operations each. A
+/// thread takes the next task when it is free. Small calls use the calling thread only.
 template <class Threads, class Body>
 void parallel_tasks(const Threads& threads, Index tasks, double work, const Body& body) {
-  constexpr Index smallest = Index{1} << 19;  // operations; takes about as long as waking a thread
+  constexpr Index smallest = Index{1} << 19;  // operations, which take about as long as waking a thread
   const Index pieces = (std::min)(available_threads(threads), tasks);
   const Index least = tasks > 0 ? smallest / tasks : smallest;
   if (pieces <= 1 || work < static_cast<double>(least)) {

@@ -17,8 +17,9 @@
 
 namespace rope::inline ROPE_ABI::detail {
 
-/// The scale that integers are multiplied by: NaN if `scale` is NaN or infinite, so that every channel of
-/// such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or infinities.
+/// The scale by which integers are multiplied. It is NaN if `scale` is NaN or infinite, so that every channel
+/// of such a head is NaN. Uses only the bits, because -ffast-math assumes that there are no NaNs or
+/// infinities.
 inline float usable_scale(float scale) {
   const auto bits = bit_cast<std::uint32_t>(scale);
   const std::uint32_t quiet = (bits & 0x7f800000u) == 0x7f800000u ? 0x00400000u : 0u;
@@ -30,7 +31,7 @@ inline bool is_below(float x, float limit) {
   return (bit_cast<std::uint32_t>(x) & 0x7fffffffu) < bit_cast<std::uint32_t>(limit);
 }
 
-/// out[i] = scale integers[i], each rounded once.
+/// out[i] = scale * integers[i], each rounded once.
 ///
 /// \param scale  as usable_scale returns it
 template <class A>
@@ -46,13 +47,14 @@ void dequantize_channels(const std::int8_t* integers, Index count, A scale, A* o
 
 /// Rounds x / scale to the nearest integers, ties to even, and returns scale = max |x| / most.
 ///
-/// A head whose scale would be below 2^-125 becomes zeros with a scale of 0. With 8 bits that is a head below
-/// 2^-118 in magnitude. A head with a NaN or an infinity becomes zeros with a scale of NaN.
+/// A head whose scale would be below 2^-125 becomes zeros with a scale of 0. With 8 bits, these are heads
+/// whose channels are all below 2^-118 in magnitude. A head with a NaN or an infinity becomes zeros with a
+/// scale of NaN.
 ///
 /// \param most  the largest magnitude of an integer, below 2^22
 template <class Integer>
 float quantize_channels(const float* x, Index count, Integer* out, std::int32_t most = 127) {
-  // Magnitudes have the order of their bits, with NaN after infinity.
+  // The bits of magnitudes, as integers, have the order of the magnitudes, with NaN after infinity.
   std::int32_t largest = 0;
   for_each_index(0, count, [&](Index i) {
     largest = (std::max)(largest, bit_cast<std::int32_t>(x[i]) & std::int32_t{0x7fffffff});
@@ -66,8 +68,8 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
   }
   const float scale = as_computed(bit_cast<float>(largest) / static_cast<float>(most)),
               inverse = as_computed(1.0f / scale);
-  // A sum with 1.5 * 2^23 has the nearest integer in its last bits. -ffast-math would cancel a difference of
-  // floats, but not one of their bits.
+  // A sum with 1.5 * 2^23 has the nearest integer in its last bits. The constant is subtracted as bits,
+  // because -ffast-math would cancel a difference of floats.
   constexpr float shift = 0x1.8p23f;
   constexpr auto bits_of_shift = bit_cast<std::int32_t>(shift);
   for_each_index(0, count, [&](Index i) {

@@ -10,7 +10,7 @@
 #include <rope/base/number_array.hpp>
 #include <rope/config.hpp>
 
-// GCC for MinGW emulates thread_local. It frees these objects before it calls their destructors.
+// GCC for MinGW emulates thread_local, and frees such objects before it calls their destructors.
 #if defined(__MINGW32__) && !defined(__clang__)
 #include <bits/gthr.h>  // the keys that GCC itself emulates thread_local with
 #define ROPE_DETAIL_SCRATCH_IN_KEY 1
@@ -27,11 +27,11 @@
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that it can release all of
-/// them.
+/// A piece of the calling thread's scratch. The pieces of a thread form a list, so that the thread can
+/// release all of them.
 ///
-/// If thread_local is emulated, the pieces are on the heap. A key has the first one of each thread, and
-/// the destructor of the key frees them when the thread ends.
+/// If thread_local is emulated, the pieces are on the heap. A thread-specific key has the first piece of each
+/// thread, and the destructor of the key frees all pieces when the thread ends.
 class scratch_piece {
  public:
   scratch_piece(const scratch_piece&) = delete;
@@ -125,7 +125,7 @@ inline char scratch_user = 0;
 /// the same thread, or until the thread releases its scratch.
 ///
 /// \tparam User  a tag that separates two users of the same T
-/// \tparam T     a type that needs neither constructor nor destructor: the memory is bytes
+/// \tparam T     a type that needs neither constructor nor destructor, because the memory is only bytes
 template <class User, class T>
 T* workspace(Index count) {
   static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
@@ -141,19 +141,19 @@ T* workspace(Index count) {
 
 /// Frees the calling thread's scratch memory. Later calls on this thread allocate it again.
 ///
-/// It frees only the calling thread's memory, even if calls on this thread used a pool. Each thread of a pool
-/// keeps its own scratch memory and frees it when the thread ends. To free it earlier, run a task on each
-/// thread. A latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch,
-/// because the last one may still use it when this thread continues:
+/// Other threads keep their memory, even if calls on this thread used a pool. Each thread of a pool keeps its
+/// own scratch memory and frees it when the thread ends. To free it earlier, run a task on each thread. A
+/// latch ensures that no thread runs two of these tasks. The tasks share ownership of the latch, because the
+/// last one may still use it when this thread continues:
 ///
 ///     const auto all = std::make_shared<std::latch>(pool_size + 1);
 ///     for (int i = 0; i < pool_size; ++i)
 ///       pool.Schedule([all] { rope::release_scratch(); all->arrive_and_wait(); });
 ///     all->arrive_and_wait();
 ///
-/// Requires:  no call of this library is running on the thread: it is not for the body of a parallel loop
-///            that such a call has started. Parts of a program compiled for other instruction sets or
-///            floating-point models have their own scratch and their own release_scratch()
+/// Requires:  no call of this library is running on the thread. So do not call it in the body of a parallel
+///            loop that such a call has started. Parts of a program that are compiled for other instruction
+///            sets or floating-point models have their own scratch and their own release_scratch()
 inline void release_scratch() { detail::scratch_piece::release_all(); }
 
 }  // namespace rope::inline ROPE_ABI

@@ -10,7 +10,8 @@
 #include <rope/base/number_array.hpp>
 #include <rope/config.hpp>
 
-/// Vectors in memory that is aligned to a cache line and not initialised, and counts that move with it.
+/// Vectors in memory that is aligned to a cache line and not initialised, and counts that move together with
+/// such memory.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -31,8 +32,7 @@ struct cache_line_allocator {
   T* allocate(std::size_t count) { return static_cast<T*>(allocate_block("storage", count, sizeof(T))); }
   void deallocate(T* data, std::size_t /*count*/) noexcept { free_block(data); }
 
-  /// Leaves the element indeterminate, unlike std::allocator, which would zero it: the owner writes all
-  /// elements.
+  /// Leaves the element indeterminate, because the owner writes all elements. std::allocator would zero it.
   template <class U>
   void construct(U* place) noexcept {
     ::new (static_cast<void*>(place)) U;

@@ -40,11 +40,12 @@ concept strided_span = requires(const std::remove_cvref_t<X>& x) {
   { x.stride(std::size_t{0}) } -> std::convertible_to<Index>;
 };
 
-/// Extent and stride number `axis` of an mdspan.
+/// Extent number `axis` of an mdspan.
 template <class X>
 Index span_extent(const X& x, int axis) {
   return static_cast<Index>(x.extent(static_cast<std::size_t>(axis)));
 }
+/// Stride number `axis` of an mdspan.
 template <class X>
 Index span_stride(const X& x, int axis) {
   return static_cast<Index>(x.stride(static_cast<std::size_t>(axis)));
@@ -96,7 +97,7 @@ auto indexed_memory_of(X& x) {
 }
 
 /// Whether an X owns its numbers: a container, or an Eigen object except maps, blocks and expressions.
-/// Compilers warn about a kept address of a temporary X (ROPE_DETAIL_LIFETIMEBOUND).
+/// Compilers warn if the address of a temporary X is kept (ROPE_DETAIL_LIFETIMEBOUND).
 template <class X>
 concept owns_memory = !std::is_reference_v<X> && (
                                                      std::is_base_of_v<Eigen::PlainObjectBase<X>, X> ||

@@ -112,8 +112,8 @@ constexpr uint128 divide(uint128 a, std::uint32_t divisor) {
 /// The upper half of a product.
 constexpr std::uint64_t multiply_upper(std::uint64_t a, std::uint64_t b) { return multiply(a, b).hi; }
 
-/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor: carries out of the lowest
-/// partial products are ignored, and no caller needs these bits.
+/// The upper 128 bits of the 256-bit product, at most 2 below the exact floor, because carries out of the
+/// lowest partial products are ignored. No caller needs the lost bits.
 constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   const uint128 top = multiply(a.hi, b.hi);
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
@@ -123,16 +123,16 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
 
 namespace rope::inline ROPE_ABI {
 
-/// A real number of 128 significant bits, computed in integers: a schedule has the same bits on every
-/// processor, with every compiler, under every flag (-ffast-math, x87) and C library.
+/// A real number of 128 significant bits, computed in integers. A schedule computed with it has the same bits
+/// on every processor, with every compiler, flag (-ffast-math, x87) and C library.
 ///
 ///     const wide_real third = wide_real(1) / 3;
 ///     const auto nearest = static_cast<double>(pow(third, 0.5));
 ///
 /// Integers and doubles convert to it exactly, so `2 * x` and `x / 0.5` have no error of conversion.
 ///
-/// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0 and what
-///            follows from one are infinite
+/// Invariant: significand is 0, or its highest bit is set. A number above 2^1048576, a quotient by 0, and
+///            sums and products with such numbers are infinite
 /// Accuracy:  relative errors below 2^-125 of + - * /, 2^-117 of exp, 2^-119 of log (absolute if |log x| <
 ///            1), and 2^-115 of pow in the range of double (tests/oracle/wide_real.test.cpp)
 class wide_real {
@@ -200,7 +200,7 @@ class wide_real {
   friend constexpr wide_real operator*(wide_real a, wide_real b) {
     const bool negative = a.negative_ != b.negative_;
     if (a.is_infinite() || b.is_infinite()) return infinite(negative);
-    // All 256 bits, rounded to the nearest 128: a factor of 1 changes nothing.
+    // All 256 bits, rounded to the nearest 128 bits, so that a factor of 1 changes nothing.
     const detail::uint128 x = a.significand_, y = b.significand_, low = detail::multiply(x.lo, y.lo),
                           first = detail::multiply(x.hi, y.lo), second = detail::multiply(x.lo, y.hi),
                           middle = detail::uint128{0, low.hi} + detail::uint128{0, first.lo} +
@@ -288,7 +288,7 @@ class wide_real {
   friend constexpr wide_real log(wide_real x) {
     if (x.is_infinite() || x.negative_ || x.significand_ == detail::uint128{}) return infinite(x < 1);
     // x = m 2^powers with m in [3/4, 3/2). y = ln m by Halley's method, which cubes the error and divides it
-    // by 12 in every step: 0.1, 2^-13, 2^-43, 2^-133.
+    // by 12 in every step. The errors are 0.1, 2^-13, 2^-43, 2^-133.
     int powers = x.exponent_ + 127;
     wide_real m = x;
     m.exponent_ = -127;

@@ -13,7 +13,7 @@
 #include <rope/base/simd/packet_pairs.hpp>
 #include <rope/config.hpp>
 
-/// Products of pairs of adjacent bfloat16, added to floats: a lane adds two products per step.
+/// Products of pairs of adjacent bfloat16, added to floats. A lane adds two products per step.
 
 ROPE_DETAIL_QUIET_BEGIN
 
@@ -53,7 +53,7 @@ template <>
 struct pair_lanes_of<float> {
   using type = bfloat16_pair;
 };
-/// A pair for every lane of P, the even one in its lower half.
+/// A pair for every lane of P. Its even number is in the lower half of the lane.
 template <class P>
 using pair_lanes = typename pair_lanes_of<P>::type;
 
@@ -93,7 +93,8 @@ EIGEN_ALWAYS_INLINE pair_lanes<P> load_first_neighbours(const Eigen::bfloat16* f
   }
 }
 
-/// Pairs of the same channel of two adjacent tokens: of the even channels, and of the odd ones.
+/// Pairs of the same channel of two adjacent tokens. `even` has the pairs of even channels, and `odd` those
+/// of odd channels.
 ///
 /// \param first, second  channels of two tokens, from load_neighbours
 template <class P>
@@ -108,7 +109,8 @@ EIGEN_ALWAYS_INLINE even_odd<pair_lanes<P>> pairs_of_tokens(const pair_lanes<P>&
   }
 }
 
-/// x with the flushing of the x86 instruction, which treats inputs and results below 2^-126 as 0.
+/// x, or 0 if the x86 instruction for these products treats it as 0. It does so for inputs and results below
+/// 2^-126.
 inline float flushed_as_products(float x) {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
   const auto bits = bit_cast<std::uint32_t>(x);

@@ -10,7 +10,7 @@
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
 
-/// Rows of channels: widened, rounded, and sums of their products in double.
+/// Widens and rounds rows of channels, and sums their products in double.
 
 ROPE_DETAIL_QUIET_BEGIN
 
@@ -122,14 +122,14 @@ inline constexpr int channels_per_step = 16;
 /// multiply_add decides about fusing a product with the sum, because a compiler may decide differently in
 /// each copy of the loop.
 ///
-/// \tparam exact  whether double holds every product exactly. Then fused or not is the same number, and the
+/// \tparam exact  whether double holds every product exactly. Fusing then does not change the sum, and the
 ///                compiler may choose the faster way
 template <bool exact = false, class First, class Second>
 EIGEN_ALWAYS_INLINE double sum_of_products(Index count, const First& first, const Second& second) {
   double sums[channels_per_step] = {};
   Index d = 0;
   for (; d + channels_per_step <= count; d += channels_per_step) {
-    double a[channels_per_step], b[channels_per_step];  // three loops: GCC does not vectorise one
+    double a[channels_per_step], b[channels_per_step];  // three loops, because GCC does not vectorise one
     for (int l = 0; l < channels_per_step; ++l) a[l] = first(d + l);
     for (int l = 0; l < channels_per_step; ++l) b[l] = second(d + l);
     for (int l = 0; l < channels_per_step; ++l)

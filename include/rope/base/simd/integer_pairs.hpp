@@ -13,8 +13,9 @@
 #include <rope/base/simd/packet_pairs.hpp>
 #include <rope/config.hpp>
 
-/// Products of pairs of adjacent numbers, 16-bit times 8-bit integers, added to 32-bit integers: a lane adds
-/// two products per step. Nothing is rounded, so a sum does not depend on its order or on the register width.
+/// Products of pairs of adjacent numbers. 16-bit integers times 8-bit integers are added to 32-bit integers,
+/// and a lane adds two products per step. Nothing is rounded, so a sum does not depend on its order or on the
+/// register width.
 
 ROPE_DETAIL_QUIET_BEGIN
 
@@ -79,8 +80,8 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
   using stored = std::int8_t;
   using sum = std::int32_t;
   using bits = bits_packet<P>;
-  using sums = P;      // integers, as floats with their bits: GCC keeps arrays of floats in registers
-  using pairs = bits;  // the even one in the lower half of a lane
+  using sums = P;      // integers in the bits of floats, because GCC keeps arrays of floats in registers
+  using pairs = bits;  // the even number in the lower half of a lane
   using reals = P;
   static constexpr Index lanes = detail::lanes<P>;
 
@@ -133,8 +134,8 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
 #endif
     return in_register(plus(c, products_of(a, b)));  // otherwise GCC forms many products before adding
   }
-  /// Pairs of the same channel of two tokens, from pairs of adjacent channels: one half of the channels in
-  /// each result, in the order of load_sums and store_sums.
+  /// Pairs of the same channel of two tokens, from pairs of adjacent channels. Each result has one half of
+  /// the channels, in the order of load_sums and store_sums.
   static EIGEN_ALWAYS_INLINE even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
 #if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__)
     if constexpr (sizeof(P) == 64)
@@ -231,7 +232,7 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
   }
   static EIGEN_ALWAYS_INLINE sums plus(const sums& a, const sums& b) { return plus(a, to_bits(b)); }
 
-  /// [a0 b0] and [a1 b1] from [a0 a1] and [b0 b1], with halves of 128 bits. Registers of 128 bits stay
+  /// Exchanges halves of 128 bits: [a0 b0] and [a1 b1] from [a0 a1] and [b0 b1]. Registers of 128 bits stay
   /// unchanged.
   static EIGEN_ALWAYS_INLINE even_odd<sums> halves_exchanged(const bits& a, const bits& b) {
 #if defined(EIGEN_VECTORIZE_AVX2)

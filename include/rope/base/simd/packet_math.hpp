@@ -16,7 +16,7 @@
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
 
-// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, 100 ulp off.
+// 32-bit NEON has no division. Eigen's packets multiply by an estimated reciprocal, which is 100 ulp off.
 #if defined(EIGEN_VECTORIZE_NEON) && !EIGEN_ARCH_ARM64
 #define ROPE_DETAIL_ESTIMATED_QUOTIENTS 1
 #else
@@ -71,7 +71,7 @@ EIGEN_ALWAYS_INLINE P as_floats(const bits_packet<P>& bits) {
 
 #if defined(EIGEN_VECTORIZE_AVX512)
 /// Sums of the lanes of 16 registers: lane i is the sum of register i. Adding while transposing takes a third
-/// of the shuffles. Register 4 (k % 4) + k / 4 is the k-th one read.
+/// of the shuffles. The k-th register to be read is register 4 (k % 4) + k / 4.
 template <class P, class Add>
 EIGEN_ALWAYS_INLINE __m512 sums_of_16_lanes(const P* packets, const Add& add) {
   __m512 quarters[4], pairs[2];
@@ -129,7 +129,8 @@ EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
 }
 
 /// The larger of x and bound, or x if x is NaN. Under -ffast-math compilers may swap the operands of a
-/// maximum, so the instruction is written in assembly: with a NaN it returns its second operand.
+/// maximum, so the instruction is written in assembly. With a NaN, this instruction returns its second
+/// operand.
 template <class P>
 EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 #if defined(__FAST_MATH__) && defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
@@ -156,8 +157,8 @@ EIGEN_ALWAYS_INLINE P at_least(const P& x, const P& bound) {
 /// tanh of `count` numbers, a multiple of the lanes of a packet. `to` may be `from`. Computes whole packets
 /// from the first number on, aligned or not. An Eigen expression of dynamic length would compute the numbers
 /// before the first aligned one as scalars, whose last bits may differ under -ffast-math. If a packet is one
-/// number, computes tanh in double and rounds to A, because the compiler may or may not fuse the sums of
-/// Eigen's polynomial. It does so too if packets divide by estimates: Eigen's tanh is a quotient.
+/// number, tanh is computed in double and rounded to A, because the compiler may or may not fuse the sums of
+/// Eigen's polynomial. The same is done if packets divide by estimates, because Eigen's tanh is a quotient.
 template <class A>
 void hyperbolic_tangents(const A* from, Index count, A* to) {
   constexpr int L = int{lanes<packet<A>>};
@@ -179,7 +180,7 @@ namespace rope::inline ROPE_ABI::detail {
 #pragma float_control(precise, on, push)  // the effect of the barrier below for other compilers
 #endif
 
-/// x in the precision of its type, as a barrier to the algebra of -ffast-math, which could make an exact
+/// x in the precision of its type. This is a barrier to the algebra of -ffast-math, which could make an exact
 /// difference inexact. x87 registers, the default of 32-bit x86, have more digits than a float.
 template <class P>
 EIGEN_ALWAYS_INLINE P as_computed(P x) {
@@ -245,9 +246,9 @@ constexpr const auto& exp2_coefficients() {
     return exp2_coefficients_of_double;
 }
 
-/// 2^x for x < 128 (float) or 1024 (double). 0 if x is below -125.5 (float) or -1021.5 (double), including
-/// -infinity, so no weight is denormal: denormals are slow on some processors. Exactly 1 at 0. NaN if x is
-/// any NaN, because the last operation is a product, not arithmetic on exponents.
+/// 2^x for x < 128 (float) or 1024 (double). It is 0 if x is below -125.5 (float) or -1021.5 (double),
+/// including -infinity, so no weight is denormal. (Denormals are slow on some processors.) It is exactly 1 at
+/// 0. It is NaN if x is any NaN, because the last operation is a product, not arithmetic on exponents.
 ///
 /// Accuracy:  0.9 ulp in float and double, 1.2 without fused multiply-add (tests/base/laws/exp2.test.cpp)
 template <class P>

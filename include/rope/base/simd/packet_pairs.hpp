@@ -65,9 +65,9 @@ EIGEN_ALWAYS_INLINE void store_two(float* to, __m128 values) {
 }
 #endif
 
-/// Whether interleaved channels of type T can be rotated split, with one table entry per lane. The
-/// alternative, swap_neighbours, needs every entry in two lanes, so a register holds half as many entries.
-/// Splitting bfloat16 costs nothing.
+/// Whether interleaved channels of type T can be split into even and odd channels for a rotation, which then
+/// needs one table entry per lane. The alternative, swap_neighbours, needs every entry in two lanes, so a
+/// register holds half as many entries. Splitting bfloat16 costs nothing.
 template <class T, class P>
 inline constexpr bool can_split_even_odd =
 #if defined(EIGEN_VECTORIZE_SSE)

@@ -15,11 +15,12 @@
 #include <rope/config.hpp>
 
 /// The matrix products of attention on packed operands. A strip of queries (as many rows as there are
-/// registers for sums) is multiplied by a panel of keys or of value channels (two packets wide). Each step
-/// loads two packets of the panel and one number of each row, for two multiply-adds per row.
+/// registers for sums) is multiplied by a panel of keys or of value channels (two packets wide). A tile is a
+/// block of 128 keys, and has several panels. Each step loads two packets of the panel and one number of each
+/// row, for two multiply-adds per row.
 ///
-/// The matrix products of attention on packed operands, as in simd/panels.hpp, for types that are multiplied
-/// in pairs. Operands are packed as pairs of adjacent elements of the axis that is summed over.
+/// For types that are multiplied in pairs, operands are packed as pairs of adjacent elements of the axis that
+/// is summed over.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -56,7 +57,8 @@ struct real_products {
   }
 };
 
-/// The sums of a strip of queries with one panel in registers, [rows][packets], zeros at first.
+/// The sums of products of a strip of queries and one panel, in registers, [rows][packets]. They are zero at
+/// first.
 template <class A, int packet_count, class Products = real_products<A>>
 struct strip_sums {
   using number = typename Products::number;
@@ -80,7 +82,7 @@ struct strip_sums {
   }
 
  private:
-  /// Numbers of the panel in a register.
+  /// The number of elements of the panel in a register.
   static constexpr Index width =
       std::is_same_v<Products, real_products<A>> ? Products::lanes : 2 * Products::lanes;
 
@@ -169,7 +171,8 @@ void pack_transposed(const X* rows, Index row_stride, Index count, Index padded_
   }
 }
 
-/// Copies channels [0, depth) of one row, widened, into panels `panel_stride` apart, followed by zeros.
+/// Copies channels [0, depth) of one row, widened, into panels that are `panel_stride` apart. Zeros fill the
+/// last panel.
 template <class A, class X>
 void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
   using P = packet<A>;
@@ -193,17 +196,20 @@ namespace rope::inline ROPE_ABI::detail {
 
 /// Requirements on types that are multiplied in pairs: bfloat16_products and integer_products.
 ///
-///     number, stored, sum  what is packed, what keys and values are in memory, what products are added to
-///     pairs, sums, reals   a register of pairs, of sums and of floats; `lanes` of each
-///     load(from), load_first(from, count)
-///                          pairs of neighbours, of the packed or the stored numbers; zeros after `count`
+///     number               the type of packed numbers
+///     stored               the type of keys and values in memory
+///     sum                  the type to which products are added
+///     pairs, sums, reals   a register of pairs, of sums and of floats; each has `lanes` lanes
+///     load(from)           pairs of neighbours, of packed or of stored numbers
+///     load_first(from, count)
+///                          like load, with zeros after `count` numbers
 ///     fill(from)           one pair in every lane
 ///     multiply_add(a, b, c)
 ///                          a.even * b.even + a.odd * b.odd + c in every lane
 ///     of_tokens(first, second)
-///                          pairs of the same channel of two tokens: of one half of the channels, and of the
-///                          other
-///     place_of_channel(c)  where channel c of 2 * lanes is in these two registers, one after the other
+///                          pairs of the same channel of two tokens. `even` has one half of the channels,
+///                          and `odd` the other
+///     place_of_channel(c)  the index of channel c of 2 * lanes in `even` followed by `odd`
 ///     as_floats(sums)      the sums as floats
 template <class X>
 concept pair_products = requires(const typename X::number* packed, const typename X::stored* from, Index c,
@@ -219,15 +225,15 @@ concept pair_products = requires(const typename X::number* packed, const typenam
   { X::as_floats(sums) } -> std::same_as<typename X::reals>;
 };
 
-/// The sums of products of pairs of a strip of queries with one panel.
+/// The sums of products of a strip of queries and one panel, both packed in pairs.
 template <pair_products Products>
 using strip_of_pairs = strip_sums<float, int(panel_shape<float>::width / Products::lanes), Products>;
 
 /// scores[r * tile + n] = factors[r] * (sum_d queries[d][r] . keys[d][n]) * scales[n] over pairs d of
 /// channels, for one panel.
 ///
-/// \param queries  [pairs, rows] of pairs
-/// \param keys     [pairs, width] of pairs
+/// \param queries  [count, rows], each element two adjacent numbers
+/// \param keys     [count, width], each element two adjacent numbers
 /// \param factors  [rows]
 /// \param scales   [width], or null for ones
 template <pair_products Products>
@@ -252,8 +258,8 @@ EIGEN_DONT_INLINE void score_panel_of_pairs(const typename Products::number* que
 /// over pairs j of keys in [first, last), for one panel of channels. The sum over j starts at zero, as in
 /// value_panel.
 ///
-/// \param weights  [rows, tile / 2] of pairs
-/// \param values   [tile / 2, width] of pairs
+/// \param weights  [rows, tile / 2], each element two adjacent numbers
+/// \param values   [tile / 2, width], each element two adjacent numbers
 /// \param factors  [rows], or null for ones
 /// \param sums     [rows, width]
 template <pair_products Products>
@@ -305,8 +311,8 @@ void pack_pairs_transposed(const typename Products::stored* rows, Index row_stri
   }
 }
 
-/// Copies the pairs of one row to `packed`, `packed_stride` apart, with a zero after an odd number of
-/// channels.
+/// Copies the pairs of one row to `packed`, where they are `packed_stride` apart. A zero follows an odd
+/// number of channels.
 template <class Number>
 void pack_strided_pairs(const Number* row, Index depth, Number* packed, Index packed_stride) {
   for (; depth > 1; depth -= 2, row += 2, packed += packed_stride) std::copy_n(row, 2, packed);
@@ -325,8 +331,8 @@ Index place_of_channel(Index c) {
   return c / both * both + Products::place_of_channel(c % both);
 }
 
-/// Copies channels [0, depth) of two adjacent tokens into panels of pairs, `panel_stride` apart, followed by
-/// zeros.
+/// Copies channels [0, depth) of two adjacent tokens into panels of pairs that are `panel_stride` apart.
+/// Zeros fill the last panel.
 template <pair_products Products>
 void pack_rows_of_pairs(const typename Products::stored* even, const typename Products::stored* odd,
                         Index depth, typename Products::number* packed, Index panel_stride) {
@@ -350,7 +356,7 @@ void pack_rows_of_pairs(const typename Products::stored* even, const typename Pr
   }
 }
 
-/// Writes one token's half of each pair. The other half is unchanged.
+/// Writes the half of each pair that belongs to one token. The other half is unchanged.
 ///
 /// \param half  0 for the even token, 1 for the odd one
 template <pair_products Products>
