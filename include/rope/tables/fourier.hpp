@@ -21,18 +21,18 @@
 
 /// FoPE, Fourier position embeddings. Layers before attention mix the frequencies of a channel, so a single
 /// angle per pair is not enough. FoPE gives every pair a learned mixture of all frequencies instead. It drops
-/// frequencies without a full turn in training: their pairs do not rotate.
+/// frequencies that made no full turn in training. Pairs of dropped frequencies do not rotate.
 ///
 /// Source: Hua et al. 2024, Fourier Position Embedding, arXiv:2412.17739; `FourierRotaryEmbedding` of vLLM
 
 namespace rope::inline ROPE_ABI {
 
 /// The frequencies that complete a full turn within `max_position` tokens: inv_freq(i) > 2 pi / max_position.
-/// For a fixed number of them (vLLM's num_inv_freq) use
+/// For a fixed number of frequencies (vLLM's num_inv_freq) use
 /// frequencies::custom(schedule.inv_freq().topRows(count)).
 ///
-/// Throws:  std::invalid_argument unless schedule has one axis, max_position is finite and positive, and a
-///          frequency is kept
+/// Throws:  std::invalid_argument unless schedule has one axis, max_position is finite and positive, and at
+///          least one frequency is kept
 inline frequencies fourier_frequencies(const frequencies& schedule, double max_position) {
   if (schedule.axes() != 1)
     detail::throw_invalid("fourier_frequencies", "frequencies must have one axis, got ", schedule.axes());
@@ -60,17 +60,19 @@ inline frequencies fourier_frequencies(const frequencies& schedule, double max_p
 ///     const frequency_table<> table = fourier_table(kept, cos_coef, sin_coef, head_dim / 2, 0, 8192);
 ///
 /// With identity matrices as both mixtures this is RoPE with the dropped frequencies set to 0. Every key head
-/// of a model has its own mixtures: make one table per key head and rotate `head_range`s, the query heads of
-/// a group with the table of their key head. `unrotate` divides every pair by its own cos^2 + sin^2.
+/// of a model has its own mixtures. Make one table per key head, and rotate `head_range`s: each key head, and
+/// the query heads of its group, with the table of this key head. `unrotate` divides every pair by its own
+/// cos^2 + sin^2.
 ///
-/// \param kept              f [kept], on one axis, and m
+/// \param kept              the kept frequencies f, [kept], on one axis, and m
 /// \param cos_mix, sin_mix  Eigen expressions [kept, mixed], float or double (`cos_coef`, `sin_coef` of vLLM)
 /// \param pairs             pairs of the table, at least mixed: half of head_dim in vLLM
 ///
 /// Throws:    std::invalid_argument if last < first, the frequencies have more than one axis, a shape does
 ///            not fit, a value is not finite, or a pair of a row is mixed to (almost) nothing, so that it
 ///            has no inverse; std::length_error if the positions or entries exceed the address space
-/// Accuracy:  sums in double, (kept + 2) 2^-53 sum_j |mix(j, d)|, and one rounding to S
+/// Accuracy:  the sums, computed in double, have errors of at most (kept + 2) 2^-53 sum_j |mix(j, d)|. They
+///            are rounded once to S
 /// Source:    vLLM, which pads sin with 0; the first published code pads it with 1, so that a pair beyond the
 ///            mixture becomes (u - v, v + u)
 template <class S = float, class CosMix, class SinMix, std::integral First, std::integral Last>

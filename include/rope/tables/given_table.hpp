@@ -39,7 +39,7 @@ S entry_of(double value) {
 
 /// Makes a frequency_table from given entries; a friend of frequency_table.
 struct given_entries {
-  /// The table whose row r `write(r, cos, sin)` writes, cos [pairs] and sin [pairs].
+  /// Makes a table. write(r, cos, sin) writes its row r, cos [pairs] and sin [pairs].
   ///
   /// \param origin  the frequencies that the table reports: pairs, inv_freq and attention_factor
   ///
@@ -74,8 +74,8 @@ struct given_entries {
     return table;
   }
 
-  /// Replaces the hash of the entries by a hash of the rule that made them. Two tables of one rule are then
-  /// equal for any ranges of positions.
+  /// Replaces the hash of the entries by a hash of the rule that made them. Two tables made by one rule then
+  /// have equal fingerprints for any ranges of positions.
   template <class S>
   static void identify(frequency_table<S>& table, std::uint64_t rule) {
     table.fingerprint_ = mix(rule, 3);
@@ -105,8 +105,9 @@ void check_same_shape(const char* function, const Cos& cos, const Sin& sin) {
 
 namespace rope::inline ROPE_ABI {
 
-/// The relation of the columns of an angle, cos or sin matrix to pairs. There is no default, because a matrix
-/// read in the wrong form gives wrong angles or twice the pairs.
+/// How the columns of a matrix of angles, cos or sin belong to pairs. The two wide forms, `concatenated` and
+/// `repeated`, have every number twice. There is no default, because a matrix read in the wrong form gives
+/// wrong angles or twice the pairs.
 enum class table_form {
   half_width,    ///< [rows, pairs]      a0 a1 a2 ...          ONNX, FlashAttention, vLLM, candle
   concatenated,  ///< [rows, 2 pairs]    a0 a1 ... a0 a1 ...   Hugging Face `cat((freqs, freqs))`
@@ -116,10 +117,11 @@ enum class table_form {
 namespace detail {
 
 /// The largest difference between cos^2 + sin^2 of a pair and the table's common value, relative to it, for
-/// entries with unit roundoff u. A float or double entry has an error of at most 1 ulp from the cos or sin of
-/// another library and half an ulp from its product with m, together 3 u: a sum of squares has 6 u, the
-/// common value as much, and the sum computed here in double 2 u more. A 16-bit entry is a float that was
-/// rounded once, u: 2 u and 2 u, and as much again if m was multiplied in 16 bits.
+/// entries with unit roundoff u. A float or double entry has an error of at most 3 u: 1 ulp from the cos or
+/// sin of another library, and half an ulp from its product with m. A sum of squares then has an error of 6
+/// u, the common value has 6 u too, and the sum computed here in double adds 2 u. A 16-bit entry is a float
+/// that was rounded once, with an error of u. This gives 2 u and 2 u, and twice as much if m was multiplied
+/// in 16 bits.
 template <class Entry>
 inline constexpr double radius_tolerance = std::is_same_v<Entry, double>        ? 16 * 0x1p-53
                                            : std::is_same_v<Entry, float>       ? 16 * 0x1p-24
@@ -168,7 +170,8 @@ inline double checked_angle(const char* function, double angle, Index r, Index i
   return angle;
 }
 
-/// m^2, the median of cos^2 + sin^2, if the sum of every pair is equal to it within radius_tolerance.
+/// Returns m^2, which is the median of cos^2 + sin^2. Checks that the sum of every pair equals it within
+/// radius_tolerance.
 ///
 /// Throws:  std::invalid_argument
 template <class Entry, class Cos, class Sin>
@@ -203,19 +206,21 @@ double checked_square(const char* function, const Cos& cos, const Sin& sin, tabl
 ///
 ///     const frequency_table<> table = table_of_angles(angles, table_form::half_width);
 ///
-/// Angles [batch, tokens, pairs] are passed as [batch * tokens, pairs]; rotate with `row_starts` 0, tokens,
-/// 2 tokens, ... If the angles differ between heads, make one table per head and rotate `head_range`s.
+/// Pass angles [batch, tokens, pairs] as [batch * tokens, pairs], and rotate with `row_starts` 0, tokens, 2
+/// tokens, ... If the angles differ between heads, make one table per head and rotate `head_range`s.
 ///
 /// \tparam S                 float or double: the type of a table entry
 /// \param  angles            Eigen expression [rows, pairs], or [rows, 2 pairs] in the two wide forms
 /// \param  attention_factor  m, finite and positive
 ///
-/// Throws:    std::invalid_argument if an angle is not finite or not below 2^64, there is no pair, the copies
-///            of a wide form differ, or attention_factor is not positive and normal in S; std::length_error
-///            if the positions of the rows exceed 64 bits, or their entries the address space
-/// Accuracy:  that of a frequency_table, for cos and sin of the given angle: 0.5 ulp (float), 0.51 (double)
+/// Throws:    std::invalid_argument if an angle is infinite, NaN or at least 2^64 in magnitude, there is no
+///            pair, the copies of a wide form differ, or attention_factor is not positive and normal in S;
+///            std::length_error if the positions of the rows exceed 64 bits, or their entries the address
+///            space
+/// Accuracy:  as a frequency_table, for cos and sin of the given angle: 0.5 ulp (float), 0.51 (double)
 /// Source:    `apply_learned_rotations` of lucidrains/rotary-embedding-torch. Its RotaryEmbedding returns
-///            angles in the repeated form, that of Transformer Engine in the concatenated form
+///            angles in the repeated form. The rotary embedding of Transformer Engine returns them in the
+///            concatenated form
 template <class S = float, class Derived>
 frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, table_form form,
                                    std::int64_t first = 0, double attention_factor = 1.0) {
@@ -234,7 +239,7 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
       });
 }
 
-/// The table of learned rotations, each of which rotates several pairs, with a list of frequencies.
+/// The table of learned rotations, each of which rotates one pair for every frequency of a list.
 ///
 ///     angle of pair a * ranges.size() + f  =  rotations(r, a) * ranges(f)
 ///
@@ -243,7 +248,7 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
 /// \param rotations  Eigen expression [rows, rotations], radians
 /// \param ranges     vector [ranges]
 ///
-/// Throws:    as above; std::invalid_argument if a range is not finite or not below 2^64
+/// Throws:    as above; std::invalid_argument if a range is infinite, NaN or at least 2^64 in magnitude
 /// Accuracy:  as above; the product is exact
 /// Source:    `apply_learned_rotations(..., freq_ranges)` of lucidrains/rotary-embedding-torch
 template <class S = float, class Derived, class Ranges>
@@ -314,17 +319,17 @@ frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eige
       });
 }
 
-/// A table of arbitrary entries, not checked to be rotations: pairs that also grow or shrink (xPos), mixtures
-/// of several angles (FoPE), entries of low precision. `unrotate` divides every pair by its own cos^2 +
-/// sin^2.
+/// A table of arbitrary entries, which need not be rotations. Examples are pairs that also grow or shrink
+/// (xPos), mixtures of several angles (FoPE), and entries of low precision. `unrotate` divides every pair by
+/// its own cos^2 + sin^2.
 ///
 ///     const frequency_table<> table = table_of_entries(cos, sin);
 ///
 /// \param cos, sin  Eigen expressions [rows, pairs], float, double, Eigen::half or Eigen::bfloat16
 ///
 /// Throws:    std::invalid_argument if the shapes differ, an entry is not finite, or sqrt(cos^2 + sin^2) of a
-///            pair is outside [2^-126, 2^126] (float) or [2^-500, 2^500] (double), so that the pair and its
-///            inverse are numbers. std::length_error as table_of_angles
+///            pair is outside [2^-126, 2^126] (float) or [2^-500, 2^500] (double), where the pair and its
+///            inverse are numbers of S. std::length_error as table_of_angles
 /// Accuracy:  the entries, rounded to S
 template <class S = float, class Cos, class Sin>
 frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,

@@ -16,29 +16,31 @@
 
 /// Exact angles. position * inv_freq grows without bound while only its remainder modulo 2 pi matters, so a
 /// floating-point angle loses one bit each time the position doubles. Here an angle is an integer count of
-/// 2^-192 turns: multiplying by a position and dropping whole turns are then exact, at every position and
-/// under every compiler flag, and one rounding to double happens after the reduction.
+/// 2^-192 turn. Multiplying it by a position and dropping whole turns are then exact, at every position and
+/// under every compiler flag. The only rounding to double comes after this reduction.
 ///
-/// Why 192 bits. The relative error of an entry is that of the angle's distance to the nearest quarter turn,
-/// where a cosine or sine vanishes. With inv_freq = n 2^e and position = p, both integers, that distance is
+/// Why 192 bits? At every quarter turn, cosine or sine is 0. Close to it, the relative error of the entry is
+/// that of the angle's distance to the quarter turn. With inv_freq = n 2^e and position = p, both integers,
+/// that distance is
 ///
 ///     d = |n p 2^e / (2 pi) - k / 4|  turns,   n < 2^53,  e <= 11,  |p| < 2^b,  and k the nearest integer
 ///
-/// For all N below a limit, the smallest |N x - K| belongs to a convergent of the continued fraction of x.
-/// For x = 2^e 2 / pi, every e, and N = n p < 2^(53 + b), and if k is not 0, this gives
+/// For all N below a limit, the smallest |N x - K| belongs to a convergent of the continued fraction of x. If
+/// k is not 0, x = 2^e 2 / pi for every e, and N = n p < 2^(53 + b), this gives
 ///
-///     b    d >      what a phase may be off by    and is
+///     b    d >      allowed error of a phase      its error
 ///     31   2^-90    2^-58 d = 2^-148              2^31 2^-193 = 2^-162, counted in steps
 ///     53   2^-115   2^-58 d = 2^-173              2^-192, as a product
 ///     63   2^-125   2^-58 d = 2^-183              2^-191, as a sum of two products
 ///
 /// where 2^-58 d is 2^-5 ulp of double (tests/oracle/nearest_axes.test.cpp). With steps of 128 bits the error
 /// would be 2^-98, and a double entry would lose most of its digits. If k is 0, nothing cancels, and d is as
-/// small as inv_freq * position. Below 2^-60 rad the angle is therefore multiplied instead of counted
-/// (detail/table_rows.hpp).
+/// small as inv_freq * position. Below 2^-60 rad, the angle is therefore computed as a product of two
+/// numbers, not as a count (detail/table_rows.hpp).
 ///
-/// Sine and cosine in integers: no compiler flag, fused operation or C library changes a bit of the results.
-/// Words of 64 bits give the entries of double tables, words of 128 bits the nearest floats.
+/// Sine and cosine are computed in integers, so no compiler flag, fused operation or C library changes a bit
+/// of the results. Words of 64 bits give the entries of double tables, and words of 128 bits give the nearest
+/// floats.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -48,7 +50,8 @@ constexpr double scale_of_bits(int exponent) {
 }
 
 /// The coefficients of sin x = x (1 - h^2 (s_0 - h^2 (s_1 - ...))), h = x / 2, in units of the last bit of a
-/// Word. For 128 bits 4^k / (2 k + 1)! of Taylor, for 64 bits fewer: tests/oracle/sine_cosine.py.
+/// Word. For 128 bits they are 4^k / (2 k + 1)! of Taylor's series. For 64 bits there are fewer, found by
+/// tests/oracle/sine_cosine.py.
 template <class Word>
 inline constexpr std::array sine_series = [] {
   std::array<uint128, 15> series = {};
@@ -64,8 +67,8 @@ inline constexpr std::array sine_series<std::uint64_t> = {
     std::uint64_t{0x0001ae64528d7e53u}, std::uint64_t{0x00000b0904623e14u},
     std::uint64_t{0x000000355448e1d4u}};
 
-/// The coefficients of cos x = 1 - 2 (h^2 - h^4 (c_0 - h^2 (c_1 - ...))); those of Taylor are
-/// 4^k / (2 (2 k)!) from k = 2 on.
+/// The coefficients of cos x = 1 - 2 (h^2 - h^4 (c_0 - h^2 (c_1 - ...))); those of Taylor's series are 4^k /
+/// (2 (2 k)!) from k = 2 on.
 template <class Word>
 inline constexpr std::array cosine_series = [] {
   std::array<uint128, 15> series = {};
@@ -81,7 +84,7 @@ inline constexpr std::array cosine_series<std::uint64_t> = {
     std::uint64_t{0x000047bb632432e7u}, std::uint64_t{0x0000019393241f1du},
     std::uint64_t{0x00000006aaf46294u}};
 
-/// The upper bits of a number of 192.
+/// The upper bits of a number of 192 bits.
 template <class Word>
 constexpr Word upper_bits(uint192 a) {
   if constexpr (std::is_same_v<Word, uint128>)
@@ -90,8 +93,8 @@ constexpr Word upper_bits(uint192 a) {
     return a.hi;
 }
 
-/// z (s_0 - z (s_1 - z (s_2 - ...))) of an odd number of coefficients. Two terms per step, which halves the
-/// chain of dependent products.
+/// z (s_0 - z (s_1 - z (s_2 - ...))) of an odd number of coefficients. Each step adds two terms, which halves
+/// the chain of dependent products.
 template <class Word, std::size_t terms>
 EIGEN_ALWAYS_INLINE constexpr Word alternating_sum(Word z, Word square,
                                                    const std::array<Word, terms>& series) {
@@ -102,7 +105,7 @@ EIGEN_ALWAYS_INLINE constexpr Word alternating_sum(Word z, Word square,
   return multiply_upper(z, sum);
 }
 
-/// sin x = sine 2^exponent and cos x = 1 - 2 half_versine 2^-bits, where a Word has `bits`.
+/// sin x = sine 2^exponent and cos x = 1 - 2 half_versine 2^-bits, where a Word has `bits` bits.
 template <class Word>
 struct fixed_pair {
   Word sine;
@@ -149,7 +152,7 @@ constexpr double nearest_float(uint128 mantissa, int exponent, double m) {
   mantissa = mantissa << zeros;
   const uint128 product = multiply(mantissa.hi, factor) + uint128{0, multiply_upper(mantissa.lo, factor)};
   const int lowest = exponent - zeros + static_cast<int>(bits >> 52) - 1086 + 64;  // exponent of its last bit
-  // A float has 24 bits from its first one on, and none below 2^-149.
+  // A float has 24 bits from its highest one on, and none below 2^-149.
   const int last = lowest + 127 - leading_zeros(product) - 23, unit = last < -149 ? -149 : last;
   const int dropped = unit - lowest;
   if (dropped > 128) return 0;
@@ -256,7 +259,7 @@ class binary_turns {
 ///
 ///     phase = round(2^192 * frac(inv_freq * coordinate / (2 pi)))
 ///
-/// With the default coordinate, the step of one position: `phase_of(f) * p` is the phase of pair f at
+/// With the default coordinate, it is the step of one position: `phase_of(f) * p` is the phase of pair f at
 /// position p.
 ///
 /// Requires:  both finite, |inv_freq| < 2^64, |coordinate| <= 2^64
@@ -269,21 +272,22 @@ inline phase phase_of(double inv_freq, double coordinate = 1.0) {
 
 namespace detail {
 
-/// Whether a position is beyond 2^31, the last one for which position * step is exact enough when the step is
+/// Whether |position| is above 2^31. Up to there, position * step is exact enough, although the step is
 /// rounded to 2^-192 turn.
 constexpr bool beyond_steps(std::int64_t position) {
   constexpr std::int64_t reach = std::int64_t{1} << 31;
   return position > reach || position < -reach;
 }
 
-/// Whether a step has too few significant bits above 2^-192 turn, fewer than 61, to be multiplied by
-/// positions.
+/// Whether a step has fewer than 61 significant bits above 2^-192 turn. These are too few to multiply the
+/// step by positions.
 inline bool slower_than_steps(double inv_freq) { return (std::abs)(inv_freq) < 0x1p-128; }
 
 }  // namespace detail
 
-/// The phase at an integer position, for tables of positions and of coordinates: position * step up to 2^31
-/// in magnitude; the exact product position * inv_freq beyond that and for an inv_freq below 2^-128.
+/// The phase at an integer position, for tables of positions and of coordinates. It is position * step up to
+/// 2^31 in magnitude. Beyond that, and for an inv_freq below 2^-128, it is the exact product position *
+/// inv_freq.
 ///
 /// Requires:  step == phase_of(inv_freq)
 /// Accuracy:  2^-162 turn up to 2^31, 2^-191 turn beyond
@@ -309,7 +313,8 @@ struct cos_sin {
 
 namespace detail {
 
-/// An angle as a number of quarter turns and the distance to the nearest one, at most an eighth of a turn.
+/// An angle as the nearest number of quarter turns, and the distance to it, which is at most an eighth of a
+/// turn.
 struct quadrant_distance {
   std::uint64_t quadrant;  // modulo 4
   std::uint64_t sign;      // of the distance: all bits if it is negative, otherwise 0
@@ -323,8 +328,8 @@ EIGEN_ALWAYS_INLINE constexpr quadrant_distance nearest_quadrant(phase p) {
   return {quadrant, sign, negate_if(sign, {hi, p.turn.mid, p.turn.lo})};
 }
 
-/// cos and sin of an angle from those of its distance to the nearest quarter turn. Without a branch, because
-/// the quadrants of a row are in no order that a processor could predict.
+/// cos and sin of an angle from those of its distance to the nearest quarter turn. There is no branch,
+/// because a processor could not predict the quadrants of a row.
 EIGEN_ALWAYS_INLINE constexpr cos_sin in_quadrant(const quadrant_distance& angle, cos_sin distance) {
   constexpr std::uint64_t sign_bit = std::uint64_t{1} << 63;
   const auto c = detail::bit_cast<std::uint64_t>(distance.cos),

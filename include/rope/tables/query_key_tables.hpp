@@ -53,7 +53,7 @@ auto tables_of(const Tables& tables) { return query_key_tables(tables.queries(),
 }  // namespace detail
 
 /// The tables of a call of attention: a frequency_table, a placed_table, or a type whose `queries()` and
-/// `keys()` return one of these each, as those of query_key_tables and xpos do.
+/// `keys()` each return one of these two, such as query_key_tables and xpos.
 template <class Tables>
 concept attention_tables = requires(const Tables& tables) {
   detail::tables_of(tables);

@@ -24,8 +24,8 @@ namespace detail {
 
 /// Makes tables that do not own their memory; a friend of frequency_table.
 struct borrowed_table {
-  /// The table at `coordinates`. It writes its entries to `entries`, and to at_origin whether all coordinates
-  /// of a row are 0.
+  /// Makes the table at `coordinates`. Writes its entries to `entries`, and writes to at_origin whether all
+  /// coordinates of a row are 0.
   template <class S>
   static frequency_table<S> at(const frequencies& of, std::uint64_t fingerprint, const row_angles& angles,
                                number_array<double>&& coordinates, number_array<S>&& entries,
@@ -81,9 +81,9 @@ class row_maker {
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; its coefficients are read twice
   /// \param rows         [rows * rotary_dim] entries, which share no memory with the coordinates
   ///
-  /// Throws:  std::invalid_argument, before anything is written, if the columns are not the axes of the
-  ///          frequencies, a coordinate is not finite or above 2^53 in magnitude, or the number of entries is
-  ///          not rows * rotary_dim
+  /// Throws:  std::invalid_argument, before anything is written, if the number of columns differs from the
+  ///          number of axes, a coordinate is infinite, NaN or above 2^53 in magnitude, or the number of
+  ///          entries is not rows * rotary_dim
   template <class Derived>
   void write(const Eigen::DenseBase<Derived>& coordinates, std::span<S> rows) const {
     check_coordinates(coordinates);
@@ -109,10 +109,11 @@ class row_maker {
     write_row([at](Index /*a*/) { return at; }, row.data());
   }
 
-  /// The bytes that `table` needs for `rows` rows: per row 2 * pairs entries, one double per axis and one
-  /// byte; 7 more bytes for alignment.
+  /// The bytes that `table` needs for `rows` rows: 2 * pairs entries, one double per axis and one byte for
+  /// each row, and 7 more bytes for alignment.
   ///
-  /// Throws:  std::invalid_argument if rows is negative; std::length_error if they exceed the address space
+  /// Throws:  std::invalid_argument if rows is negative; std::length_error if the bytes exceed the address
+  ///          space
   std::size_t memory_size(Index rows) const {
     if (rows < 0) detail::throw_invalid("row_maker::memory_size", "rows must not be negative, got ", rows);
     const auto row = static_cast<std::size_t>(rotary_dim()) * sizeof(S) +
@@ -124,14 +125,15 @@ class row_maker {
   }
 
   /// The table at coordinates, one row per token, in the caller's memory. It equals frequency_table(of,
-  /// coordinates) and can be used wherever a table can. It refers to the row_maker and to the memory, which
-  /// must outlive it and stay unchanged. A copy of the table has its own memory.
+  /// coordinates) and can be used wherever a table can. The row_maker and the memory must outlive the table
+  /// and stay unchanged, because the table refers to both. A copy of the table has its own memory.
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; its coefficients are read twice
-  /// \param memory       at least memory_size(rows) bytes, at any address, which the coordinates do not share
+  /// \param memory       at least memory_size(rows) bytes, at any address. The coordinates must not lie in it
   ///
-  /// Throws:  std::invalid_argument, before anything is written, if the columns are not the axes of the
-  ///          frequencies, a coordinate is not finite or above 2^53 in magnitude, or the memory is too small
+  /// Throws:  std::invalid_argument, before anything is written, if the number of columns differs from the
+  ///          number of axes, a coordinate is infinite, NaN or above 2^53 in magnitude, or the memory is too
+  ///          small
   template <class Derived>
   frequency_table<S> table(const Eigen::DenseBase<Derived>& coordinates, std::span<std::byte> memory) const {
     check_coordinates(coordinates);

@@ -79,7 +79,7 @@ placed_table<S> placed(const placed_table<S>& table) {
 
 }  // namespace detail
 
-/// A table that heads rotate by: a frequency_table or a placed_table.
+/// A table by which heads are rotated: a frequency_table or a placed_table.
 template <class Table>
 concept rotation_table = requires(const Table& table) {
   detail::placed(table);
@@ -89,7 +89,7 @@ concept rotation_table = requires(const Table& table) {
 enum class table_source {
   positions,     ///< a range of positions: the angle of pair i at position p is exactly p * inv_freq(i)
   float_angles,  ///< a range of positions, by angles in float
-  coordinates,   ///< coordinates [rows, axes], one row of them per token
+  coordinates,   ///< coordinates [rows, axes], one row per token
   entries        ///< the caller (given_table.hpp); cos^2 + sin^2 may differ from pair to pair
 };
 
@@ -151,12 +151,13 @@ class frequency_table {
   ///
   /// \param coordinates  [rows, axes] Eigen expression, integer or real; a vector is [rows, 1]
   ///
-  /// Throws:    std::invalid_argument if the columns are not the axes of the frequencies, or a coordinate is
-  ///            not finite or above 2^53 in magnitude; std::length_error as above
-  /// Accuracy:  that of positions, also for fractional and negative coordinates and up to 2^53
+  /// Throws:    std::invalid_argument if the number of columns differs from the number of axes, or a
+  ///            coordinate is infinite, NaN or above 2^53 in magnitude; std::length_error as above
+  /// Accuracy:  as for positions, also for fractional and negative coordinates and up to 2^53
   ///            (tests/oracle/coordinates.test.cpp)
-  /// Cost:      that of a range, and half as much again per further axis; in double two to six times as much
-  ///            for one to three axes of coordinates that are not integers
+  /// Cost:      that of a range of positions for the first axis, and half of it for every further axis.
+  ///            Tables of double take two to six times as long for coordinates that are not integers, with
+  ///            one to three axes
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
       : frequency_table(of, detail::checked_coordinates(of.axes(), coordinates), coordinates_tag{}) {}
@@ -172,14 +173,15 @@ class frequency_table {
         "the tables of a model are model_tables(model, count)");
   }
 
-  /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to theirs.
+  /// A table computed entirely in float, as in float32 pipelines, for results as close as possible to those
+  /// of such pipelines.
   ///
   ///     angle = float(position) float(inv_freq);   entries: float(m) cos(angle), float(m) sin(angle)
   ///
   /// Throws:    as for an exact table
-  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255,
-  ///            1.2e-4 at 4096, 9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. cos and sin are within
-  ///            an ulp of PyTorch's for the same angle, whose inv_freq may itself differ by an ulp of float
+  /// Accuracy:  an error that grows with the position. Largest over 64 pairs, base 10000: 4e-6 at 255, 1.2e-4
+  ///            at 4096, 9e-4 at 32768, 2.6e-3 at 131071, 2.5e-2 at 1048575. For the same angle, cos and sin
+  ///            are within an ulp of PyTorch's. The inv_freq of PyTorch may itself differ by an ulp of float
   /// Source:    LlamaRotaryEmbedding of Hugging Face transformers
   template <std::integral First, std::integral Last>
   static frequency_table with_float_angles(const frequencies& of, First first, Last last) {
@@ -249,7 +251,7 @@ class frequency_table {
   bool contains(std::int64_t position) const { return position >= first() && position < last(); }
 
   /// This table placed in the head: it rotates channels [first_channel, first_channel + rotary_dim) of every
-  /// head. It must outlive the result.
+  /// head. The table must outlive the result.
   ///
   /// Throws:  std::invalid_argument if first_channel is negative
   placed_table<S> at_channel(Index first_channel) const ROPE_DETAIL_LIFETIMEBOUND {
@@ -269,7 +271,8 @@ class frequency_table {
             Eigen::OuterStride<>(2 * pairs())};
   }
 
-  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
+  /// Whether the rotation at `position` is the identity, that is, every coordinate is zero and
+  /// attention_factor is 1.
   ///
   /// Throws:  std::out_of_range
   bool is_identity(std::int64_t position) const { return view().is_identity(checked(position)); }

@@ -22,15 +22,16 @@
 #include <rope/tables/table.hpp>
 
 /// xPos: rotary embedding whose scores also decay with distance. In addition to its rotation, every pair
-/// grows or shrinks exponentially with the position, and keys do so inversely to queries:
+/// grows or shrinks exponentially with the position. Keys shrink by the factor by which queries grow:
 ///
 ///     query at p:  growth_i(p) R(angle_i(p)),     key at p:  R(angle_i(p)) / growth_i(p)
 ///     growth_i(p) = exp(rate_i (p - center) / scale_base)
 ///
-/// A score therefore has the factor exp(rate_i (p_query - p_key) / scale_base). With rate < 0 it is less than
-/// 1 for every key before the query and more than 1 for every key after it: xPos is for causal attention. The
-/// center cancels only if queries and keys share it. Libraries that derive the center from the length of a
-/// call compute different scores with and without a cache. Here the center is a constant of the model.
+/// A score therefore has the factor exp(rate_i (p_query - p_key) / scale_base). With rate < 0, this factor is
+/// less than 1 for every key before the query and more than 1 for every key after it. So xPos is for causal
+/// attention. The center cancels only if queries and keys share it. Libraries that derive the center from the
+/// length of a call compute different scores with and without a cache. Here the center is a constant of the
+/// model.
 
 namespace rope::inline ROPE_ABI {
 
@@ -38,7 +39,7 @@ namespace rope::inline ROPE_ABI {
 ///
 ///     rate_i = ln((2 i + gamma d) / ((1 + gamma) d)),   d = rotary_dim
 ///
-/// Throws:  std::invalid_argument unless rotary_dim is even and positive and gamma finite and positive
+/// Throws:  std::invalid_argument unless rotary_dim is even and positive, and gamma is finite and positive
 /// Source:  Sun et al. 2022, A Length-Extrapolatable Transformer, arXiv:2212.10554, section 3.2 and
 ///          algorithm 1; gamma = 0.4 as in torchscale, FlashAttention, and
 ///          lucidrains/rotary-embedding-torch
@@ -58,12 +59,12 @@ Rates xpos_rates(Index rotary_dim, double gamma = 0.4) {
 ///
 ///     const xpos tables(frequencies(128), 4096, {.center = 2048, .scale_base = 256});
 struct xpos_growth {
-  /// The position of growth 1, shared by queries and keys. Growth is least extreme when it is in the middle
-  /// of the positions used: half the context length.
+  /// The position of growth 1, shared by queries and keys. Growth is least extreme when the center is in the
+  /// middle of the positions used, that is, at half the context length.
   double center;
-  /// Positions in which a pair grows by exp(rate).
+  /// The number of positions over which a pair grows by exp(rate).
   double scale_base = 512;
-  /// [pairs] of any sign, or empty: xpos_rates(rotary_dim).
+  /// Rates of any sign, [pairs]. Empty: xpos_rates(rotary_dim).
   number_array<double> rates = {};
 };
 
@@ -82,9 +83,9 @@ struct xpos_growth {
 /// \tparam S  float or double: the type of a table entry
 ///
 /// Invariant: immutable. Every growth is a normal number of S, at most 2^126 (float) or 2^500 (double). With
-///            16-bit channels, growth times channel must stay below the largest number of the type, 65504 of
-///            Eigen::half: up to a length of about 4096 with the rates of the paper and a center in the
-///            middle.
+///            16-bit channels, growth times channel must stay below the largest number of the type, which is
+///            65504 for Eigen::half. With the rates of the paper and a center in the middle, it does up to a
+///            length of about 4096.
 /// Accuracy:  an entry is m growth cos or m growth sin, within 0.51 ulp in float and 3 ulp in double
 /// Cost:      twice that of a frequency_table, and an exponential per entry
 /// Source:    Sun et al. 2022, arXiv:2212.10554
@@ -101,7 +102,7 @@ class xpos {
   /// Positions first .. last - 1, which may be negative.
   ///
   /// Throws:  std::invalid_argument if last < first, the frequencies have more than one axis, the center or a
-  ///          rate is not finite, scale_base is not finite and positive, the rates are not one per pair, or
+  ///          rate is not finite, scale_base is not finite and positive, there is not one rate per pair, or
   ///          the growth of a pair at an end of the range leaves the range of S; std::length_error if the
   ///          positions or entries exceed the address space
   template <std::integral First, std::integral Last>
@@ -140,7 +141,7 @@ class xpos {
 
   /// The position of growth 1.
   double center() const { return growth_.center; }
-  /// The number of positions in which pair i grows by exp(rate_i).
+  /// The number of positions over which pair i grows by exp(rate_i).
   double scale_base() const { return growth_.scale_base; }
   /// The rate of every pair, [pairs]; valid while this object lives.
   template <class Map = typename frequency_table<S>::double_map>

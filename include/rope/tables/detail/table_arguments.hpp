@@ -31,7 +31,8 @@ constexpr bool at_most(Integer value, std::int64_t most) {
 
 /// A position as a signed 64-bit integer.
 ///
-/// Throws:  std::length_error if an unsigned position exceeds its range: it would become negative
+/// Throws:  std::length_error if an unsigned position exceeds the range of that type, because it would become
+///          negative
 template <std::integral Position>
 std::int64_t checked_position(const char* function, Position position) {
   if (!at_most(position, (std::numeric_limits<std::int64_t>::max)()))
@@ -39,7 +40,7 @@ std::int64_t checked_position(const char* function, Position position) {
   return static_cast<std::int64_t>(position);
 }
 
-/// A count of positions.
+/// Returns a count of positions.
 ///
 /// Throws:  std::invalid_argument if it is negative; std::length_error as checked_position
 template <std::integral Count>
@@ -60,7 +61,7 @@ Index checked_rows(const char* function, First first, Last last) {
   return to_index(to - from);
 }
 
-/// The number of rows.
+/// Returns the number of rows.
 ///
 /// Throws:  std::invalid_argument if there is no pair; std::length_error if the entries exceed the address
 ///          space
@@ -75,10 +76,10 @@ Index checked_entries(Index rows, Index pairs) {
   return rows;
 }
 
-/// The attention_factor m.
+/// Returns the attention_factor m.
 ///
 /// Throws:  std::invalid_argument if m is not a normal number of S, [2^-126, 2^128 - 2^104] for float and
-///          [2^-1022, 2^1024 - 2^971] for double: m cos would overflow or lose digits
+///          [2^-1022, 2^1024 - 2^971] for double, because m cos would overflow or lose digits
 template <class S>
 double checked_magnitude(double attention_factor) {
   using limits = std::numeric_limits<S>;
@@ -105,8 +106,8 @@ std::uint64_t checked_fingerprint(const frequencies& of) {
 
 /// Checks the coordinates at(row, axis).
 ///
-/// Throws:  std::invalid_argument if there is not one per axis of the frequencies, or one is not finite or
-///          above 2^53 in magnitude, up to which a double holds every integer
+/// Throws:  std::invalid_argument if the number of columns differs from the number of axes, or a coordinate
+///          is infinite, NaN or above 2^53 in magnitude. Up to 2^53 a double holds every integer
 template <class At>
 void check_row_coordinates(const char* function, Index axes, Index rows, Index columns, const At& at) {
   using coordinate = std::decay_t<decltype(at(Index{}, Index{}))>;

@@ -17,7 +17,7 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/phase.hpp>
 
-/// Rows of a table: their layout for loops, and their computation from phases.
+/// Rows of a table: how loops find the entries, and how entries are computed from phases.
 ///
 /// The phases of all pairs for a row of a table, at a position or at coordinates.
 
@@ -26,7 +26,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// The frequency of one pair on one axis.
 struct pair_frequency {
   double inv_freq = 0;
-  phase step;  // of one unit
+  phase step;  // for one unit of position
 
   pair_frequency() = default;
   explicit pair_frequency(double frequency) : pair_frequency(frequency, binary_turns(frequency, 1.0)) {}
@@ -43,8 +43,9 @@ struct pair_frequency {
   }
 };
 
-/// Phases of the angles sum_a inv_freq(i, a) * coordinate_a, for every pair i: all bits of one pair, or 64
-/// bits of many pairs. A row of coordinates is a function of the axis that returns an integer or a double.
+/// Computes the phases of the angles sum_a inv_freq(i, a) * coordinate_a of every pair i: all bits of one
+/// pair, or the upper 64 bits of a block of pairs. A row of coordinates is a function of the axis that
+/// returns an integer or a double.
 class row_angles {
  public:
   /// The number of pairs per call of find_upper.
@@ -131,8 +132,8 @@ class row_angles {
     }
   }
 
-  /// The columns of one axis: 0, six words of 32 bits from 2^63 turns down to 2^-128 turn, and 1 if inv_freq
-  /// is negative.
+  /// The number of columns of words_ for one axis. They are 0, six words of 32 bits from 2^63 turns down to
+  /// 2^-128 turn, and 1 if inv_freq is negative, otherwise 0.
   static constexpr Index columns = 8;
 
   number_array<pair_frequency> frequencies_;  // [pairs, axes]
@@ -158,7 +159,8 @@ struct table_view {
   /// cos [pairs] of a position; sin [pairs] follows.  Requires: the table has the position
   const S* cos(std::int64_t position) const { return entries + (position - first) * (2 * pairs); }
 
-  /// Whether the rotation at `position` is the identity: every coordinate is zero and attention_factor is 1.
+  /// Whether the rotation at `position` is the identity, that is, every coordinate is zero and
+  /// attention_factor is 1.
   bool is_identity(std::int64_t position) const {
     return unit && (at_origin == nullptr ? position == 0 : at_origin[position - first] != 0);
   }
@@ -198,10 +200,10 @@ void write_small(double angle, double m, S& cos, S& sin) {
   sin = static_cast<S>(m * angle * small_unit);
 }
 
-/// Writes m cos and m sin of the angle inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad
-/// sin x is less than x, and cos x less than 1, by a factor of at most 1 - 2^-120. The exact values are
-/// therefore just below m x, which is an exact product of integers, and just below m. The floats are the
-/// nearest ones to numbers just below these two.
+/// Writes m cos and m sin of the angle inv_freq * coordinate, whose phase is `find_phase()`. Below 2^-60 rad,
+/// sin x is between (1 - 2^-120) x and x, and cos x is between 1 - 2^-120 and 1. The exact values are
+/// therefore just below m x, which is an exact product of integers, and just below m. The entries are the
+/// floats nearest to numbers just below these two.
 template <class Coordinate, class FindPhase, class S>
 EIGEN_ALWAYS_INLINE void write_product(double inv_freq, Coordinate coordinate, double m,
                                        const FindPhase& find_phase, S& cos, S& sin) {
@@ -261,19 +263,20 @@ void write_row(const row_angles& angles, const Row& coordinates, double m, S* co
   for (Index i = 0; i < angles.pairs(); ++i) write_entry(angles, i, coordinates, m, cos[i], sin[i]);
 }
 
-/// m cos and m sin of a block of pairs in doubles, and the pairs whose nearest float they do not determine.
+/// m cos and m sin of a block of pairs in doubles. A pair is doubtful if these doubles do not determine its
+/// nearest floats.
 struct float_block {
   static constexpr Index size = row_angles::block;
-  /// The relative error of an entry is below 2^-37: 2^-37.5 of the polynomial of the sine, 2^-40 of angles
-  /// above 2^41 units per axis, and roundings. That is 2^16 units of the last place of a double.
+  /// The relative error of an entry is below 2^-37: 2^-37.5 from the polynomial of the sine, 2^-40 from an
+  /// angle above 2^41 units per axis, and roundings. That is 2^16 units of the last place of a double.
   static constexpr std::uint64_t places = std::uint64_t{1} << 16;
 
   std::uint64_t turns[size];  // the upper bits of the phases
   double cos[size], sin[size];
   std::uint64_t doubtful[size];  // 0: the double rounds to the nearest float
 
-  /// \param smallest  in units of 2^-64 turn, a power of two: pairs closer than that to a quarter turn are
-  ///                  doubtful, since their relative error is too large
+  /// \param smallest  a power of two, in units of 2^-64 turn. Pairs closer than that to a quarter turn are
+  ///                  doubtful, because their relative error is too large
   void evaluate(double m, std::uint64_t smallest) {
     constexpr std::uint64_t middle = std::uint64_t{1} << 28, sign_bit = std::uint64_t{1} << 63;
     constexpr std::uint64_t outside =
@@ -282,7 +285,7 @@ struct float_block {
     double sines[size], cosines[size];
     for (Index k = 0; k < size; ++k) {
       const std::uint64_t rest = turns[k] - ((turns[k] + (sign_bit >> 2)) >> 62 << 62);
-      // The distance to the nearest quarter turn, from two integers that are exact doubles each.
+      // The distance to the nearest quarter turn, from two integers, each of which is an exact double.
       const auto upper = static_cast<std::int32_t>(static_cast<std::uint32_t>(rest >> 32));
       const auto lower = static_cast<std::int32_t>(static_cast<std::uint32_t>(rest) >> 1);
       const double x = (static_cast<double>(upper) + static_cast<double>(lower) * 0x1p-31) *
