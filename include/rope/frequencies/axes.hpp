@@ -41,7 +41,8 @@ inline void require_one_axis_schedule(const char* function, const frequencies& s
   if (schedule.axes() != 1) throw_invalid(function, "the schedule must have one axis, got ", schedule.axes());
 }
 
-/// The checked sum of the sections: at least one section, none negative, and a sum below 2^31.
+/// Returns the sum of the sections. Checks that there is a section, none is negative, and the sum is below
+/// 2^31.
 inline Index sum_of_sections(const char* function, const std::vector<Index>& sections) {
   if (sections.empty()) throw_invalid(function, "give one section per axis, got none");
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
@@ -82,16 +83,17 @@ inline frequencies axial_of(const frequencies* blocks, Index count, Index step) 
 
 }  // namespace detail
 
-/// Blocks of pairs, each rotated by its own axes: pairs 0 .. n - 1 by the axes of the first block, the next
-/// ones by those of the second, ... A block is any `frequencies`, so every axis may have its own width, base,
-/// scaling or unit.
+/// Joins blocks of pairs, each of which is rotated by its own axes: pairs 0 .. n - 1 by the axes of the first
+/// block, the next pairs by the axes of the second block, ... A block is any `frequencies`, so every axis may
+/// have its own width, base, scaling or unit.
 ///
 ///     const frequencies time(16, 256), height(56, 256), width(56, 256);
 ///     const frequencies f = axial({time, height, width});
 ///
-/// \param blocks  usually of one axis each; pairs and axes of the result are the sums over the blocks
+/// \param blocks  usually of one axis each. The result has the pairs and axes of all blocks together
 ///
-/// Throws:  std::invalid_argument if there is no block, or their attention_factors differ: a table has one
+/// Throws:  std::invalid_argument if there is no block, or the attention_factors of blocks differ, because a
+///          table has only one
 /// Source:  lucidrains/rotary-embedding-torch, `get_axial_freqs`; every model in vision_axes.hpp
 inline frequencies axial(const std::vector<frequencies>& blocks) {
   return detail::axial_of(blocks.data(), static_cast<Index>(blocks.size()), 1);
@@ -107,7 +109,7 @@ inline frequencies axial(const frequencies& block, Index axes) {
   return detail::axial_of(&block, axes, 0);
 }
 
-/// Axial blocks of the original schedule: widths[a] channels rotate by axis a with base^(-2 i / widths[a]).
+/// Axial blocks of the original schedule. The frequencies of axis a are base^(-2 i / widths[a]).
 ///
 ///     const frequencies f = axial_blocks({16, 56, 56}, 256);  // HunyuanVideo; Flux, Qwen-Image: base 10000
 ///
@@ -124,7 +126,7 @@ inline frequencies axial_blocks(const std::vector<Index>& widths, double base = 
   return all;
 }
 
-/// The axis that rotates each pair. Your own assignment works wherever the functions below do.
+/// The axis that rotates each pair. The functions below return such assignments, and you can write your own.
 ///
 ///     const axis_assignment alternating = {.axis_of_pair = {0, 1, 0, 1}, .axes = 2};
 ///     const frequencies f = on_axes(frequencies(8), alternating);
@@ -137,7 +139,7 @@ struct axis_assignment {
 ///
 ///     const axis_assignment axes = contiguous_sections({16, 24, 24});  // time, height, width
 ///
-/// Throws:  std::invalid_argument if sections is empty, one is negative, or their sum is not below 2^31
+/// Throws:  std::invalid_argument if there is no section, one is negative, or their sum is not below 2^31
 /// Source:  Wang et al. 2024, Qwen2-VL, arXiv:2409.12191, section 2.1; `mrope_section` of Hugging Face
 ///          transformers; ggml MROPE; with four axes, XD-RoPE of Hunyuan
 inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
@@ -151,15 +153,16 @@ inline axis_assignment contiguous_sections(const std::vector<Index>& sections) {
   return assignment;
 }
 
-/// The axes alternate, 0 1 2 0 1 2 ..., until one has all its pairs. The remaining pairs go to axis 0.
+/// The axes alternate, 0 1 2 0 1 2 ... Once an axis has all its pairs, the pairs that would follow for it go
+/// to axis 0.
 ///
 ///     axis(i) = i mod axes if i < axes * sections[i mod axes], else 0
 ///
 /// \param sections  pairs per axis, (time, height, width) in Qwen3-VL
 ///
-/// Throws:  as contiguous_sections; std::invalid_argument if an axis other than 0 does not find all its pairs
-///          among i = axis, axis + axes, ...: implementations that slice ([16, 24, 24]) then silently give it
-///          fewer
+/// Throws:  as contiguous_sections; std::invalid_argument if there are fewer pairs i = axis, axis + axes, ...
+///          than the section of an axis other than 0 needs. Implementations that slice, for [16, 24, 24] for
+///          example, silently give such an axis fewer pairs
 /// Source:  `apply_interleaved_mrope` of Hugging Face transformers (Qwen3-VL, Qwen3.5)
 inline axis_assignment interleaved_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("interleaved_sections", sections);
@@ -182,10 +185,11 @@ inline axis_assignment interleaved_sections(const std::vector<Index>& sections) 
 ///     const axis_assignment ernie = height_width_then_time(22, 20);
 ///     const axis_assignment video_rope = height_width_then_time(24, 16);
 ///
-/// Ernie 4.5 VL's [22, 22, 20] lists height, width, time, and VideoRoPE's [16, 24, 24] time, height, width.
+/// Ernie 4.5 VL's [22, 22, 20] lists (height, width, time). VideoRoPE's [16, 24, 24] lists (time, height,
+/// width).
 ///
-/// \param spatial_pairs  pairs of height, and as many of width
-/// \param time_pairs     pairs of time
+/// \param spatial_pairs  number of pairs of height, and also of width
+/// \param time_pairs     number of pairs of time
 ///
 /// Throws:  std::invalid_argument if one is negative, or their sum is not below 2^31
 /// Source:  Ernie4_5_VLRotaryEmbedding of Hugging Face transformers; Wei et al. 2025, VideoRoPE,
@@ -206,10 +210,11 @@ inline axis_assignment height_width_then_time(Index spatial_pairs, Index time_pa
 ///     const frequencies f = on_axes(frequencies(128, 1e6), contiguous_sections({16, 24, 24}));  // Qwen2-VL
 ///
 /// If all coordinates of a token are equal, as for text, the rotation has the same bits as that of the
-/// schedule itself (tests/frequencies/axes.test.cpp): text that follows images decodes with one axis.
+/// schedule itself (tests/frequencies/axes.test.cpp). So text that follows images can be decoded with one
+/// axis.
 ///
-/// Throws:  std::invalid_argument if the schedule has more than one axis, or the assignment not one axis per
-///          pair ("sections do not add up") or one outside its range
+/// Throws:  std::invalid_argument if the schedule has more than one axis, the assignment does not have one
+///          axis per pair ("sections do not add up"), or an axis is not in [0, axes)
 inline frequencies on_axes(const frequencies& schedule, const axis_assignment& assignment) {
   detail::require_one_axis_schedule("on_axes", schedule);
   const auto& axis_of_pair = assignment.axis_of_pair;

@@ -13,14 +13,14 @@
 #include <rope/frequencies/axes.hpp>
 #include <rope/frequencies/frequencies.hpp>
 
-/// Rarer ways to assign one schedule to several axes, used like those of axes.hpp.
+/// Rarer ways to assign one schedule to several axes, used like the functions of axes.hpp.
 
 namespace rope::inline ROPE_ABI {
 
 /// Interleaved sections (time, height, width, extra) as in ggml. Like interleaved_sections, but the remaining
-/// pairs go to the extra axis, whose position is 0 for text. The two differ if there are remaining pairs: of
-/// [24, 20, 20, 0], pairs 61 and 62 rotate by time in Hugging Face transformers and do not rotate in ggml.
-/// ggml_frequencies also takes sections that do not add up to the pairs.
+/// pairs go to the extra axis, whose position is 0 for text. The two functions differ if there are remaining
+/// pairs. For [24, 20, 20, 0], pairs 61 and 62 rotate by time in Hugging Face transformers, and do not rotate
+/// in ggml. ggml_frequencies also takes sections that do not add up to the pairs.
 ///
 /// \param sections  exactly four; the pairs of an axis may be fewer than its section
 ///
@@ -45,13 +45,13 @@ inline axis_assignment ggml_interleaved_sections(const std::vector<Index>& secti
 ///     spread_sections({3, 2, 2})    0 1 2 0 1 2 0
 ///     spread_sections({4, 8})       0 1 0 1 0 1 0 1 1 1 1 1
 ///
-/// Two sections are (height, width). Three are (time, height, width): the slowest pair is then one of time,
-/// which is assigned first and not counted in fractions.
+/// Two sections are (height, width). Three are (time, height, width): the slowest pair then belongs to time.
+/// It is assigned first and not counted in fractions.
 ///
 ///     const axis_assignment axes = spread_sections({24, 20, 20});
 ///
-/// Throws:  as contiguous_sections; std::invalid_argument unless there are two or three sections, of three
-///          the first at least 1
+/// Throws:  as contiguous_sections; std::invalid_argument unless there are two or three sections, or if the
+///          first of three is 0
 /// Source:  vLLM, MRotaryEmbeddingInterleaved (Huawei, openPangu)
 inline axis_assignment spread_sections(const std::vector<Index>& sections) {
   const Index pairs = detail::sum_of_sections("spread_sections", sections);
@@ -82,13 +82,14 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
   return assignment;
 }
 
-/// One schedule, each pair along its own direction in the space of coordinates.
+/// One schedule in which each pair rotates along its own direction in the space of coordinates.
 ///
 ///     inv_freq(i, a) = f_i * directions(i, a)
 ///
-/// \param directions  [pairs, axes], float or double; of length 1 to keep the frequencies of f
+/// \param directions  [pairs, axes], float or double. Directions of length 1 keep the frequencies of the
+///                    schedule
 ///
-/// Throws:  std::invalid_argument if the schedule has more than one axis, directions has not one row per
+/// Throws:  std::invalid_argument if the schedule has more than one axis, directions do not have one row per
 ///          pair, or a product is not finite and below 2^64 in magnitude
 /// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
 template <class Derived>

@@ -16,13 +16,13 @@
 #include <rope/base/wide_real.hpp>
 #include <rope/config.hpp>
 
-/// The frequency of each pair of channels: inv_freq [pairs, axes] in radians per unit of position.
-/// Text has one axis, the token's position; an image has two, a video three.
+/// The frequency of each pair of channels: inv_freq [pairs, axes] in radians per unit of position. Text has
+/// one axis, the position of the token. An image has two axes, and a video has three.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
 
-/// base^(-i / denominator), i = 0 .. count - 1, of one base.
+/// base^(-i / denominator) for any i.
 class inverse_powers {
  public:
   inverse_powers(wide_real base, Index denominator) : step_(-log(base) / denominator) {}
@@ -34,8 +34,8 @@ class inverse_powers {
 
 }  // namespace detail
 
-/// A schedule on one axis, which a scaling changes: the original one, or the result of earlier scalings.
-/// Formulas are computed in wide_real and rounded to double once, at the end.
+/// The schedule on one axis that a scaling changes. It is the original schedule, or the result of earlier
+/// scalings. Formulas are computed in wide_real and rounded to double once, at the end.
 ///
 ///     struct half_speed {  // a rule of your own
 ///       void apply(schedule& axis) const { axis.inv_freq /= 2; }
@@ -43,7 +43,7 @@ class inverse_powers {
 ///     const frequencies f(128, 10000.0, half_speed{});
 struct schedule {
   Index rotary_dim;                  // channels that rotate, even and positive
-  wide_real base;                    // above 1; as changed by the rules so far
+  wide_real base;                    // above 1, as changed by the rules so far
   number_array<wide_real> inv_freq;  // [rotary_dim / 2], rad per unit of position
   double attention_factor = 1;       // m, the magnitude of the rotation
 
@@ -94,9 +94,8 @@ class frequencies {
   ///
   /// Throws:    std::invalid_argument unless rotary_dim is even, positive and at most 65536, and base finite
   ///            and greater than 1; std::length_error if the pairs exceed the address space
-  /// Accuracy:  the nearest double, except for values within 2^-50 ulp of the middle between two; the same
-  ///            bits
-  ///            everywhere (tests/oracle/scaling.test.cpp)
+  /// Accuracy:  the nearest double, except for values within 2^-50 ulp of the middle between two doubles. The
+  ///            same bits everywhere (tests/oracle/scaling.test.cpp)
   /// Source:    Su et al. 2021, RoFormer, arXiv:2104.09864v5, section 3.2.2
   template <std::convertible_to<Index> Integer>
   explicit frequencies(Integer rotary_dim, double base = 10000.0)
@@ -134,7 +133,7 @@ class frequencies {
     const double step = pairs > 1 ? (max_freq / 2 - 1) / static_cast<double>(pairs - 1) : 0;
     number_array<double> inv_freq(pairs, 1);
     for (Index i = 0; i < pairs; ++i) {
-      // volatile: three roundings in every build, even if it contracts or regroups (-ffast-math)
+      // volatile, so that every build rounds three times, even if it contracts or regroups (-ffast-math)
       const volatile double added = static_cast<double>(i) * step, half_turns = 1.0 + added;
       inv_freq(i, 0) = std::numbers::pi * half_turns;
     }
@@ -158,8 +157,8 @@ class frequencies {
   ///                          position; zero and negative values are allowed
   /// \param attention_factor  finite and positive; multiplies every cos and sin of a table
   ///
-  /// Throws:  std::invalid_argument if inv_freq is empty, one of its values is not finite and below 2^64 in
-  ///          magnitude, or attention_factor is not finite and positive
+  /// Throws:  std::invalid_argument if inv_freq is empty, one of its values is infinite, NaN or at least 2^64
+  ///          in magnitude, or attention_factor is not finite and positive
   template <class Derived>
   static frequencies custom(const Eigen::DenseBase<Derived>& inv_freq, double attention_factor = 1.0) {
     using scalar = typename Derived::Scalar;

@@ -21,8 +21,8 @@
 
 namespace rope::inline ROPE_ABI {
 
-/// The `mode` of ggml, such as GGML_ROPE_TYPE_NORMAL. It also determines the layout, which frequencies do not
-/// have: `normal` is interleaved, the others are half_split.
+/// The `mode` of ggml, such as GGML_ROPE_TYPE_NORMAL. The mode also determines the layout, which is not part
+/// of the frequencies: `normal` is interleaved, and the others are half_split.
 enum class ggml_rope_type {
   normal,  // one axis
   neox,    // one axis
@@ -31,8 +31,8 @@ enum class ggml_rope_type {
   vision   // four axes, the frequencies of every section start over; 2 * n_dims channels rotate
 };
 
-/// The arguments of ggml_rope_ext and ggml_rope_multi, with their names and in their order. The positions are
-/// those of the table. The defaults are those of ggml_rope.
+/// The arguments of ggml_rope_ext and ggml_rope_multi, with their names and in their order. Positions are
+/// passed to the table instead. The defaults are those of ggml_rope.
 ///
 ///     const ggml_rope_parameters yarn = {.n_dims = 128,     .n_ctx_orig = 32768, .freq_base = 1e6,
 ///                                        .freq_scale = 0.25, .ext_factor = 1,     .beta_fast = 32,
@@ -43,24 +43,24 @@ struct ggml_rope_parameters {
   std::array<Index, 4> sections = {};            // pairs of (time, height, width, extra)
   ggml_rope_type mode = ggml_rope_type::normal;  // normal and neox do not read sections
   Index n_ctx_orig = 0;                          // L0, positive; read if ext_factor is not 0
-  double freq_base = 10000;                      // b, positive; also 1 and below
+  double freq_base = 10000;                      // b, positive, may be 1 or less
   double freq_scale = 1;                         // 1 / s, not 0; positive if ext_factor is not 0
   double ext_factor = 0;                         // share of the unscaled frequencies, any number
   double attn_factor = 1;                        // positive
-  double beta_fast = 0;                          // full turns over L0 positions, read as n_ctx_orig
-  double beta_slow = 0;                          // also above beta_fast
+  double beta_fast = 0;                          // full turns over L0 positions; read if ext_factor is not 0
+  double beta_slow = 0;                          // may be above beta_fast
   std::vector<double> freq_factors = {};         // a divisor per pair, not 0; empty: none
 };
 
 namespace detail {
 
-/// For every pair of ggml_rope_multi, [pairs, 2]: which coordinate it rotates by, and at which power of
-/// base^(-2 / n_dims). Sections that end before the pairs do are repeated; what is left of them after the
-/// last pair is cut off.
+/// For every pair of ggml_rope_multi, the coordinate that rotates it and its power of base^(-2 / n_dims),
+/// [pairs, 2]. If there are more pairs than in all sections, the sections are repeated, and the last
+/// repetition ends at the last pair.
 ///
-/// For every axis, the pairs are counted from the start of its section. Only `vision` restarts the count, and
-/// only for the first of the axes that begin at one pair. A section that begins at the same pair as an empty
-/// one continues the count.
+/// The power of a pair is its index among all pairs. Only `vision` counts from 0 again where a section
+/// begins. If several sections begin at one pair, because some are empty, only the first of them counts from
+/// 0 again.
 inline number_array<Index> ggml_pairs_of(const ggml_rope_parameters& p, Index pairs) {
   const auto& sections = p.sections;
   Index begins[4] = {}, powers[4] = {};
@@ -90,7 +90,8 @@ inline number_array<Index> ggml_pairs_of(const ggml_rope_parameters& p, Index pa
 }
 
 /// The pair that makes `rotations` full turns over L0 positions. With a base of 1 all pairs make the same
-/// number: the bound then lies beyond all pairs, on the side that it approaches as the base goes to 1.
+/// number of turns. The bound then lies beyond all pairs, on the side that it approaches as the base goes to
+/// 1.
 inline wide_real ggml_pair_of_rotations(const ggml_rope_parameters& p, double rotations) {
   const wide_real ratio = log(wide_real(p.n_ctx_orig) / (2 * wide_real::pi() * wide_real(rotations)));
   const wide_real log_base = log(wide_real(p.freq_base));
@@ -156,10 +157,10 @@ inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
 ///     c(r)  = n_dims ln(L0 / (2 pi r)) / (2 ln b)
 ///     m     = attn_factor if ext_factor is 0; else attn_factor (1 + 0.1 ln(1 / freq_scale))
 ///
-/// e_i is i. In the mode `vision` it counts from the first pair of the section. Sections are repeated until
-/// every pair has an axis, and the last repetition is cut. A list longer than the pairs is cut too. If low is
-/// above high, as for a beta_slow above beta_fast, pairs up to low keep f_i and the next ones are scaled. A
-/// base below 1 reverses the order of the bounds.
+/// e_i is i, or in the mode `vision` the index of the pair in its section. Sections are repeated until every
+/// pair has an axis, and the last repetition is cut. A list longer than the pairs is cut too. If low is above
+/// high, as for a beta_slow above beta_fast, pairs up to low keep f_i and the next ones are scaled. A base
+/// below 1 reverses the order of the bounds.
 ///
 ///     const frequencies f = ggml_frequencies({.n_dims = 128,
 ///                                             .sections = {24, 20, 20, 0},
@@ -167,17 +168,18 @@ inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
 ///                                             .freq_base = 5e6});
 ///     const frequency_table of_prompt(f, coordinates);  // [n_tokens, 4]
 ///
-/// ggml multiplies from pair to pair in float and rounds the bounds from float: its angles differ by these
-/// roundings, and a c(r) within them of an integer may be rounded to the other side. A divisor of 1e30, which
-/// converters write for infinity, gives a frequency of 0 here.
+/// ggml multiplies from pair to pair in float, and rounds bounds that it computed in float. Its angles differ
+/// by these roundings. If c(r) is that close to an integer, ggml may round it to the other side. A divisor of
+/// 1e30, which converters write for infinity, gives a frequency of 0 here.
 ///
-/// \param p  freq_factors may be longer than the pairs; the rest is not read
+/// \param p  freq_factors may be longer than the pairs. The rest is not read
 ///
 /// Throws:    std::invalid_argument unless n_dims is even, positive and below 2^31, every field is in the
-///            range stated at it, sections are given for mrope, imrope and vision alone, none of them
-///            negative, one of the first three positive, and m positive; or as frequencies::custom
-/// Accuracy:  0.51 ulp of the formula; with ext_factor below 0 or above 1 of the
-///            larger term, since the two may cancel
+///            range that its comment states, and m is positive; if sections are given for normal or neox; in
+///            the other modes, if a section is negative or none of the first three is positive; or as
+///            frequencies::custom
+/// Accuracy:  0.51 ulp of the formula. With ext_factor below 0 or above 1, 0.51 ulp of the larger term,
+///            because the two terms may cancel
 /// Source:    ggml, ggml_rope_cache_init, ggml_mrope_cache_init, rope_yarn and ggml_rope_yarn_corr_dims
 inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
   constexpr Index most = (std::numeric_limits<std::int32_t>::max)();
@@ -197,7 +199,8 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
         "1 + 0.1 ln(1 / freq_scale) must be positive if ext_factor is not 0, got the freq_scale ",
         p.freq_scale);
 
-  // The blend of YaRN in ggml: the share of the unscaled frequency is 1 up to pair low, 0 from pair high on.
+  // The blend of YaRN in ggml: the share of the unscaled frequency is 1 up to pair low and 0 from pair high
+  // on.
   wide_real low, high;
   if (blends) {
     low = (std::max)(wide_real(0), floor(detail::ggml_pair_of_rotations(p, p.beta_fast)));

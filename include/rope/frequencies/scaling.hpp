@@ -18,10 +18,11 @@
 /// rotary_dim, b the base, s the factor and L0 original_max_position. Every rule throws std::invalid_argument
 /// for a field outside its range.
 ///
-/// Every factor is positive. Above 1 it divides frequencies, so that a longer context makes the full turns of
-/// the original one. Below 1 it multiplies them by 1 / s with the same formula: the angle between neighbours
-/// is larger than in training, as if a shorter context were stretched over the original one. transformers
-/// (with a warning), ggml and MLX accept such factors too.
+/// Every factor is positive. A factor above 1 divides frequencies, so that a pair makes as many full turns
+/// over the longer context as before over the original one. A factor below 1 multiplies frequencies by 1 / s
+/// with the same formula. The angle between neighbours is then larger than in training, as if a shorter
+/// context were stretched over the original one. transformers (with a warning), ggml and MLX accept such
+/// factors too.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -59,7 +60,7 @@ inline blend_bounds blend_between(double fast, double slow, bool truncate, const
   return {low, high};
 }
 
-/// 0 below `low`, 1 above `high`, linear between: the share of a pair that is interpolated.
+/// The share of a pair that is interpolated: 0 below `low`, 1 above `high`, and linear between them.
 inline wide_real ramp(Index pair, wide_real low, wide_real high) {
   return std::clamp((pair - low) / (high - low), wide_real(0), wide_real(1));
 }
@@ -68,7 +69,7 @@ inline void require_field(bool holds, const char* rule, double got) {
   if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
 }
 
-/// \param field  the rule and its field
+/// \param field  the names of the rule and of its field, for the message
 inline void require_positive(const char* field, double value) {
   if (!is_finite(value) || value <= 0)
     ROPE_THROW(std::invalid_argument, message(field, " must be positive, got ", value));
@@ -76,7 +77,7 @@ inline void require_positive(const char* field, double value) {
 
 /// Multiplies the base by multiplier. The product must be above 1.
 ///
-/// \param field  for the message: the rule and its field, whose `value` gave the multiplier
+/// \param field  the names of the rule and of the field whose `value` gave the multiplier, for the message
 inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
   if (axis.base * multiplier <= 1)
     ROPE_THROW(std::invalid_argument,
@@ -88,7 +89,7 @@ inline void multiply_base(schedule& axis, wide_real multiplier, const char* fiel
 /// 0 keeps its frequency.
 ///
 /// \param rule   for the messages
-/// \param field  the rule again, and its name for the factor
+/// \param field  the names of the rule and of its factor
 inline void stretch_base(schedule& axis, wide_real factor, const char* rule, const char* field) {
   if (axis.rotary_dim <= 2) throw_invalid(rule, "rotary_dim must be at least 4, got ", axis.rotary_dim);
   const auto d = wide_real(axis.rotary_dim);
@@ -153,8 +154,8 @@ struct ntk_scaling {
   }
 };
 
-/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). A pure function
-/// of `length`: keys rotated for one length do not fit queries rotated for another.
+/// Dynamic NTK: ntk_scaling by s * L / max_position - (s - 1), L = max(length, max_position). The result
+/// depends on `length`, so keys rotated for one length do not fit queries rotated for another.
 ///
 ///     const dynamic_ntk_scaling rule = {.factor = 2, .max_position = 4096, .length = prompt_length};
 ///     const frequencies f(128, 10000.0, rule);
@@ -168,7 +169,7 @@ struct dynamic_ntk_scaling {
   /// Applies the rule.
   ///
   /// Throws:  std::invalid_argument unless factor is finite and positive, max_position finite and positive,
-  ///          length finite and not negative, and, where length > max_position, rotary_dim at least 4
+  ///          length finite and not negative, and, if length > max_position, rotary_dim at least 4
   void apply(schedule& axis) const {
     detail::require_positive("dynamic_ntk_scaling: factor", factor);
     detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
@@ -198,9 +199,9 @@ struct dynamic_ntk_scaling {
 ///
 ///     const frequencies f(128, 1e6, yarn_scaling{.factor = 4, .original_max_position = 32768});  // Qwen 2.5
 ///
-/// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers, whose clamp at
-///         d - 1 (not d / 2 - 1), low == high rule (high + 0.001) and g(k) = 1 for s < 1 are kept. m of ggml
-///         goes on below 1: ggml_frequencies
+/// Source: Peng et al. 2023, arXiv:2309.00071; `rope_type: yarn` of Hugging Face transformers. As there,
+///         bounds are clamped at d - 1 (not d / 2 - 1), high is raised by 0.001 if low == high, and g(k) = 1
+///         for s < 1. In ggml, m is below 1 for s < 1, see ggml_frequencies
 struct yarn_scaling {
   double factor;                                // s > 0
   double original_max_position;                 // L0 > 0
@@ -216,7 +217,7 @@ struct yarn_scaling {
   /// `low` and `high` of the formula above.
   ///
   /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
-  /// Throws:    std::invalid_argument if low > high: no pair is between
+  /// Throws:    std::invalid_argument if low > high, which means that no pair is between them
   blend_bounds bounds(const schedule& axis) const {
     const auto [low, high] =
         detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
@@ -240,8 +241,8 @@ struct yarn_scaling {
   /// Applies the rule.
   ///
   /// Throws:  std::invalid_argument unless factor is finite and positive, original_max_position finite and
-  ///          positive, 0 < beta_slow <= beta_fast, both finite, and what is given of the last three fields
-  ///          finite and not negative; or as bounds()
+  ///          positive, 0 < beta_slow <= beta_fast, both finite, and those of the last three fields that are
+  ///          given are finite and not negative; or as bounds()
   void apply(schedule& axis) const {
     detail::require_positive("yarn_scaling: factor", factor);
     detail::require_positive("yarn_scaling: original_max_position", original_max_position);
@@ -270,7 +271,8 @@ struct yarn_scaling {
 ///     f_i = (1 - z) f_i / s + z f_i
 ///     z   = (L0 / w_i - low_freq_factor) / (high_freq_factor - low_freq_factor)
 ///
-/// low_freq_factor == high_freq_factor is a step: a wavelength of exactly L0 / low_freq_factor is kept.
+/// If low_freq_factor == high_freq_factor, there is no blend, and a wavelength of exactly L0 /
+/// low_freq_factor is kept.
 ///
 ///     const frequencies f(128, 500000.0, llama3_scaling{.factor = 8});  // Llama 3.1
 ///
@@ -303,8 +305,8 @@ struct llama3_scaling {
   }
 };
 
-/// p-RoPE: the fastest pairs keep the schedule, divided by s, and the others are not rotated. Unlike with
-/// partial rotation, the pairs extend over the whole rotary_dim.
+/// p-RoPE: the frequencies of the fastest pairs are divided by s, and the other pairs are not rotated. In
+/// contrast to partial rotation, the pairs extend over the whole rotary_dim.
 ///
 ///     f_i = f_i / s for i < floor(partial_rotary_factor d / 2), else 0
 ///
@@ -332,12 +334,12 @@ struct proportional_scaling {
   }
 };
 
-/// LongRoPE: f_i / e_i, with the long list when `length` > L0 and the short one otherwise.
+/// LongRoPE: f_i / e_i, where e is the long list if `length` > L0, and the short list otherwise.
 ///
 ///     m = attention_factor if given; else sqrt(1 + ln s / ln L0) for s > 1, and 1 otherwise
 ///     s = factor if given; else max_position / L0
 ///
-/// m does not depend on the list. If a cached sequence grows beyond L0, it must keep its first list.
+/// m is the same for both lists. If a cached sequence grows beyond L0, it must keep its first list.
 ///
 ///     const longrope_scaling rule = {.short_factor = short_factor, .long_factor = long_factor,
 ///                                    .original_max_position = 4096, .max_position = 131072,
@@ -347,7 +349,7 @@ struct proportional_scaling {
 /// Source: Ding et al. 2024, arXiv:2402.13753; `rope_type: longrope` of Hugging Face transformers (Phi-3).
 struct longrope_scaling {
   std::vector<double> short_factor;             // e [pairs] for length <= L0, positive
-  std::vector<double> long_factor;              // e [pairs] for longer ones, positive
+  std::vector<double> long_factor;              // e [pairs] for length > L0, positive
   double original_max_position;                 // L0 > 1
   double max_position;                          // of the extended context, positive
   double length;                                // tokens in the sequence, not negative

@@ -14,8 +14,8 @@
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/frequencies/scaling.hpp>
 
-/// The rarer frequency rules, used like those of scaling.hpp. Some, such as resonance_scaling, are applied
-/// after another rule.
+/// The rarer frequency rules, used like the rules of scaling.hpp. Some, such as resonance_scaling, are
+/// applied after another rule.
 
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -99,7 +99,7 @@ struct mixed_ntk_scaling {
 };
 
 /// NTK-by-parts: blends linear with NTK between c(1.25) and c(0.75), and the result with the original
-/// schedule between c(16) and c(2). c is that of yarn_scaling. m stays 1.
+/// schedule between c(16) and c(2). yarn_scaling defines c. m stays 1.
 ///
 ///     g_i = l_i + (n_i - l_i) (1 - ramp_i(c(1.25), c(0.75))) ntk_factor,   l_i = f_i / s,  n_i = NTK with s
 ///     f_i = g_i + (f_i - g_i) (1 - ramp_i(c(16), c(2))) extrapolation_factor
@@ -160,8 +160,8 @@ struct ntk_by_parts_scaling {
 struct resonance_scaling {
   /// Applies the rule.
   ///
-  /// Throws:  std::invalid_argument unless every inv_freq is positive and below 4 pi: a wavelength above half
-  ///          a token
+  /// Throws:  std::invalid_argument unless every inv_freq is positive and below 4 pi, that is, every
+  ///          wavelength is above half a token
   void apply(schedule& axis) const {
     constexpr wide_real turn = 2 * wide_real::pi();
     for (wide_real& f : axis.inv_freq) {

@@ -16,7 +16,7 @@
 #include <rope/frequencies/scaling.hpp>
 
 /// The two-axis frequencies of released vision models. In every function, axis 0 is the height (row) of a
-/// patch and axis 1 its width (column), for any order in the model itself, so that grid_positions({height,
+/// patch and axis 1 its width (column), whatever the order in the model itself. So grid_positions({height,
 /// width}) fits all of them.
 ///
 ///     model            frequencies                   layout        coordinates
@@ -28,7 +28,7 @@
 ///     rope-vit mixed   rope_vit_mixed_frequencies    interleaved   the same, a table per head
 ///     timm, EVA        timm_pixel_frequencies        interleaved   evenly_spaced on both axes
 ///     timm by base     qwen_vl_vision_frequencies    interleaved   grid_positions
-///     Gemma 4          frequencies(head_dim / 2,     half_split    two windows of the head: the first by
+///     Gemma 4          frequencies(head_dim / 2,     half_split    two halves of the head: the first by
 ///                      100)                                        columns of patches, the second by rows
 ///
 /// `build_rope_2d` of llama.cpp is qwen_vl_vision_frequencies, or pixtral_frequencies with `interleave_freq`,
@@ -40,12 +40,12 @@
 ///
 /// Source of Gemma 4: Gemma4VisionRotaryEmbedding and apply_multidimensional_rope of transformers
 ///
-/// The frequencies of released models that generate videos and images. Axes are (time, height, width), tokens
-/// in the order of grid_positions({frames, height, width}).
+/// The frequencies of released models that generate videos and images. Axes are (time, height, width), and
+/// tokens are in the order of grid_positions({frames, height, width}).
 ///
 ///     model           frequencies                             layout        coordinates
 ///     Wan 2.1, 2.2    wan_frequencies(128)                    interleaved   grid_positions
-///     HunyuanVideo    axial_blocks({16, 56, 56}, 256)         interleaved   grid_positions; 1.5 the same
+///     HunyuanVideo    axial_blocks({16, 56, 56}, 256)         interleaved   grid_positions; also for 1.5
 ///     Flux            axial_blocks({16, 56, 56})              interleaved   the ids of the model
 ///     Flux 2          axial_blocks({32, 32, 32, 32}, 2000)    interleaved   (time, height, width, text)
 ///     Qwen-Image      axial_blocks({16, 56, 56})              interleaved   grid_positions, centered_first
@@ -56,17 +56,18 @@
 ///     LTX-2           frequencies_of_heads, ltx_frequencies   half_split    the same, rotate_heads
 ///     Mochi           frequencies::custom, one per head       interleaved   cell_centers, rotate_heads
 ///     VideoRoPE       on_axes, height_width_then_time         half_split    video_rope_positions
-///     Allegro         a table per axis, a window of channels  half_split    grid_positions
+///     Allegro         a table per axis, a range of channels   half_split    grid_positions
 ///
 /// Kandinsky 5 and Lumina are axial with a linear_scaling or ntk_scaling per block. The text of Qwen-Image
-/// follows its image at max(height / 2, width / 2) on every axis; that of HunyuanVideo does not rotate.
+/// follows its image at max(height / 2, width / 2) on every axis. The text of HunyuanVideo does not rotate.
 ///
 /// Flux 2: a patch is at (0, row, column, 0), text token l at (0, 0, 0, l), and the patches of the n-th
 /// reference image at time 10 n. Source: Flux2PosEmbed and pipeline_flux2.py of Hugging Face diffusers.
 ///
-/// Ideogram 4: sections (24, 20, 20) of 128 pairs, whose other 64 pairs follow time as well. Text is at
-/// (n, n, n), the patches of the image at (0, row, column) + 65536 on every axis. Float angles are off by up
-/// to 4.6e-3 there. Source: Ideogram4MRoPE and pipeline_ideogram4.py of Hugging Face diffusers.
+/// Ideogram 4: its sections (24, 20, 20) cover 64 of 128 pairs. The other 64 pairs also rotate by time. Text
+/// is at (n, n, n), and the patches of the image are at (0, row, column) + 65536 on every axis. At such
+/// positions, float angles have errors of up to 4.6e-3. Source: Ideogram4MRoPE and pipeline_ideogram4.py of
+/// Hugging Face diffusers.
 ///
 ///     const frequencies f = on_axes(frequencies(256, 5e6), interleaved_sections({24 + 64, 20, 20}));
 ///     const frequency_table table(f, grid_positions({1, height, width}, {65536, 65536, 65536}));
@@ -102,12 +103,13 @@ inline frequencies width_first(const frequencies& height_first) {
 
 }  // namespace detail
 
-/// Pixtral: one schedule over the whole head. The height has its even frequencies, the width its odd ones.
+/// Pixtral: one schedule over the whole head. Its even frequencies are for the height, and its odd ones for
+/// the width.
 ///
 ///     f_j = base^(-2 j / head_dim)
 ///     pair i: f_2i by the height,   pair head_dim / 4 + i: f_(2i + 1) by the width
 ///
-/// \param head_dim  positive, a multiple of 4; all of it rotates
+/// \param head_dim  positive, a multiple of 4. All channels rotate
 ///
 /// Throws:  std::invalid_argument unless head_dim is positive and a multiple of 4, and base finite and
 ///          greater than 1
@@ -161,8 +163,8 @@ inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.
 ///     f_j = base^(-4 j / head_dim),  j < head_dim / 4
 ///     pair j: f_j along `angle` from the width axis,  pair head_dim / 4 + j: f_j along angle + pi / 2
 ///
-/// For trained ones, pass [fy, fx] of each head to frequencies::custom. rotate_heads rotates every head by
-/// its own.
+/// For trained frequencies, pass [fy, fx] of each head to frequencies::custom. rotate_heads rotates every
+/// head by its own table.
 ///
 /// \param angle  of the head [rad], random in [0, 2 pi) in training
 ///
@@ -250,7 +252,7 @@ inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
 }
 
 /// The channels of each axis in Wan and Cosmos: height and width have 2 floor(head_dim / 6) channels each,
-/// time the others.
+/// and time has the others.
 ///
 ///     128 -> 44 42 42,  96 -> 32 32 32,  64 -> 24 20 20
 ///
@@ -270,7 +272,7 @@ inline frequencies wan_frequencies(Index head_dim, double base = 10000.0) {
   return axial_blocks(video_widths(head_dim), base);
 }
 
-/// CogVideoX: a quarter of the head for the time, three eighths for each side of the image.
+/// CogVideoX: a quarter of the head is for the time, and three eighths are for each side of the image.
 ///
 /// \param head_dim  positive, a multiple of 16
 ///
@@ -284,8 +286,8 @@ inline frequencies cogvideox_frequencies(Index head_dim, double base = 10000.0) 
   return axial_blocks({head_dim / 4, 3 * (head_dim / 8), 3 * (head_dim / 8)}, base);
 }
 
-/// The factor of Cosmos for each axis (`rope_scale`): the slowest pair of an axis rotates that many times
-/// slower, as with ntk_scaling.
+/// The factor of Cosmos for each axis (`rope_scale`): the slowest pair of an axis rotates slower by this
+/// factor, as with ntk_scaling.
 ///
 ///     Cosmos 1       7B                {2, 1, 1}
 ///                    14B               {2, 2, 2}
@@ -335,20 +337,21 @@ inline frequencies cosmos_frequencies(Index head_dim, const cosmos_stretch& stre
   return detail::axial_of(blocks, 3, 1);
 }
 
-/// LTX-Video: one list of increasing frequencies, each of them for time, then height, then width. The list
-/// covers the channels of all heads: rotate them as one head of inner_dim channels, before they are split.
+/// LTX-Video: one list of increasing frequencies, each of which is used for time, then height, then width.
+/// The list covers the channels of all heads. So rotate all heads as one head of inner_dim channels, before
+/// they are split.
 ///
 ///     n = floor(inner_dim / (2 axes)),  g_k = pi / 2 base^(k / (n - 1))
-///     pairs: those that are left do not rotate, then g_0 time, g_0 height, g_0 width, g_1 time, ...
+///     pairs: first the rest, which does not rotate, then g_0 time, g_0 height, g_0 width, g_1 time, ...
 ///
-/// A coordinate is 2 x - 1, with x the time as a fraction of 20 s, or a pixel coordinate as a fraction of
+/// A coordinate is 2 x - 1, where x is the time as a fraction of 20 s, or a pixel coordinate as a fraction of
 /// 2048. Audio of LTX-2 has only the axis of time.
 ///
-/// \param inner_dim  even and at least 2 axes; the first inner_dim % (2 axes) channels do not rotate
+/// \param inner_dim  even and at least 2 * axes. The first inner_dim % (2 * axes) channels do not rotate
 /// \param axes       positive
 ///
-/// Throws:  std::invalid_argument unless axes is positive, inner_dim even and at least 2 axes, and base
-///          finite and greater than 1
+/// Throws:  std::invalid_argument unless axes is positive, inner_dim is even and at least 2 * axes, and base
+///          is finite and greater than 1
 /// Source:  LTXVideoRotaryPosEmbed and LTX2AudioVideoRotaryPosEmbed of Hugging Face diffusers
 inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index axes = 3) {
   if (axes <= 0) detail::throw_invalid("ltx_frequencies", "axes must be positive, got ", axes);
@@ -368,8 +371,8 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index
   return frequencies::custom(std::move(inv_freq));
 }
 
-/// The frequencies of each head, from a list for the channels of all heads: the `split` form of LTX-2, in
-/// which each pair is within a head.
+/// The frequencies of each head, from a list for the channels of all heads. This is the `split` form of
+/// LTX-2, in which each pair is within a head.
 ///
 ///     const auto of_heads = frequencies_of_heads(ltx_frequencies(4096), 32);
 ///     std::vector<frequency_table<>> tables;
