@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*kv_cache::append: a layout is a type, append<half_split>
+// EXPECT: error: .*append: a layout is a type, append<half_split>
 
 #include <rope/rope.hpp>
 

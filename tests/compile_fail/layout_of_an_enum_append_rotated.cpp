@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// EXPECT: error: .*kv_cache::append_rotated: a layout is a type, append_rotated<half_split>
+// EXPECT: error: .*append_rotated: a layout is a type, append_rotated<half_split>
 
 #include <rope/rope.hpp>
 
